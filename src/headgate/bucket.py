@@ -1,0 +1,124 @@
+"""The arithmetic of one limit: exact, integer, from one epoch.
+
+Amounts are millitokens, times are integer milliseconds. A limit is kept as `tokens_milli` at the
+epoch `epoch_ms`; what has been refilled since is never stored but recomputed from the epoch:
+
+    refilled(t) = (t - epoch) * amount // period        whole millitokens that have fully arrived
+    level(t)    = min(capacity, tokens + refilled(t))
+
+Looking therefore changes nothing, nothing drifts, and limits of very different speed live in one
+bucket without starving each other. Taking moves `tokens_milli` only; where the bucket had
+overflowed, the overflow is dropped first. A negative level is debt.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MILLI = 1000
+
+
+class Rate(NamedTuple):
+    """How much a limit holds and how fast it refills."""
+
+    capacity_milli: int
+    amount_milli: int
+    period_ms: int
+
+
+class Taken(NamedTuple):
+    """What an attempt to take came to: the tokens to store, and the wait where it was refused."""
+
+    allowed: bool
+    tokens_milli: int
+    wait_ms: int | None
+
+
+def div_ceil(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def refilled_milli(elapsed_ms: int, rate: Rate) -> int:
+    """All that has fully arrived since the epoch."""
+    return elapsed_ms * rate.amount_milli // rate.period_ms
+
+
+def refill_bucket(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> int:
+    """The level now: what is stored plus what has arrived, never above the brim."""
+    arrived = refilled_milli(now_ms - epoch_ms, rate)
+    return min(rate.capacity_milli, tokens_milli + arrived)
+
+
+def try_consume(
+    tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
+) -> Taken:
+    """Take all that is wanted or nothing; a refusal carries the least wait."""
+    arrived = refilled_milli(now_ms - epoch_ms, rate)
+    kept = min(tokens_milli, rate.capacity_milli - arrived)
+    if wanted_milli <= kept + arrived:
+        return Taken(True, kept - wanted_milli, 0)
+    wait_ms = calculate_retry_after(tokens_milli, epoch_ms, now_ms, rate, wanted_milli)
+    return Taken(False, tokens_milli, wait_ms)
+
+
+def force_consume(
+    tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, debit_milli: int
+) -> int:
+    """The tokens to store after a debit that may go into debt, or a credit (negative) that may
+    not pass the brim."""
+    brim = rate.capacity_milli - refilled_milli(now_ms - epoch_ms, rate)
+    return min(min(tokens_milli, brim) - debit_milli, brim)
+
+
+def calculate_retry_after(
+    tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
+) -> int | None:
+    """The least wait: refused one millisecond earlier, admitted then; None if never."""
+    if would_refill_satisfy(tokens_milli, epoch_ms, now_ms, rate, wanted_milli):
+        return 0
+    if wanted_milli > rate.capacity_milli or rate.amount_milli == 0:
+        return None
+    missing = wanted_milli - tokens_milli
+    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms
+
+
+def calculate_available(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> int:
+    """Whole tokens that can be taken now, rounded down; negative in debt."""
+    return refill_bucket(tokens_milli, epoch_ms, now_ms, rate) // MILLI
+
+
+def would_refill_satisfy(
+    tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
+) -> bool:
+    """Whether what is stored and has arrived covers what is wanted."""
+    return wanted_milli <= refill_bucket(tokens_milli, epoch_ms, now_ms, rate)
+
+
+def full_at_ms(tokens_milli: int, epoch_ms: int, rate: Rate) -> int | None:
+    """When the limit is full if nobody takes from it; None if it never will be."""
+    missing = rate.capacity_milli - tokens_milli
+    if missing <= 0:
+        return epoch_ms
+    if rate.amount_milli == 0:
+        return None
+    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli)
+
+
+def rebase(tokens_milli: int, epoch_ms: int, new_epoch_ms: int, rate: Rate) -> int:
+    """The tokens to store at a later epoch: the level there is the same, and from then on never
+    higher and less than one millitoken lower than it would have been."""
+    return refill_bucket(tokens_milli, epoch_ms, new_epoch_ms, rate)
+
+
+def carry_over(
+    tokens_milli: int, epoch_ms: int, now_ms: int, old: Rate, new: Rate
+) -> tuple[int, int]:
+    """The epoch and tokens to store when the rate changes: the level goes along, cut at the brim.
+
+    A change of capacity alone keeps the epoch, so not even a part of a millitoken is lost; a
+    change of speed starts from now, so nothing that is under way arrives early.
+    """
+    level = min(refill_bucket(tokens_milli, epoch_ms, now_ms, old), new.capacity_milli)
+    if (old.amount_milli, old.period_ms) == (new.amount_milli, new.period_ms):
+        return epoch_ms, level - refilled_milli(now_ms - epoch_ms, new)
+    return now_ms, level

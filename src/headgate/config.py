@@ -1,0 +1,145 @@
+"""The configuration a limiter works with: looked up once, cached for a while, turned into plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.cache import Cache, CacheStats
+from headgate.clock import Clock
+from headgate.entities import Lookup, Standing
+from headgate.errors import NamespaceNotFoundError, StoreTrouble, ValidationError
+from headgate.limits import Limit, parse_limits
+from headgate.names import DEFAULT_NAMESPACE, parse_entity_id, parse_namespace, parse_resource
+from headgate.plan import Plan, make_plan
+from headgate.record import Terms
+from headgate.store import Catalog
+
+VARIANTS_MAX = 16
+TERMS_MAX = 1024
+TTL_SECONDS_MAX = 24 * 3600
+
+Variant = object
+
+
+class Defaults:
+    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing."""
+
+    __slots__ = ("limits",)
+
+    def __init__(self, limits: Sequence[Limit] | None) -> None:
+        self.limits = parse_limits(limits) if limits else ()
+
+
+NO_DEFAULTS = Defaults(None)
+
+
+class Looked:
+    """One lookup and the plans made from it, by the limits they were made for."""
+
+    __slots__ = ("lookup", "plans")
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.plans: dict[Variant, Plan] = {}
+
+
+class Configs:
+    """Plans for one namespace. A plan is at most `ttl_s` older than what is stored, or newer than
+    that: a bucket that turns out to hold a newer version makes its plan be read again."""
+
+    def __init__(self, catalog: Catalog, namespace: str, ttl_s: float, clock: Clock) -> None:
+        if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
+            raise ValidationError("config_cache_ttl", ttl_s, "must be a number of seconds")
+        if not 0 <= ttl_s <= TTL_SECONDS_MAX:
+            raise ValidationError(
+                "config_cache_ttl", ttl_s, f"must be between 0 (no cache) and {TTL_SECONDS_MAX}"
+            )
+        self.catalog = catalog
+        self.namespace = parse_namespace(namespace)
+        self.clock = clock
+        self._cache: Cache[Looked] = Cache(int(ttl_s * 1000))
+        self._terms: dict[Terms, Terms] = {}
+        self._namespace_id: str | None = None
+
+    async def namespace_id(self) -> str:
+        """The namespace's opaque id; the default namespace is made where it is missing."""
+        if self._namespace_id is None:
+            found = await self.catalog.get_namespace(self.namespace)
+            if found is None and self.namespace == DEFAULT_NAMESPACE:
+                found = await self.catalog.register_namespace(self.namespace, None, self.clock())
+            if found is None:
+                raise NamespaceNotFoundError(self.namespace)
+            self._namespace_id = found.id
+        return self._namespace_id
+
+    def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
+        """The plan if it is at hand and fresh: no call, no waiting."""
+        looked = self._cache.get((entity_id, resource), now_ms)
+        return None if looked is None else looked.plans.get(variant)
+
+    async def plan(
+        self,
+        entity_id: str,
+        resource: str,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+        now_ms: int,
+    ) -> Plan:
+        """The plan, looked up where it must be; an outage is served from what was known."""
+        looked = await self.looked(entity_id, resource, defaults.limits or override or (), now_ms)
+        variant = defaults if override is None else variant_of(override)
+        plan = looked.plans.get(variant)
+        if plan is None:
+            namespace = self._namespace_id or "unregistered"
+            plan = make_plan(
+                namespace, resource, looked.lookup, defaults.limits, override, self._terms
+            )
+            self._intern(plan)
+            if len(looked.plans) >= VARIANTS_MAX:
+                looked.plans.clear()
+            looked.plans[variant] = plan
+        return plan
+
+    async def looked(
+        self, entity_id: str, resource: str, fallback: Sequence[Limit], now_ms: int
+    ) -> Looked:
+        parse_entity_id(entity_id)
+        parse_resource(resource)
+        key = (entity_id, resource)
+        looked = self._cache.get(key, now_ms)
+        if looked is not None:
+            return looked
+        try:
+            namespace = await self.namespace_id()
+            looked = Looked(await self.catalog.lookup(namespace, entity_id, resource))
+        except StoreTrouble:
+            stale = self._cache.stale(key)
+            if stale is not None:
+                return stale
+            if not fallback:
+                raise
+            return Looked(Lookup(0, (Standing(entity_id, None, None, None, None, None),)))
+        self._cache.put(key, looked, now_ms)
+        return looked
+
+    def outdated(self, entity_id: str, resource: str) -> None:
+        self._cache.drop((entity_id, resource))
+
+    def invalidate(self) -> None:
+        self._cache.invalidate()
+        self._namespace_id = None
+
+    def stats(self) -> CacheStats:
+        return self._cache.stats()
+
+    def _intern(self, plan: Plan) -> None:
+        """Equal terms become one object: buckets share it and compare it by identity."""
+        if len(self._terms) >= TERMS_MAX:
+            self._terms.clear()
+        for slot in plan.slots:
+            self._terms.setdefault(slot.terms, slot.terms)
+
+
+def variant_of(override: Sequence[Limit]) -> Variant:
+    """What tells a plan with these limits of the caller's apart from one with stored limits."""
+    return ("override", *override)

@@ -1,0 +1,100 @@
+"""From a URL to a backend: one table of stores; a new one is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from headgate.clock import Clock
+from headgate.errors import ValidationError
+from headgate.store import Backend
+
+URL_LENGTH_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an opener is given: the URL in parts, the caller's colour and clock."""
+
+    url: str
+    parts: SplitResult
+    options: Mapping[str, str]
+    blocking: bool
+    clock: Clock | None
+
+    def only(self, *known: str) -> None:
+        """Refuses options that would be ignored."""
+        unknown = sorted(set(self.options) - set(known))
+        if unknown:
+            offered = ", ".join(known) or "none"
+            raise ValidationError(
+                "url", self.url, f"has an unknown option {unknown[0]!r}; there are: {offered}"
+            )
+
+    def whole_number(self, name: str, default: int, *, least: int, most: int) -> int:
+        text = self.options.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) < 19) or not (
+            least <= int(text) <= most
+        ):
+            raise ValidationError(
+                "url", self.url, f"has {name}={text!r}; it must be from {least} to {most}"
+            )
+        return int(text)
+
+
+def _memory(opening: Opening) -> Backend:
+    from headgate.stores.memory import open_memory
+    from headgate.stores.memory.store import BUCKETS_MAX
+
+    opening.only("buckets_max")
+    if opening.parts.netloc or opening.parts.path not in ("", "/"):
+        raise ValidationError("url", opening.url, "names something; memory:// has no name")
+    bound = opening.whole_number("buckets_max", BUCKETS_MAX, least=1, most=10**8)
+    return open_memory(opening.clock, buckets_max=bound)
+
+
+def _sqlite(opening: Opening) -> Backend:
+    from headgate.stores.sqlite import open_sqlite
+
+    opening.only("synchronous", "timeout_ms")
+    if opening.parts.netloc:
+        raise ValidationError(
+            "url", opening.url, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
+        )
+    path = unquote(opening.parts.path.removeprefix("/"))
+    timeout_ms = opening.whole_number("timeout_ms", 5000, least=0, most=600_000)
+    synchronous = opening.options.get("synchronous", "normal")
+    return open_sqlite(
+        path,
+        clock=opening.clock,
+        blocking=opening.blocking,
+        timeout_ms=timeout_ms,
+        synchronous=synchronous,
+    )
+
+
+OPENERS: dict[str, Callable[[Opening], Backend]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+}
+
+
+def open_backend(url: object, *, blocking: bool, clock: Clock | None = None) -> Backend:
+    """The backend a URL names; nothing is contacted yet."""
+    if not isinstance(url, str) or len(url) > URL_LENGTH_MAX:
+        raise ValidationError("url", url, f"must be a str of at most {URL_LENGTH_MAX} characters")
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise ValidationError("url", url, f"cannot be read: {error}") from error
+    opener = OPENERS.get(parts.scheme)
+    if opener is None or "://" not in url:
+        schemes = ", ".join(f"{scheme}://" for scheme in OPENERS)
+        raise ValidationError("url", url, f"has no store behind it; use one of {schemes}")
+    if len(dict(options)) != len(options):
+        raise ValidationError("url", url, "gives an option twice")
+    return opener(Opening(url, parts, dict(options), blocking, clock))

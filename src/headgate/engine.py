@@ -1,0 +1,228 @@
+"""The flows of one request: acquire and check.
+
+Nothing here waits except through the store and the pace it was given, so each flow serves async
+callers as it is and blocking callers through `bridge.run`. On the warm path an acquire makes one
+store call, and leaving its lease makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from headgate.clock import Clock
+from headgate.config import Configs, Defaults, variant_of
+from headgate.decision import Demand, Verdict, decide
+from headgate.entities import OnUnavailable
+from headgate.errors import StoreTrouble, Throttled, ValidationError
+from headgate.hierarchy import Explanation, explain
+from headgate.lease import LeaseBook
+from headgate.limits import Limit, parse_limits
+from headgate.observe import Event, Observer
+from headgate.plan import DEMANDS_MAX, Plan, merged
+from headgate.port import Pace
+from headgate.refusal import refusal, throttled, unavailable
+from headgate.settling import Settlements
+from headgate.store import Store
+from headgate.waiting import Lines, in_turn, parse_wait_ms
+
+AnyLease = TypeVar("AnyLease", bound=LeaseBook)
+
+ON_ERROR = ("refund", "keep")
+
+
+# One part of a request: an entity, a resource, how much of its limits, and limits of its own.
+Want = tuple[str, str, Mapping[str, int], Sequence[Limit] | None]
+
+
+class Engine:
+    """Decides requests of one namespace against one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        fallback: Store,
+        configs: Configs,
+        clock: Clock,
+        pace: Pace,
+        *,
+        drives_time: bool,
+        defaults: Defaults,
+        on_unavailable: OnUnavailable,
+        observer: Observer | None,
+    ) -> None:
+        self.store = store
+        self.fallback = fallback
+        self.configs = configs
+        self.clock = clock
+        self.lines = Lines(pace)
+        self.drives_time = drives_time
+        self.defaults = defaults
+        self.on_unavailable = on_unavailable
+        self.observer = observer
+        self.settlements = Settlements(clock, self.lines, self.tell, drives_time=drives_time)
+
+    async def acquire(
+        self,
+        lease_type: type[AnyLease],
+        wants: Sequence[Want],
+        on_unavailable: OnUnavailable | None,
+        on_error: str,
+        wait_s: float | None,
+    ) -> AnyLease:
+        """A lease on everything wanted, or RateLimitExceeded with nothing consumed."""
+        if on_error not in ON_ERROR:
+            raise ValidationError("on_error", on_error, "must be 'refund' or 'keep'")
+        now_ms = self.clock()
+        demands: Sequence[Demand] = ()
+        try:
+            demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
+            if wait_s is None and demands:
+                verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
+            else:
+                verdict = await self._consume_waiting(demands, now_ms, wait_s)
+        except Throttled as trouble:
+            self.tell("refused", wants[0][0], wants[0][1], str(trouble))
+            if demands:
+                raise throttled(demands, trouble) from trouble
+            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+        except StoreTrouble as trouble:
+            demands = await self._degraded(wants, on_unavailable, trouble)
+            keep = on_error == "keep"
+            return lease_type(self.settlements, self.fallback, demands, now_ms, keep, True)
+        if verdict.outdated:
+            self._forget_plans(verdict)
+        if not verdict.allowed:
+            self.tell("refused", wants[0][0], wants[0][1])
+            raise refusal(verdict)
+        if self.observer is not None:
+            self.tell("admitted", wants[0][0], wants[0][1])
+        return lease_type(self.settlements, self.store, demands, now_ms, on_error == "keep")
+
+    async def check(self, wants: Sequence[Want]) -> Verdict:
+        """What an acquire would be told now; consumes nothing."""
+        now_ms = self.clock()
+        try:
+            demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
+            if not demands:
+                return Verdict(True, [], [], now_ms)
+            keys = [demand.key for demand in demands]
+            seen = await self.store.peek(keys, now_ms if self.drives_time else None)
+        except StoreTrouble as trouble:
+            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+        verdict, _ = decide(demands, seen.records, seen.now_ms, dry=True)
+        if verdict.outdated:
+            self._forget_plans(verdict)
+        return verdict
+
+    async def available(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None
+    ) -> dict[str, int]:
+        """Whole tokens by limit, the least over all buckets the entity's requests touch."""
+        try:
+            plan = await self.plan(entity_id, resource, limits, self.clock())
+        except StoreTrouble as trouble:
+            raise unavailable(trouble, entity_id, resource) from trouble
+        nothing = dict.fromkeys(plan.slots[0].names, 0)
+        if not nothing:
+            return {}
+        verdict = await self.check([(entity_id, resource, nothing, limits)])
+        found: dict[str, int] = {}
+        for status in verdict.statuses:
+            least = min(status.available, found.get(status.limit_name, status.available))
+            found[status.limit_name] = least
+        return found
+
+    async def explain(self, entity_id: str, resource: str) -> Explanation:
+        """Which level gave each limit, as this engine would use it now."""
+        try:
+            looked = await self.configs.looked(
+                entity_id, resource, self.defaults.limits, self.clock()
+            )
+        except StoreTrouble as trouble:
+            raise unavailable(trouble, entity_id, resource) from trouble
+        return explain(looked.lookup.lineage, resource, self.defaults.limits, looked.lookup.version)
+
+    async def plan(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, now_ms: int
+    ) -> Plan:
+        """What the entity's requests on the resource touch; from the cache where it is fresh."""
+        try:
+            variant = self.defaults if limits is None else variant_of(limits)
+            plan = self.configs.warm(entity_id, resource, variant, now_ms)
+        except TypeError:  # something that is no name or no list of limits; parsing will say what
+            plan = None
+        if plan is not None:
+            return plan
+        override = None if limits is None else parse_limits(limits)
+        return await self.configs.plan(entity_id, resource, self.defaults, override, now_ms)
+
+    def tell(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
+        if self.observer is not None:
+            self.observer(Event(kind, self.configs.namespace, entity_id, resource, detail))
+
+    async def _planned(
+        self, wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Demand], OnUnavailable | None]:
+        """The demands of all wants together, and the stored rule for outages."""
+        if len(wants) == 1:
+            entity_id, resource, consume, limits = wants[0]
+            plan = await self.plan(entity_id, resource, limits, now_ms)
+            return [] if plan.bypass else plan.demands(consume), plan.on_unavailable
+        if not 1 <= len(wants) <= DEMANDS_MAX:
+            raise ValidationError("requests", len(wants), f"must be 1 to {DEMANDS_MAX} requests")
+        demands: list[Demand] = []
+        for entity_id, resource, consume, limits in wants:
+            plan = await self.plan(entity_id, resource, limits, now_ms)
+            demands += [] if plan.bypass else plan.demands(consume)
+        return merged(demands), plan.on_unavailable
+
+    def _at_hand(self, wants: Sequence[Want], now_ms: int) -> Sequence[Demand] | None:
+        """The demands of a plain request whose plan is in the cache: no waiting, no call."""
+        if len(wants) != 1 or wants[0][3] is not None:
+            return None
+        entity_id, resource, consume, _ = wants[0]
+        try:
+            plan = self.configs.warm(entity_id, resource, self.defaults, now_ms)
+        except TypeError:  # something that is no name; parsing it will say what
+            return None
+        return None if plan is None or plan.bypass else plan.demands(consume)
+
+    async def _consume_waiting(
+        self, demands: Sequence[Demand], now_ms: int, wait_s: float | None
+    ) -> Verdict:
+        wait_ms = 0 if wait_s is None else parse_wait_ms(wait_s)
+        if not demands:  # an operator lets this one pass
+            return Verdict(True, demands, (), now_ms)
+
+        async def attempt() -> Verdict:
+            return await self.store.consume(demands, self.clock() if self.drives_time else None)
+
+        if not wait_ms:
+            return await attempt()
+        keys = [demand.key.text for demand in demands]
+        return await in_turn(self.lines, keys, attempt, self.clock, now_ms + wait_ms)
+
+    async def _degraded(
+        self, wants: Sequence[Want], on_unavailable: OnUnavailable | None, trouble: StoreTrouble
+    ) -> list[Demand]:
+        """The store is away. As was chosen: refused, or taken from buckets of this process."""
+        entity_id, resource = wants[0][:2]
+        now_ms = self.clock()
+        try:
+            demands, stored_rule = await self._planned(wants, now_ms)
+        except StoreTrouble:
+            self.tell("unavailable", entity_id, resource, str(trouble))
+            raise unavailable(trouble, entity_id, resource) from trouble
+        if (on_unavailable or stored_rule or self.on_unavailable) is OnUnavailable.BLOCK:
+            self.tell("unavailable", entity_id, resource, str(trouble))
+            raise unavailable(trouble, entity_id, resource) from trouble
+        verdict = await self.fallback.consume(demands, now_ms if self.drives_time else None)
+        self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
+        if not verdict.allowed:
+            raise refusal(verdict) from trouble
+        return demands
+
+    def _forget_plans(self, verdict: Verdict) -> None:
+        for demand in verdict.demands:
+            self.configs.outdated(demand.key.entity_id, demand.key.resource)

@@ -1,0 +1,259 @@
+"""RateLimiter: the face for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from headgate.admin import parse_rule
+from headgate.clock import Clock
+from headgate.config import Defaults
+from headgate.decision import Verdict
+from headgate.engine import Engine, Want
+from headgate.entities import OnUnavailable
+from headgate.errors import ValidationError
+from headgate.hierarchy import Explanation
+from headgate.lease import LeaseBook
+from headgate.limits import Limit
+from headgate.observe import Observer
+from headgate.operations import Operations
+from headgate.port import pace_for
+from headgate.repository import Repository
+from headgate.stores.memory.store import MemoryStore
+
+FALLBACK_BUCKETS_MAX = 10_000
+
+
+class Lease(LeaseBook):
+    """What an acquire took. Leave its block to end it: normally it keeps its consumption, by an
+    exception it is refunded (or kept, as the acquire chose)."""
+
+    __slots__ = ()
+
+    async def adjust(self, **changes: int) -> None:
+        """Adds to (or, negative, gives back of) what was taken; may go into debt, never refuses."""
+        await self.settlements.adjust(self, changes)
+
+    async def consume(self, **more: int) -> None:
+        """Takes more if it fits, else raises RateLimitExceeded and takes nothing."""
+        await self.settlements.consume(self, more)
+
+    async def release(self, **back: int) -> None:
+        """Gives back part of what was taken."""
+        await self.settlements.release(self, back)
+
+    async def settle(self, **actual: int) -> None:
+        """Makes the lease hold exactly these amounts; saying it twice changes nothing. What is
+        settled stays, however the block ends."""
+        await self.settlements.settle(self, actual)
+
+
+class Acquiring:
+    """An acquire on its way: `async with` gets the lease."""
+
+    __slots__ = ("_engine", "_lease", "_on_error", "_on_unavailable", "_wait_s", "_wants")
+
+    def __init__(
+        self,
+        engine: Engine,
+        wants: list[Want],
+        on_unavailable: OnUnavailable | None,
+        on_error: str,
+        wait_s: float | None,
+    ) -> None:
+        self._engine = engine
+        self._wants = wants
+        self._on_unavailable = on_unavailable
+        self._on_error = on_error
+        self._wait_s = wait_s
+
+    async def __aenter__(self) -> Lease:
+        self._lease = lease = await self._engine.acquire(
+            Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+        )
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease: Lease = self._lease
+        if kind is None and lease.owed is None:
+            lease.closed = True
+        else:
+            await lease.settlements.leave(lease, kind is not None)
+
+
+class RateLimiter(Operations):
+    """Decides, for many processes at once, whether work may run now.
+
+    `limits` are its own defaults, below everything stored. `clock` (milliseconds) drives time in
+    tests and simulations. `observer` is called with one Event for everything that happens.
+    """
+
+    def __init__(
+        self,
+        repository_or_url: Repository | str | None = None,
+        *,
+        namespace: str | None = None,
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable = OnUnavailable.BLOCK,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        _blocking: bool = False,
+    ) -> None:
+        self.defaults = Defaults(limits)
+        self.repository = _opened(repository_or_url, namespace, clock, _blocking)
+        self._owns = not isinstance(repository_or_url, Repository)
+        home = self.repository
+        self._sit(home.backend, home.configs, home.clock, drives_time=home.drives_time)
+        self.engine = Engine(
+            home.backend.store,
+            MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX),
+            home.configs,
+            home.clock,
+            pace_for(clock or home.given_clock, blocking=_blocking),
+            drives_time=home.drives_time,
+            defaults=self.defaults,
+            on_unavailable=parse_rule(on_unavailable),
+            observer=observer,
+        )
+
+    def acquire(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        on_error: str = "refund",
+        wait: float | None = None,
+        also: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> Acquiring:
+        """`async with` a lease on the amounts, or RateLimitExceeded with nothing consumed.
+
+        `limits` replaces what is stored. `wait` queues for up to that many seconds instead of
+        refusing. `also` takes from more resources of the entity, all or none. `on_error="keep"`
+        does not refund when the block raises.
+        """
+        wants: list[Want] = [(entity_id, resource, consume, limits)]
+        if also is not None:
+            wants += also_wanted(entity_id, also, limits)
+        return Acquiring(self.engine, wants, on_unavailable, on_error, wait)
+
+    def acquire_many(
+        self,
+        requests: Sequence[tuple[Any, ...]],
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        on_error: str = "refund",
+        wait: float | None = None,
+    ) -> Acquiring:
+        """One lease on several `(entity_id, resource, consume[, limits])`: all of them or none."""
+        return Acquiring(self.engine, many_wanted(requests), on_unavailable, on_error, wait)
+
+    async def check(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+    ) -> Verdict:
+        """What an acquire would be told now, parents included; consumes nothing."""
+        return await self.engine.check([(entity_id, resource, consume, limits)])
+
+    async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
+        """What acquire_many would be told now; consumes nothing."""
+        return await self.engine.check(many_wanted(requests))
+
+    async def explain(self, entity_id: str, resource: str) -> Explanation:
+        """Which level gave each limit and why, for the entity and the parents it cascades to."""
+        return await self.engine.explain(entity_id, resource)
+
+    async def available(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None = None
+    ) -> dict[str, int]:
+        """Whole tokens that can be taken now, by limit; the least over the entity and its
+        parents; negative in debt."""
+        return await self.engine.available(entity_id, resource, limits)
+
+    async def time_until_available(
+        self,
+        entity_id: str,
+        resource: str,
+        needed: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+    ) -> float:
+        """Seconds until that much can be taken if nobody else acts; 0.0 if now."""
+        verdict = await self.engine.check([(entity_id, resource, needed, limits)])
+        return verdict.retry_after_seconds
+
+    async def is_available(self, timeout: float = 1.0) -> bool:  # noqa: ASYNC109
+        """Whether the store answers within the time; never raises."""
+        try:
+            return await asyncio.wait_for(self.repository.ping(), timeout)
+        except TimeoutError:
+            return False
+
+    async def close(self) -> None:
+        """Closes the store if this limiter opened it."""
+        if self._owns:
+            await self.repository.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _defaults(self) -> Defaults:
+        return self.defaults
+
+
+def also_wanted(entity_id: str, also: object, limits: Sequence[Limit] | None) -> list[Want]:
+    if not isinstance(also, Mapping):
+        raise ValidationError("also", also, "must map resources to {limit: amount}")
+    return [(entity_id, resource, consume, limits) for resource, consume in also.items()]
+
+
+def many_wanted(requests: object) -> list[Want]:
+    if isinstance(requests, (str, bytes, Mapping)) or not isinstance(requests, Sequence):
+        raise ValidationError(
+            "requests", requests, "must be a list of (entity_id, resource, consume[, limits])"
+        )
+    for request in requests:
+        if not isinstance(request, tuple) or len(request) not in (3, 4):
+            raise ValidationError(
+                "requests", request, "must be a tuple (entity_id, resource, consume[, limits])"
+            )
+    return [(*request, None) if len(request) == 3 else request for request in requests]
+
+
+def _opened(
+    repository_or_url: object, namespace: str | None, clock: Clock | None, blocking: bool
+) -> Repository:
+    if isinstance(repository_or_url, Repository):
+        if clock is not None:
+            raise ValidationError("clock", clock, "belongs to the repository; give it there")
+        if repository_or_url.blocking is not blocking:
+            raise ValidationError(
+                "repository", "it",
+                "is of the other colour: RateLimiter takes a Repository, SyncRateLimiter a "
+                "SyncRepository",
+            )  # fmt: skip
+        return repository_or_url if namespace is None else repository_or_url.namespace(namespace)
+    if repository_or_url is not None and not isinstance(repository_or_url, str):
+        raise ValidationError("repository_or_url", repository_or_url, "must be a URL or Repository")
+    return Repository(
+        repository_or_url, namespace=namespace or "default", clock=clock, _blocking=blocking
+    )

@@ -1,0 +1,24 @@
+"""One hook, one frozen event: everything worth counting passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a request.
+
+    `kind` is one of: admitted, refused, degraded (admitted or refused without the store),
+    unavailable, adjusted, refunded, credit_lost, debit_lost.
+    """
+
+    kind: str
+    namespace: str
+    entity_id: str
+    resource: str
+    detail: str = ""
+
+
+Observer = Callable[[Event], None]

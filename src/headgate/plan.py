@@ -1,0 +1,189 @@
+"""From a request to demands: which buckets it touches and how much of each limit it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headgate.bucket import MILLI
+from headgate.decision import Demand
+from headgate.entities import Lookup, Mode, OnUnavailable
+from headgate.errors import DemandTooLarge, DisabledError, ValidationError
+from headgate.hierarchy import Resolution, resolve
+from headgate.limits import AMOUNT_MAX, Limit, parse_amount
+from headgate.record import BucketKey, Terms
+
+DEMANDS_MAX = 64
+
+
+class Slot:
+    """One bucket of a plan: its key, its terms and the most that can be asked of each limit."""
+
+    __slots__ = ("bounds", "key", "names", "terms")
+
+    def __init__(self, key: BucketKey, terms: Terms) -> None:
+        self.key = key
+        self.terms = terms
+        self.names = tuple(spec.name for spec in terms.specs)
+        self.bounds = tuple(
+            (spec.name, AMOUNT_MAX if spec.soft else spec.capacity_milli // MILLI)
+            for spec in terms.specs
+        )
+
+
+class Plan:
+    """What an acquire of one entity on one resource touches, ready for any amounts.
+
+    The first slot is the entity's own bucket; it must know every limit that is asked for. The
+    others are its parents', which take part in the limits they have.
+    """
+
+    __slots__ = ("bypass", "on_unavailable", "resolutions", "slots", "version")
+
+    def __init__(
+        self,
+        slots: tuple[Slot, ...],
+        resolutions: tuple[Resolution, ...],
+        version: int,
+        on_unavailable: OnUnavailable | None,
+        bypass: bool,
+    ) -> None:
+        self.slots = slots
+        self.resolutions = resolutions
+        self.version = version
+        self.on_unavailable = on_unavailable
+        self.bypass = bypass
+
+    def demands(self, consume: Mapping[str, int]) -> list[Demand]:
+        """The demands for these amounts, checked: known names, whole numbers, within capacity."""
+        slot = self.slots[0]
+        amounts: list[int | None] = []
+        known = 0
+        for name, most in slot.bounds:
+            amount = consume.get(name)
+            if amount is None:
+                amounts.append(None)
+            elif type(amount) is int and 0 <= amount <= most:
+                amounts.append(amount * MILLI)
+                known += 1
+            else:
+                raise too_large(slot.key, name, parse_amount(name, amount), most)
+        if known != len(consume) or not known:
+            raise unknown_limits(slot, consume)
+        first = Demand(slot.key, slot.terms, tuple(amounts))
+        if len(self.slots) == 1:
+            return [first]
+        return [first, *self._of_parents(consume)]
+
+    def _of_parents(self, consume: Mapping[str, int]) -> list[Demand]:
+        demands = []
+        for slot in self.slots[1:]:
+            amounts = tuple(_milli(consume.get(name)) for name in slot.names)
+            if any(milli is not None for milli in amounts):
+                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
+        return demands
+
+
+def make_plan(
+    namespace: str,
+    resource: str,
+    lookup: Lookup,
+    defaults: Sequence[Limit],
+    override: tuple[Limit, ...] | None,
+    intern: Mapping[Terms, Terms],
+) -> Plan:
+    """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
+    serves its parents where they have none."""
+    fallback = override or defaults
+    resolutions = tuple(resolve(one, resource, defaults) for one in lookup.lineage)
+    own = resolutions[0]
+    for one in resolutions:
+        if one.mode is Mode.DISABLED:
+            raise DisabledError(*one.mode_source.split(" ", 1))
+    slots = []
+    for place, (standing, resolution) in enumerate(zip(lookup.lineage, resolutions, strict=True)):
+        key = BucketKey(namespace, standing.entity_id, resource)
+        if override and place == 0:
+            terms = Terms(tuple(limit.spec for limit in override), own=True)
+        elif resolution.given:
+            terms = Terms(
+                tuple(limit.spec for limit in resolution.limits),
+                lookup.version,
+                sources=tuple(given.level for given in resolution.given),
+            )
+        elif place and fallback:
+            terms = Terms(tuple(limit.spec for limit in fallback), own=True)
+        elif place:
+            continue
+        elif own.mode is Mode.BYPASS:
+            terms = Terms((), lookup.version)
+        else:
+            raise no_limits(standing.entity_id, resource)
+        slots.append(Slot(key, intern.get(terms, terms)))
+    return Plan(
+        tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
+    )
+
+
+def merged(demands: Sequence[Demand]) -> list[Demand]:
+    """Each bucket once: what several parts of a request want of it is added up."""
+    if len(demands) > DEMANDS_MAX:
+        raise ValidationError(
+            "demands", len(demands), f"touch more than {DEMANDS_MAX} buckets; ask for fewer at once"
+        )
+    seen: dict[str, Demand] = {}
+    for demand in demands:
+        twin = seen.get(demand.key.text)
+        seen[demand.key.text] = demand if twin is None else _sum(twin, demand)
+    return list(seen.values())
+
+
+def _sum(one: Demand, other: Demand) -> Demand:
+    if one.terms.specs != other.terms.specs:
+        raise ValidationError(
+            "limits", one.key.text, "is asked for twice with different limits; give it one set"
+        )
+    amounts = tuple(
+        a if b is None else b if a is None else a + b
+        for a, b in zip(one.amounts, other.amounts, strict=True)
+    )
+    return check_capacity(Demand(one.key, one.terms, amounts))
+
+
+def check_capacity(demand: Demand) -> Demand:
+    """The demand, if its bucket can ever hold it."""
+    for spec, milli in zip(demand.terms.specs, demand.amounts, strict=True):
+        if milli is not None and milli > spec.capacity_milli and not spec.soft:
+            raise too_large(demand.key, spec.name, milli // MILLI, spec.capacity_milli // MILLI)
+    return demand
+
+
+def _milli(amount: int | None) -> int | None:
+    return None if amount is None else amount * MILLI
+
+
+def too_large(key: BucketKey, name: str, amount: int, capacity: int) -> DemandTooLarge:
+    return DemandTooLarge(key.entity_id, key.resource, name, amount, capacity)
+
+
+def no_limits(entity_id: str, resource: str) -> ValidationError:
+    return ValidationError(
+        "limits", None,
+        f"are configured nowhere for {entity_id} on {resource}: pass limits=[…], give the limiter "
+        f"defaults, or store some with set_limits, set_resource_defaults or set_system_defaults",
+    )  # fmt: skip
+
+
+def unknown_limits(slot: Slot, consume: Mapping[str, int]) -> ValidationError:
+    if not consume:
+        return ValidationError(
+            "consume", consume, f"asks for nothing; name some of {', '.join(slot.names)}"
+        )
+    known = ", ".join(slot.names)
+    for name, amount in consume.items():
+        if name not in slot.terms.index:
+            return ValidationError(
+                "consume", name,
+                f"is not a limit of {slot.key.entity_id} on {slot.key.resource}; it has {known}",
+            )  # fmt: skip
+        parse_amount(str(name), amount)
+    raise AssertionError("every name was known and every amount an amount")

@@ -1,0 +1,101 @@
+"""Waiting, in both colours: the only place of the core that knows asyncio and threads.
+
+A Gate is something to wait at until it is opened or time is up; a Pace makes gates. `finished`
+waits for work that must not be abandoned once it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Gate(Protocol):
+    def open(self) -> None: ...
+
+    async def wait(self, timeout_ms: int) -> bool:
+        """True once opened, False if that did not happen in time."""
+        ...
+
+
+class Pace(Protocol):
+    def gate(self) -> Gate: ...
+
+
+class BlockingGate:
+    """A gate for threads; `wait` never suspends."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def open(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_ms: int) -> bool:
+        return self._event.wait(timeout_ms / 1000)
+
+
+class AsyncGate:
+    """A gate for tasks; it may be opened from any thread."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def open(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and the waiter with it
+            self._future.get_loop().call_soon_threadsafe(self._open_here)
+
+    def _open_here(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout_ms: int) -> bool:
+        await asyncio.wait((self._future,), timeout=timeout_ms / 1000)
+        return self._future.done()
+
+
+class BlockingPace:
+    def gate(self) -> Gate:
+        return BlockingGate()
+
+
+class AsyncPace:
+    def gate(self) -> Gate:
+        return AsyncGate()
+
+
+def pace_for(clock: object, *, blocking: bool) -> Pace:
+    """Real waiting, unless the clock brings its own (a clock of tests and simulations)."""
+    bring = getattr(clock, "pace", None)
+    if bring is not None:
+        pace: Pace = bring(blocking=blocking)
+        return pace
+    return BlockingPace() if blocking else AsyncPace()
+
+
+async def finished(work: asyncio.Future[Result]) -> Result:
+    """What the work comes to, also if the waiting task is cancelled meanwhile.
+
+    Work that was sent may already have taken tokens. So a cancellation waits for its end and is
+    delivered at the next await of the task, when whoever asked knows what there is to undo.
+    """
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own
+        task.cancel()
+    return work.result()

@@ -1,0 +1,50 @@
+"""From a verdict or a trouble to the error a caller sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.bucket import MILLI
+from headgate.decision import Demand, LimitStatus, Verdict
+from headgate.errors import (
+    DemandTooLarge,
+    HeadgateError,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    StoreTrouble,
+    Throttled,
+)
+from headgate.limits import Limit
+
+
+def refusal(verdict: Verdict) -> HeadgateError:
+    """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
+    for status in verdict.violations:
+        if status.never:
+            return DemandTooLarge(
+                status.entity_id,
+                status.resource,
+                status.limit_name,
+                status.requested,
+                status.limit.capacity,
+            )
+    return RateLimitExceeded(verdict.statuses)
+
+
+def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
+    """A store's own speed limit on a key is a refusal of that key, never an open gate."""
+    return RateLimitExceeded(
+        [
+            LimitStatus(
+                demand.key.entity_id, demand.key.resource, spec.name, Limit.from_spec(spec),
+                0, wanted // MILLI, True, trouble.wait_ms, "store",
+            )
+            for demand in demands
+            for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
+            if wanted is not None
+        ]
+    )  # fmt: skip
+
+
+def unavailable(trouble: StoreTrouble, entity_id: str, resource: str) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(trouble, entity_id, resource)

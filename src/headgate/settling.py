@@ -1,0 +1,115 @@
+"""What happens to a lease after its acquire: adjust, consume more, release, settle, leave.
+
+Debits that the store did not take are owed and written at the end of the block; a credit is sent
+at most once, because sending it twice could admit more than was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headgate.bucket import MILLI
+from headgate.clock import Clock
+from headgate.decision import Demand
+from headgate.errors import StoreTrouble, ValidationError
+from headgate.lease import LeaseBook
+from headgate.plan import check_capacity
+from headgate.refusal import refusal, unavailable
+from headgate.waiting import Lines
+
+Tell = Callable[[str, str, str, str], None]
+
+
+class Settlements:
+    """The flows of open leases, in whole units of one engine."""
+
+    def __init__(self, clock: Clock, lines: Lines, tell: Tell, *, drives_time: bool) -> None:
+        self._clock = clock
+        self._lines = lines
+        self._tell = tell
+        self._drives_time = drives_time
+
+    async def adjust(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """Debits and credits by limit; a lease gives back at most what it holds."""
+        wanted = book.parse_changes(changes, signed=True)
+        bounded = {name: max(milli, -book.held_milli(name)) for name, milli in wanted.items()}
+        await self._apply(book, bounded)
+
+    async def consume(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
+        wanted = book.parse_changes(changes)
+        demands = book.demands_for(wanted)
+        if not demands:
+            return
+        for demand in demands:
+            check_capacity(demand)
+        key = demands[0].key
+        now_ms = self._clock()
+        try:
+            verdict = await book.store.consume(demands, self._store_ms(now_ms))
+        except StoreTrouble as trouble:
+            raise unavailable(trouble, key.entity_id, key.resource) from trouble
+        if not verdict.allowed:
+            self._tell("refused", key.entity_id, key.resource, "")
+            raise refusal(verdict)
+        for name, milli in wanted.items():
+            book.note(name, milli, now_ms)
+
+    async def release(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """Gives back part of what the lease holds."""
+        wanted = book.parse_changes(changes)
+        for name, milli in wanted.items():
+            if book.demands and milli > book.held_milli(name):
+                raise ValidationError(
+                    name, milli // MILLI,
+                    f"is more than the lease holds ({book.held_milli(name) // MILLI}); "
+                    f"release at most that",
+                )  # fmt: skip
+        await self._apply(book, {name: -milli for name, milli in wanted.items()})
+
+    async def settle(self, book: LeaseBook, actual: Mapping[str, int]) -> None:
+        """The lease comes to hold exactly the actual amounts; saying it twice changes nothing."""
+        wanted = book.parse_changes(actual)
+        missing = {name: milli - book.held_milli(name) for name, milli in wanted.items()}
+        await self._apply(book, missing)
+        book.settled = (book.settled or set()) | set(wanted)
+
+    async def leave(self, book: LeaseBook, failed: bool) -> None:
+        """The end of the block: what is owed is written, a failure refunds unless kept."""
+        if book.closed:
+            return
+        book.closed = True
+        if book.owed:
+            await self._write(book, book.owed, "debit_lost")
+        if failed and not book.keep:
+            refunds = book.refunds(self._clock())
+            if refunds and await self._write(book, refunds, "credit_lost"):
+                key = refunds[0].key
+                self._tell("refunded", key.entity_id, key.resource, "")
+
+    async def _apply(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        moved = {name: milli for name, milli in changes.items() if milli}
+        now_ms = self._clock()
+        for name, milli in moved.items():
+            book.note(name, milli, now_ms)
+        debits = book.demands_for({name: milli for name, milli in moved.items() if milli > 0})
+        credits = book.demands_for({name: milli for name, milli in moved.items() if milli < 0})
+        if debits and not await self._write(book, debits, None):
+            book.owed = (book.owed or []) + debits
+        if credits:
+            await self._write(book, credits, "credit_lost")
+
+    async def _write(self, book: LeaseBook, demands: list[Demand], lost: str | None) -> bool:
+        """Whether the store has it; where not, `lost` names the event to report."""
+        try:
+            await book.store.adjust(demands, self._store_ms(self._clock()))
+        except StoreTrouble as trouble:
+            if lost is not None:
+                key = demands[0].key
+                self._tell(lost, key.entity_id, key.resource, str(trouble))
+            return False
+        self._lines.nudge([demand.key.text for demand in demands])
+        return True
+
+    def _store_ms(self, now_ms: int) -> int | None:
+        return now_ms if self._drives_time else None

@@ -1,0 +1,254 @@
+"""The contracts a backend keeps: Store (buckets), Catalog (who and what), Ledger (what was).
+
+All three are asynchronous in form only: they await their port and nothing else, so a backend
+opened with a blocking port serves blocking callers through `bridge.run`.
+
+What every method promises: names and amounts arrive parsed; trouble of the engine below is raised
+as `StoreTrouble`; a call that was interrupted before it was sent has changed nothing, and a call
+that was sent runs to its end and is reported, so that its caller can undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from headgate.decision import Demand, Verdict
+from headgate.entities import Entity, Level, Lookup, Mode, Namespace, OnUnavailable, Page, Stored
+from headgate.history import AuditEvent, UsageQuery
+from headgate.limits import Limit
+from headgate.record import BucketKey, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend offers beyond the contract."""
+
+    name: str
+    shared: str  # who sees the same buckets: "process", "host" or "network"
+    atomic: str  # how several buckets are decided: "one step" or "undo"
+    obeys_clock: bool  # whether now_ms is used, or the store's own clock always
+    durable: bool
+
+
+class Sighting(NamedTuple):
+    """Buckets as they were at one moment of the store's time; None where there is none."""
+
+    now_ms: int
+    records: list[Record | None]
+
+
+class Store(Protocol):
+    """Buckets. Atomic over every bucket a call names; `now_ms=None` is the store's own clock."""
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        """All demands or none; a refusal has consumed nothing."""
+        ...
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        """Debits may go into debt, credits clamp at capacity.
+
+        With `once`, a second call with the same text in the same namespace within a day does
+        nothing and returns False. A credit for a bucket that does not exist does nothing: such a
+        bucket is full.
+        """
+        ...
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting: ...
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        """The buckets are gone, as if never used; their usage stays in history."""
+        ...
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        """Keys of buckets that exist, in a stable order."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Catalog(Protocol):
+    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
+    step, and every change of limits, modes or parents moves the namespace's version on."""
+
+    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+        """What a plan needs, in one batched read; NamespaceStateError if it was deleted."""
+        ...
+
+    async def create_entity(
+        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    ) -> Entity: ...
+
+    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None: ...
+
+    async def update_entity(
+        self,
+        namespace: str,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+        *,
+        version: int | None = None,
+    ) -> Entity:
+        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
+        ...
+
+    async def delete_entity(
+        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> None:
+        """The entity and its stored limits are gone; its children stand alone."""
+        ...
+
+    async def list_entities(
+        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page: ...
+
+    async def update_stored(
+        self,
+        namespace: str,
+        level: Level,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+    ) -> Stored:
+        """Some of limits, on_unavailable, mode at one level; what is not named stays."""
+        ...
+
+    async def get_stored(self, namespace: str, level: Level) -> Stored | None: ...
+
+    async def delete_stored(
+        self, namespace: str, level: Level, principal: str | None, now_ms: int
+    ) -> bool:
+        """The level's limits and outage rule are gone (its mode stays); False if it had none."""
+        ...
+
+    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        """Resources with defaults, or (of_entities) with limits of some entity."""
+        ...
+
+    async def list_entities_with_limits(
+        self, namespace: str, resource: str, *, limit: int, cursor: str | None
+    ) -> Page: ...
+
+    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        """The active namespace of that name, made where there is none."""
+        ...
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        """The active namespace of that name."""
+        ...
+
+    async def list_namespaces(self, *, state: str) -> list[Namespace]: ...
+
+    async def delete_namespace(
+        self, name: str, principal: str | None, now_ms: int
+    ) -> Namespace: ...
+
+    async def recover_namespace(
+        self, namespace_id: str, principal: str | None, now_ms: int
+    ) -> Namespace: ...
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
+        """Everything under a deleted namespace is gone; how many records that were."""
+        ...
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        """The schema's version and what else was noted; reading it proves the store answers."""
+        ...
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        """Notes beside the schema's version, which only migrations move."""
+        ...
+
+    async def prepare(self) -> None:
+        """The store's structures exist, of the schema this headgate writes."""
+        ...
+
+    async def destroy(self) -> None:
+        """Everything is gone, of every namespace."""
+        ...
+
+
+class Ledger(Protocol):
+    """Usage and audit history."""
+
+    async def append(self, namespace: str, event: AuditEvent) -> None: ...
+
+    async def audit(
+        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+    ) -> list[AuditEvent]:
+        """Newest first, from the event after `before` on."""
+        ...
+
+    async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
+        """Snapshots that include every decision made before the call."""
+        ...
+
+    async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
+        """Rows of history older than that are gone; how many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The three opened together, and what they can do."""
+
+    store: Store
+    catalog: Catalog
+    ledger: Ledger
+    capabilities: Capabilities
+
+
+def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
+    return [limit.to_dict() for limit in limits]
+
+
+def entity_as_json(entity: Entity) -> dict[str, Any]:
+    return {
+        "id": entity.id,
+        "name": entity.name,
+        "parent_id": entity.parent_id,
+        "cascade": entity.cascade,
+        "metadata": dict(entity.metadata),
+        "mode": entity.mode.value,
+        "version": entity.version,
+    }
+
+
+def stored_as_json(stored: Stored | None) -> dict[str, Any] | None:
+    """A level as audit events and stores write it."""
+    if stored is None:
+        return None
+    return {
+        "limits": limits_as_json(stored.limits),
+        "version": stored.version,
+        "on_unavailable": stored.on_unavailable.value if stored.on_unavailable else None,
+        "mode": stored.mode.value,
+    }
+
+
+def stored_from_json(values: Mapping[str, Any]) -> Stored:
+    rule = values["on_unavailable"]
+    return Stored(
+        tuple(Limit.from_dict(limit) for limit in values["limits"]),
+        values["version"],
+        OnUnavailable(rule) if rule else None,
+        Mode(values["mode"]),
+    )

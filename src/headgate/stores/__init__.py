@@ -1,0 +1,1 @@
+"""The stores: siblings behind one contract, none of which knows another."""

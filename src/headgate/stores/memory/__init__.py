@@ -1,0 +1,20 @@
+"""The memory store: the reference model every other store is measured against."""
+
+from __future__ import annotations
+
+from headgate.clock import Clock
+from headgate.store import Backend, Capabilities
+from headgate.stores.memory.catalog import MemoryCatalog
+from headgate.stores.memory.ledger import MemoryLedger
+from headgate.stores.memory.store import BUCKETS_MAX, MemoryStore
+
+CAPABILITIES = Capabilities(
+    name="memory", shared="process", atomic="one step", obeys_clock=True, durable=False
+)
+
+
+def open_memory(clock: Clock | None = None, *, buckets_max: int = BUCKETS_MAX) -> Backend:
+    """A backend of this process's own; what it knows ends with it."""
+    ledger = MemoryLedger()
+    store = MemoryStore(clock, ledger=ledger, buckets_max=buckets_max)
+    return Backend(store, MemoryCatalog(store, ledger), ledger, CAPABILITIES)

@@ -1,0 +1,125 @@
+"""Usage and audit history in memory; the oldest rows make room."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from headgate.entities import Page
+from headgate.history import (
+    AuditEvent,
+    Usage,
+    UsageQuery,
+    event_time_ms,
+    snapshot,
+    uncounted,
+    usage_of,
+)
+from headgate.names import SEPARATOR
+from headgate.record import BucketKey, Record
+
+USAGE_ROWS_MAX = 200_000
+AUDIT_EVENTS_MAX = 100_000
+
+Live = Callable[[str, str | None, str | None, int | None], None]
+UsageKey = tuple[int, str, str, str, str]  # start, type, namespace, entity, resource
+
+
+class MemoryLedger:
+    """`live` asks the buckets for what history does not hold yet."""
+
+    def __init__(self) -> None:
+        self.live: Live = lambda namespace, entity_id, resource, now_ms: None
+        self._usage: dict[UsageKey, tuple[dict[str, int], int]] = {}
+        self._audit: deque[tuple[str, AuditEvent]] = deque(maxlen=AUDIT_EVENTS_MAX)
+        self._lock = threading.Lock()
+
+    def count(self, key: BucketKey, record: Record) -> None:
+        """Adds what the record consumed since it was last counted."""
+        if not uncounted(record):
+            return
+        with self._lock:
+            for usage in usage_of(record):
+                row = (
+                    usage.window_start_ms, usage.window_type,
+                    key.namespace, key.entity_id, key.resource,
+                )  # fmt: skip
+                counters, events = self._usage.get(row, ({}, 0))
+                for name, milli in usage.counters_milli.items():
+                    counters[name] = counters.get(name, 0) + milli
+                self._usage[row] = (counters, events + usage.events)
+            while len(self._usage) > USAGE_ROWS_MAX:
+                del self._usage[next(iter(self._usage))]
+
+    async def append(self, namespace: str, event: AuditEvent) -> None:
+        self.note(namespace, event)
+
+    def note(self, namespace: str, event: AuditEvent) -> None:
+        with self._lock:
+            self._audit.append((namespace, event))
+
+    async def audit(
+        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+    ) -> list[AuditEvent]:
+        with self._lock:
+            events = list(self._audit)
+        found = [
+            event
+            for where, event in reversed(events)
+            if where == namespace
+            and event.entity_id == entity_id
+            and (before is None or event.event_id < before)
+        ]
+        return found[:limit]
+
+    async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
+        self.live(namespace, query.entity_id, query.resource, now_ms)
+        with self._lock:
+            rows = sorted(
+                (row for row in self._usage if _asked(row, namespace, query)), key=_cursor
+            )
+            if query.cursor is not None:
+                rows = [row for row in rows if _cursor(row) > query.cursor]
+            page = rows[: query.limit]
+            items = tuple(
+                snapshot(row[3], row[4], Usage(row[1], row[0], *self._usage[row])) for row in page
+            )
+        return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
+
+    async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
+        with self._lock:
+            old = [row for row in self._usage if row[0] < usage_before_ms]
+            for row in old:
+                del self._usage[row]
+            events = [entry for entry in self._audit if event_time_ms(entry[1]) >= audit_before_ms]
+            gone = len(old) + len(self._audit) - len(events)
+            self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
+        return gone
+
+    def drop_namespace(self, namespace: str) -> int:
+        with self._lock:
+            rows = [row for row in self._usage if row[2] == namespace]
+            for row in rows:
+                del self._usage[row]
+            events = [entry for entry in self._audit if entry[0] != namespace]
+            gone = len(rows) + len(self._audit) - len(events)
+            self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
+        return gone
+
+
+def _asked(row: UsageKey, namespace: str, query: UsageQuery) -> bool:
+    start_ms, window_type, where, entity_id, resource = row
+    return (
+        where == namespace
+        and query.entity_id in (None, entity_id)
+        and query.resource in (None, resource)
+        and query.window_type in (None, window_type)
+        and (query.start_ms is None or start_ms >= query.start_ms)
+        and (query.end_ms is None or start_ms < query.end_ms)
+    )
+
+
+def _cursor(row: UsageKey) -> str:
+    """Sorts newest window first, then by type and names."""
+    return SEPARATOR.join((f"{10**14 - row[0]:015d}", row[1], row[3], row[4]))

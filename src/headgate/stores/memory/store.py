@@ -1,0 +1,205 @@
+"""Buckets in a dict under one lock; bounded.
+
+A full bucket carries no information, so it makes room when the store is at its bound. Where no
+bucket that was looked at is full, a new one is refused: making room by forgetting a bucket in use
+would admit more than was promised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from headgate.clock import Clock, steady_clock
+from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
+from headgate.entities import Page
+from headgate.errors import Contended
+from headgate.history import counted, uncounted
+from headgate.names import SEPARATOR
+from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, full_at_ms, opened
+from headgate.store import Sighting
+from headgate.stores.memory.ledger import MemoryLedger
+
+BUCKETS_MAX = 1_000_000
+LOOKS_PER_INSERT = 8
+LOOKS_AT_BOUND = 64
+ONCE_MS = 24 * HOUR_MS
+ONCE_MAX = 100_000
+
+
+class MemoryStore:
+    """All buckets of this process."""
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        ledger: MemoryLedger | None = None,
+        buckets_max: int = BUCKETS_MAX,
+    ) -> None:
+        self._clock = clock or steady_clock()
+        self._ledger = ledger or MemoryLedger()
+        self._ledger.live = self.flush
+        self._buckets_max = buckets_max
+        self._buckets: dict[str, Record] = {}
+        self._to_look_at: list[str] = []
+        self._once: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        if now_ms is None:
+            now_ms = self._clock()
+        with self._lock:
+            if len(demands) == 1:
+                demand = demands[0]
+                text = demand.key.text
+                record = self._buckets.get(text)
+                if (
+                    record is not None
+                    and record[TERMS].core is demand.terms
+                    and record[HOUR] == now_ms // HOUR_MS
+                ):
+                    after = take(record, demand, now_ms)
+                    if after is None:
+                        return Verdict(False, demands, (record,), now_ms)
+                    self._buckets[text] = after
+                    return Verdict(True, demands, (after,), now_ms, (record,))
+            return self._consume_all(demands, now_ms)
+
+    def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+        verdict, after = decide(demands, found, now_ms)
+        if verdict.allowed:
+            self._make_room(sum(record is None for record in found), now_ms)
+        for demand, before, record in zip(demands, found, after, strict=True):
+            if worth_keeping(verdict, before, record):
+                self._buckets[demand.key.text] = record
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        if now_ms is None:
+            now_ms = self._clock()
+        with self._lock:
+            found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+            after = {
+                demand.key.text: adjusted(
+                    record or opened(demand.terms, now_ms), demand, now_ms, metered=metered
+                )
+                for demand, record in zip(demands, found, strict=True)
+                if record is not None or not only_credits(demand)
+            }
+            self._make_room(sum(text not in self._buckets for text in after), now_ms)
+            if once is not None and not self._claim((demands[0].key.namespace, once), now_ms):
+                return False
+            self._buckets.update(after)
+        return True
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        now_ms = self._clock() if now_ms is None else now_ms
+        return Sighting(now_ms, [self._buckets.get(key.text) for key in keys])
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        with self._lock:
+            for key in keys:
+                record = self._buckets.pop(key.text, None)
+                if record is not None:
+                    self._ledger.count(key, record)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        with self._lock:
+            texts = sorted(
+                text
+                for text in self._buckets
+                if _matches(text, namespace, entity_id, resource) and text > (cursor or "")
+            )
+        page = tuple(BucketKey.from_text(text) for text in texts[:limit])
+        return Page(page, page[-1].text if len(texts) > limit else None)
+
+    async def close(self) -> None:
+        return None
+
+    def flush(
+        self, namespace: str, entity_id: str | None, resource: str | None, now_ms: int | None
+    ) -> None:
+        """Usage history holds all that the buckets know."""
+        now_ms = self._clock() if now_ms is None else now_ms
+        with self._lock:
+            for text, record in self._buckets.items():
+                if _matches(text, namespace, entity_id, resource) and uncounted(record):
+                    self._ledger.count(BucketKey.from_text(text), record)
+                    self._buckets[text] = counted(record, now_ms)
+
+    def drop_namespace(self, namespace: str) -> int:
+        with self._lock:
+            texts = [text for text in self._buckets if text.startswith(namespace + SEPARATOR)]
+            for text in texts:
+                del self._buckets[text]
+        return len(texts)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def _in_this_hour(self, key: BucketKey, now_ms: int) -> Record | None:
+        """The record; what it consumed in an hour that has passed goes to usage history."""
+        record = self._buckets.get(key.text)
+        if record is None or record[HOUR] == now_ms // HOUR_MS:
+            return record
+        self._ledger.count(key, record)
+        record = self._buckets[key.text] = counted(record, now_ms)
+        return record
+
+    def _make_room(self, new: int, now_ms: int) -> None:
+        if not new or len(self._buckets) + new <= self._buckets_max // 2:
+            return
+        free = self._buckets_max - len(self._buckets)
+        looks = LOOKS_PER_INSERT if free >= new else LOOKS_AT_BOUND
+        for _ in range(looks * new):
+            if not self._to_look_at:
+                self._to_look_at = list(self._buckets)
+            self._evict_if_full(self._to_look_at.pop(), now_ms)
+        if len(self._buckets) + new > self._buckets_max:
+            raise Contended(
+                f"the memory store is at its bound of {self._buckets_max} buckets in use; open it "
+                f"with memory://?buckets_max=… or use a shared store"
+            )
+
+    def _evict_if_full(self, text: str, now_ms: int) -> None:
+        record = self._buckets.get(text)
+        if record is None:
+            return
+        full_ms = full_at_ms(record)
+        if full_ms is not None and full_ms <= now_ms:
+            self._ledger.count(BucketKey.from_text(text), record)
+            del self._buckets[text]
+
+    def _claim(self, name: tuple[str, str], now_ms: int) -> bool:
+        if self._once.get(name, now_ms) > now_ms:
+            return False
+        if len(self._once) >= ONCE_MAX:
+            self._once = {key: end_ms for key, end_ms in self._once.items() if end_ms > now_ms}
+        if len(self._once) >= ONCE_MAX:
+            raise Contended(f"more than {ONCE_MAX} idempotency keys in a day; use a shared store")
+        self._once[name] = now_ms + ONCE_MS
+        return True
+
+
+def _matches(text: str, namespace: str, entity_id: str | None, resource: str | None) -> bool:
+    prefix = namespace + SEPARATOR
+    if entity_id is not None:
+        prefix += entity_id + SEPARATOR
+    return text.startswith(prefix) and (resource is None or text.endswith(SEPARATOR + resource))

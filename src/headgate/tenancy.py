@@ -1,0 +1,101 @@
+"""Namespaces and the backend as a whole: what a repository offers beyond limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headgate.cache import CacheStats
+from headgate.desk import Desk
+from headgate.entities import Namespace, OnUnavailable
+from headgate.errors import HeadgateError
+from headgate.hierarchy import resolve
+from headgate.limits import Limit
+from headgate.names import parse_namespace, parse_namespace_id
+from headgate.store import Capabilities
+
+
+class Tenancy(Desk):
+    """Namespaces, configuration lookups and upkeep."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.backend.capabilities
+
+    async def register_namespace(self, name: str, principal: str | None = None) -> str:
+        """The namespace's opaque id; registering what exists returns the same."""
+        parse_namespace(name)
+        found = await self.backend.catalog.register_namespace(name, principal, self.clock())
+        return found.id
+
+    async def register_namespaces(
+        self, names: Sequence[str], principal: str | None = None
+    ) -> dict[str, str]:
+        for name in names:
+            parse_namespace(name)
+        return {name: await self.register_namespace(name, principal) for name in names}
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        return await self.backend.catalog.get_namespace(parse_namespace(name))
+
+    async def list_namespaces(self) -> list[Namespace]:
+        return await self.backend.catalog.list_namespaces(state="active")
+
+    async def list_orphan_namespaces(self) -> list[Namespace]:
+        """Deleted namespaces whose data is still there."""
+        return await self.backend.catalog.list_namespaces(state="deleted")
+
+    async def delete_namespace(self, name: str, principal: str | None = None) -> None:
+        """The name is free; the data stays until purge_namespace, recover_namespace brings it
+        back."""
+        parse_namespace(name)
+        await self.backend.catalog.delete_namespace(name, principal, self.clock())
+        self.configs.invalidate()
+
+    async def recover_namespace(self, namespace_id: str, principal: str | None = None) -> Namespace:
+        parse_namespace_id(namespace_id)
+        found = await self.backend.catalog.recover_namespace(namespace_id, principal, self.clock())
+        self.configs.invalidate()
+        return found
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None = None) -> int:
+        """Everything of a deleted namespace is gone for good; how many records that were."""
+        parse_namespace_id(namespace_id)
+        return await self.backend.catalog.purge_namespace(namespace_id, principal, self.clock())
+
+    async def resolve_limits(
+        self, entity_id: str, resource: str
+    ) -> tuple[list[Limit] | None, OnUnavailable | None, str | None]:
+        """The stored limits that apply, the outage rule, and the highest level that gave one."""
+        looked = await self.configs.looked(entity_id, resource, (), self.clock())
+        found = resolve(looked.lookup.lineage[0], resource)
+        return list(found.limits) or None, found.on_unavailable, found.source
+
+    def invalidate_config_cache(self) -> None:
+        self.configs.invalidate()
+
+    def get_cache_stats(self) -> CacheStats:
+        return self.configs.stats()
+
+    async def create_table(self) -> None:
+        """The store's own structures exist; doing it again changes nothing."""
+        await self.backend.catalog.prepare()
+
+    async def delete_table(self) -> None:
+        """Everything of every namespace is gone."""
+        await self.backend.catalog.destroy()
+        self.configs.invalidate()
+
+    async def ping(self) -> bool:
+        """Whether the store answers; never raises for one that does not."""
+        try:
+            await self.backend.catalog.get_version_record()
+        except HeadgateError:
+            return False
+        return True
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        return await self.backend.catalog.get_version_record()
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        await self.backend.catalog.set_version_record(values)

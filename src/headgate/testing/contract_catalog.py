@@ -1,0 +1,289 @@
+"""Contract cases of the catalog: entities, stored limits, namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headgate.entities import Entity, Level, Mode, OnUnavailable
+from headgate.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    HeadgateError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+    ValidationError,
+    VersionMismatchError,
+)
+from headgate.limits import Limit
+from headgate.testing.arena import Arena
+
+RPM = Limit.per_minute("rpm", 10)
+TPM = Limit.per_minute("tpm", 1000)
+
+
+async def raised(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
+    """Whether the flow raises that very error."""
+    try:
+        await flow
+    except kind as error:
+        return type(error) is kind
+    return False
+
+
+async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
+    """Everything given comes back; a second create and a read of nothing say so."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    entity = Entity("org", "Acme", metadata={"tier": "gold", "n": [1, {"deep": None}]})
+    made = await catalog.create_entity(ns, entity, "ada", 5)
+    assert made == await catalog.get_entity(ns, "org")
+    assert (made.name, made.version, made.created_ms) == ("Acme", 1, 5)
+    assert dict(made.metadata) == {"tier": "gold", "n": [1, {"deep": None}]}
+    assert await raised(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
+    assert await catalog.get_entity(ns, "nobody") is None
+
+
+async def parents_must_exist_and_never_form_a_ring(arena: Arena) -> None:
+    """A missing parent, oneself, and a descendant are refused, and nothing is written."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    lost = Entity("a", parent_id="missing")
+    assert await raised(catalog.create_entity(ns, lost, None, 1), EntityNotFoundError)
+    assert await catalog.get_entity(ns, "a") is None
+    for name, parent in (("a", None), ("b", "a"), ("c", "b")):
+        await catalog.create_entity(ns, Entity(name, parent_id=parent), None, 1)
+    ring = catalog.update_entity(ns, "a", {"parent_id": "c"}, None, 2)
+    assert await raised(ring, ValidationError)
+    itself = catalog.update_entity(ns, "a", {"parent_id": "a"}, None, 2)
+    assert await raised(itself, ValidationError)
+    unchanged = await catalog.get_entity(ns, "a")
+    assert unchanged is not None
+    assert (unchanged.parent_id, unchanged.version) == (None, 1)
+
+
+async def entity_writes_are_guarded_by_their_version(arena: Arena) -> None:
+    """A writer who read an older version changes nothing."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    await catalog.create_entity(ns, Entity("a"), None, 1)
+    first = await catalog.update_entity(ns, "a", {"mode": Mode.BYPASS}, None, 2, version=1)
+    assert (first.version, first.mode) == (2, Mode.BYPASS)
+    late = catalog.update_entity(ns, "a", {"mode": Mode.DISABLED}, None, 3, version=1)
+    assert await raised(late, VersionMismatchError)
+    assert await raised(catalog.update_entity(ns, "x", {}, None, 3), EntityNotFoundError)
+    assert await catalog.get_entity(ns, "a") == first
+
+
+async def deleting_an_entity_frees_its_children(arena: Arena) -> None:
+    """Its limits go with it; its children stay and stand alone."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    await catalog.create_entity(ns, Entity("p"), None, 1)
+    await catalog.create_entity(ns, Entity("c", parent_id="p", cascade=True), None, 1)
+    await catalog.update_stored(ns, Level("p", "r"), {"limits": (RPM,)}, None, 1)
+    await catalog.delete_entity(ns, "p", None, 2)
+    assert await catalog.get_entity(ns, "p") is None
+    assert await catalog.get_stored(ns, Level("p", "r")) is None
+    child = await catalog.get_entity(ns, "c")
+    assert child is not None
+    assert child.parent_id is None
+    assert await raised(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
+
+
+async def children_are_listed_page_by_page(arena: Arena) -> None:
+    """In order of their ids, each once."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    await catalog.create_entity(ns, Entity("p"), None, 1)
+    for n in range(7):
+        await catalog.create_entity(ns, Entity(f"c{n}", parent_id="p"), None, 1)
+    await catalog.create_entity(ns, Entity("stranger"), None, 1)
+    found: list[str] = []
+    cursor: str | None = None
+    for _ in range(5):
+        page = await catalog.list_entities(ns, parent_id="p", limit=3, cursor=cursor)
+        found += [entity.id for entity in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == [f"c{n}" for n in range(7)]
+    everybody = await catalog.list_entities(ns, parent_id=None, limit=100, cursor=None)
+    assert len(everybody.items) == 9
+
+
+async def a_lookup_sees_every_level_and_the_lineage(arena: Arena) -> None:
+    """Entity, entity default, resource and system for the entity and the parents it cascades to."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    await catalog.create_entity(ns, Entity("org"), None, 1)
+    await catalog.create_entity(ns, Entity("team", parent_id="org", cascade=False), None, 1)
+    await catalog.create_entity(ns, Entity("key", parent_id="team", cascade=True), None, 1)
+    levels = {
+        Level("key", "gpt-4"): RPM,
+        Level("key", "_default_"): TPM,
+        Level(None, "gpt-4"): Limit.per_hour("rph", 5),
+        Level(): Limit.per_day("rpd", 9),
+        Level("team", "gpt-4"): Limit.per_minute("rpm", 50),
+    }
+    for level, limit in levels.items():
+        await catalog.update_stored(ns, level, {"limits": (limit,)}, None, 1)
+    seen = await catalog.lookup(ns, "key", "gpt-4")
+    assert [standing.entity_id for standing in seen.lineage] == ["key", "team"]
+    own = seen.lineage[0]
+    stored = (own.own, own.own_default, own.resource, own.system)
+    assert [one.limits[0].name for one in stored if one is not None] == [
+        "rpm", "tpm", "rph", "rpd",
+    ]  # fmt: skip
+    team = seen.lineage[1]
+    assert team.own is not None
+    assert team.own.limits == (Limit.per_minute("rpm", 50),)
+    nobody = await catalog.lookup(ns, "nobody", "other")
+    assert nobody.lineage[0].entity is None
+    assert nobody.lineage[0].own is None
+    assert nobody.lineage[0].system is not None
+
+
+async def every_change_moves_the_version_on(arena: Arena) -> None:
+    """Whoever reads after a change, a deletion included, holds a higher version."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    versions = [(await catalog.lookup(ns, "e", "r")).version]
+
+    async def seen() -> None:
+        versions.append((await catalog.lookup(ns, "e", "r")).version)
+
+    await catalog.update_stored(ns, Level("e", "r"), {"limits": (RPM,)}, None, 1)
+    await seen()
+    await catalog.update_stored(ns, Level(None, "r"), {"mode": Mode.DISABLED}, None, 1)
+    await seen()
+    await catalog.create_entity(ns, Entity("e"), None, 1)
+    await seen()
+    await catalog.update_entity(ns, "e", {"cascade": True}, None, 1)
+    await seen()
+    assert await catalog.delete_stored(ns, Level("e", "r"), None, 1)
+    await seen()
+    await catalog.delete_entity(ns, "e", None, 1)
+    await seen()
+    assert versions == sorted(set(versions))
+    assert not await catalog.delete_stored(ns, Level("e", "r"), None, 1)
+
+
+async def a_level_is_changed_in_part(arena: Arena) -> None:
+    """What a change does not name stays; deleting limits leaves an operator's switch alone."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    rule = {"limits": (RPM, TPM), "on_unavailable": OnUnavailable.ALLOW}
+    await catalog.update_stored(ns, Level(), rule, None, 1)
+    after = await catalog.update_stored(ns, Level(), {"limits": (RPM,)}, None, 2)
+    assert after.limits == (RPM,)
+    assert after.on_unavailable is OnUnavailable.ALLOW
+    assert await catalog.get_stored(ns, Level()) == after
+    await catalog.update_stored(ns, Level(None, "r"), {"limits": (RPM,)}, None, 3)
+    await catalog.update_stored(ns, Level(None, "r"), {"mode": Mode.DISABLED}, None, 3)
+    await catalog.delete_stored(ns, Level(None, "r"), None, 4)
+    left = await catalog.get_stored(ns, Level(None, "r"))
+    assert left is not None
+    assert (left.limits, left.mode) == ((), Mode.DISABLED)
+
+
+async def stored_limits_are_listed(arena: Arena) -> None:
+    """Resources with defaults, resources of entities, entities of a resource (paged)."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    for name in ("zebra", "ant"):
+        await catalog.update_stored(ns, Level(None, name), {"limits": (RPM,)}, None, 1)
+    for n in range(5):
+        await catalog.update_stored(ns, Level(f"e{n}", "gpt-4"), {"limits": (RPM,)}, None, 1)
+    await catalog.update_stored(ns, Level("e0", "_default_"), {"limits": (RPM,)}, None, 1)
+    assert await catalog.list_resources(ns, of_entities=False) == ["ant", "zebra"]
+    assert await catalog.list_resources(ns, of_entities=True) == ["_default_", "gpt-4"]
+    page = await catalog.list_entities_with_limits(ns, "gpt-4", limit=3, cursor=None)
+    rest = await catalog.list_entities_with_limits(ns, "gpt-4", limit=3, cursor=page.cursor)
+    assert page.items + rest.items == ("e0", "e1", "e2", "e3", "e4")
+    assert rest.cursor is None
+
+
+async def namespaces_are_apart(arena: Arena) -> None:
+    """S10: the same names in another namespace are other things."""
+    catalog = arena.backend.catalog
+    other = await catalog.register_namespace("other", None, 1)
+    assert other.id != arena.namespace
+    assert len(other.id) == 11
+    await catalog.create_entity(arena.namespace, Entity("a"), None, 1)
+    await catalog.update_stored(arena.namespace, Level(), {"limits": (RPM,)}, None, 1)
+    assert await catalog.get_entity(other.id, "a") is None
+    assert (await catalog.lookup(other.id, "a", "r")).lineage[0].system is None
+    again = await catalog.register_namespace("other", None, 2)
+    assert again.id == other.id
+
+
+async def a_namespace_lives_dies_and_returns(arena: Arena) -> None:
+    """Soft delete, orphans, recover, purge; a name registered again never meets its old data."""
+    catalog = arena.backend.catalog
+    old = await catalog.register_namespace("tenant", None, 1)
+    await catalog.create_entity(old.id, Entity("a"), None, 1)
+    limit = Limit.per_minute("x", 5)
+    arena.namespace = old.id
+    await arena.take(arena.demand([limit], {"x": 5}, entity_id="a"))
+    gone = await catalog.delete_namespace("tenant", None, 2)
+    assert (gone.id, gone.state, gone.deleted_ms) == (old.id, "deleted", 2)
+    assert await catalog.get_namespace("tenant") is None
+    assert await raised(catalog.lookup(old.id, "a", "r"), NamespaceStateError)
+    assert [one.id for one in await catalog.list_namespaces(state="deleted")] == [old.id]
+    new = await catalog.register_namespace("tenant", None, 3)
+    assert new.id != old.id
+    assert await catalog.get_entity(new.id, "a") is None
+    assert await raised(catalog.recover_namespace(old.id, None, 4), NamespaceStateError)
+    await catalog.delete_namespace("tenant", None, 5)
+    back = await catalog.recover_namespace(old.id, None, 6)
+    assert (back.id, back.state) == (old.id, "active")
+    assert await catalog.get_entity(old.id, "a") is not None
+    assert await arena.level_milli("x", "a") == 0
+
+
+async def purging_leaves_nothing(arena: Arena) -> None:
+    """Only a deleted namespace can be purged; then no record of it is left."""
+    catalog = arena.backend.catalog
+    made = await catalog.register_namespace("tenant", None, 1)
+    assert await raised(catalog.purge_namespace(made.id, None, 1), NamespaceStateError)
+    await catalog.create_entity(made.id, Entity("a"), None, 1)
+    await catalog.update_stored(made.id, Level(), {"limits": (RPM,)}, None, 1)
+    arena.namespace = made.id
+    await arena.take(arena.demand([RPM], {"rpm": 1}, entity_id="a"))
+    await catalog.delete_namespace("tenant", None, 2)
+    assert await catalog.purge_namespace(made.id, None, 3) >= 4
+    assert await arena.record("a") is None
+    assert await catalog.list_namespaces(state="deleted") == []
+    assert await raised(catalog.lookup(made.id, "a", "r"), NamespaceNotFoundError)
+    assert await raised(catalog.purge_namespace(made.id, None, 4), NamespaceNotFoundError)
+
+
+async def the_version_record_answers(arena: Arena) -> None:
+    """The schema's version is readable and notes beside it are kept."""
+    catalog = arena.backend.catalog
+    assert (await catalog.get_version_record())["schema_version"] >= 1
+    await catalog.set_version_record({"client": "0.1.0"})
+    record = await catalog.get_version_record()
+    assert record["client"] == "0.1.0"
+    assert record["schema_version"] >= 1
+
+
+async def destroy_empties_everything(arena: Arena) -> None:
+    """Every namespace and every bucket is gone; the store can be used again at once."""
+    catalog = arena.backend.catalog
+    await arena.take(arena.demand([RPM], {"rpm": 1}))
+    await catalog.destroy()
+    await catalog.prepare()
+    assert await catalog.get_namespace("arena") is None
+    assert await arena.record() is None
+    made = await catalog.register_namespace("arena", None, 1)
+    assert (await catalog.lookup(made.id, "e", "r")).lineage[0].entity is None
+
+
+CASES = (
+    entities_are_kept_as_they_were_made,
+    parents_must_exist_and_never_form_a_ring,
+    entity_writes_are_guarded_by_their_version,
+    deleting_an_entity_frees_its_children,
+    children_are_listed_page_by_page,
+    a_lookup_sees_every_level_and_the_lineage,
+    every_change_moves_the_version_on,
+    a_level_is_changed_in_part,
+    stored_limits_are_listed,
+    namespaces_are_apart,
+    a_namespace_lives_dies_and_returns,
+    purging_leaves_nothing,
+    the_version_record_answers,
+    destroy_empties_everything,
+)

@@ -1,0 +1,165 @@
+"""Contract cases of history: usage per window and audit events."""
+
+from __future__ import annotations
+
+from headgate.entities import Entity, Level
+from headgate.history import UsageQuery, UsageSnapshot, audit_event
+from headgate.limits import Limit
+from headgate.testing.arena import Arena
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+LIMITS = [Limit.per_second("rps", 100), Limit.per_second("tps", 10_000)]
+
+
+async def _usage(arena: Arena, **wanted: object) -> list[UsageSnapshot]:
+    query = UsageQuery(**wanted)  # type: ignore[arg-type]
+    return list((await arena.backend.ledger.usage(arena.namespace, query, arena.now_ms)).items)
+
+
+async def the_first_acquire_is_counted(arena: Arena) -> None:
+    """One admitted demand is in all three windows, at once."""
+    await arena.take(arena.demand(LIMITS, {"rps": 1, "tps": 500}))
+    shots = await _usage(arena)
+    assert [shot.window_type for shot in shots] == ["daily", "hourly", "monthly"]
+    assert all(dict(shot.counters) == {"rps": 1, "tps": 500} for shot in shots)
+    assert all(shot.total_events == 1 for shot in shots)
+    hourly = shots[1]
+    assert hourly.window_start == "2026-01-01T00:00:00Z"
+    assert hourly.window_end == "2026-01-01T01:00:00Z"
+    assert shots[2].window_end == "2026-02-01T00:00:00Z"
+
+
+async def usage_falls_into_its_window(arena: Arena) -> None:
+    """Hours, days and months are told apart; refusals count nothing; asking twice adds nothing."""
+    for step_ms in (0, 10 * 60_000, HOUR_MS, DAY_MS, 40 * DAY_MS):
+        arena.now_ms += step_ms
+        if step_ms != DAY_MS:  # a refusal may well be what opens a window
+            assert (await arena.take(arena.demand(LIMITS, {"rps": 2}))).allowed
+        assert not (await arena.take(arena.demand(LIMITS, {"rps": 101}))).allowed
+        if step_ms == DAY_MS:
+            assert (await arena.take(arena.demand(LIMITS, {"rps": 2}))).allowed
+    hourly = await _usage(arena, window_type="hourly")
+    assert [shot.counters["rps"] for shot in hourly] == [2, 2, 2, 4]
+    assert [shot.total_events for shot in hourly] == [1, 1, 1, 2]
+    daily = await _usage(arena, window_type="daily")
+    assert [shot.counters["rps"] for shot in daily] == [2, 2, 6]
+    monthly = await _usage(arena, window_type="monthly")
+    assert [shot.counters["rps"] for shot in monthly] == [2, 8]
+    assert await _usage(arena, window_type="monthly") == monthly
+
+
+async def usage_equals_consumption(arena: Arena) -> None:
+    """Adjustments and refunds are in it: over all windows of a type it sums to `tc`."""
+    total = 0
+    for n in range(60):
+        arena.now_ms += 7 * 60_000
+        amount = n % 9 + 1
+        if (await arena.take(arena.demand(LIMITS, {"tps": amount * 100}))).allowed:
+            total += amount * 100
+        if n % 3 == 0:
+            await arena.adjust(arena.demand(LIMITS, {"tps": 25 - n}))
+            total += 25 - n
+        if n % 10 == 0:
+            await _usage(arena)
+    for window_type in ("hourly", "daily", "monthly"):
+        shots = await _usage(arena, window_type=window_type)
+        assert sum(shot.counters.get("tps", 0) for shot in shots) == total
+        assert sum(shot.total_events for shot in shots) == 60
+    assert await arena.consumed_milli("tps") == total * 1000
+
+
+async def usage_outlives_its_bucket(arena: Arena) -> None:
+    """A bucket that is forgotten or expired leaves its usage behind."""
+    await arena.take(arena.demand(LIMITS, {"rps": 3}))
+    await arena.backend.store.forget([arena.key()])
+    arena.now_ms += HOUR_MS
+    await arena.take(arena.demand(LIMITS, {"rps": 4}))
+    daily = await _usage(arena, window_type="daily")
+    assert [shot.counters["rps"] for shot in daily] == [7]
+
+
+async def usage_is_asked_by_name_time_and_page(arena: Arena) -> None:
+    """Entity, resource, window type and time narrow it; pages follow each other."""
+    start_ms = arena.now_ms
+    for hour in range(3):
+        for entity_id in ("a", "b"):
+            for resource in ("r", "s"):
+                demand = arena.demand(
+                    LIMITS, {"rps": hour + 1}, entity_id=entity_id, resource=resource
+                )
+                assert (await arena.take(demand)).allowed
+        arena.now_ms += HOUR_MS
+    assert len(await _usage(arena, window_type="hourly")) == 12
+    assert len(await _usage(arena, window_type="hourly", entity_id="a")) == 6
+    assert len(await _usage(arena, window_type="hourly", entity_id="a", resource="s")) == 3
+    late = await _usage(arena, window_type="hourly", entity_id="a", start_ms=start_ms + HOUR_MS)
+    assert len(late) == 4
+    early = await _usage(arena, window_type="hourly", resource="r", end_ms=start_ms + HOUR_MS)
+    assert {shot.counters["rps"] for shot in early} == {1}
+    found: list[UsageSnapshot] = []
+    cursor: str | None = None
+    for _ in range(10):
+        query = UsageQuery(window_type="hourly", limit=5, cursor=cursor)
+        page = await arena.backend.ledger.usage(arena.namespace, query, arena.now_ms)
+        found += page.items
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == await _usage(arena, window_type="hourly")
+    assert [shot.window_start for shot in found] == sorted(
+        (shot.window_start for shot in found), reverse=True
+    )
+
+
+async def every_change_is_audited(arena: Arena) -> None:
+    """Who changed what, with before and after, newest first; config under its own names."""
+    catalog, ledger, ns = arena.backend.catalog, arena.backend.ledger, arena.namespace
+    await catalog.create_entity(ns, Entity("a"), "ada", 1000)
+    await catalog.update_entity(ns, "a", {"cascade": True}, "bob", 2000)
+    await catalog.update_stored(ns, Level("a", "r"), {"limits": (LIMITS[0],)}, "ada", 3000)
+    await catalog.update_stored(ns, Level(), {"limits": (LIMITS[0],)}, "ada", 3000)
+    await catalog.update_stored(ns, Level(None, "gpt-4"), {"limits": (LIMITS[0],)}, None, 3000)
+    await ledger.append(ns, audit_event(4000, "bucket_reset", "a", "eve", "r"))
+    events = await ledger.audit(ns, "a", limit=10, before=None)
+    assert [event.action for event in events] == [
+        "bucket_reset", "limits_set", "entity_changed", "entity_created",
+    ]  # fmt: skip
+    changed = events[2]
+    assert changed.principal == "bob"
+    assert changed.timestamp == "1970-01-01T00:00:02Z"
+    assert changed.details["before"]["cascade"] is False
+    assert changed.details["after"]["cascade"] is True
+    rest = await ledger.audit(ns, "a", limit=10, before=events[1].event_id)
+    assert rest == events[2:]
+    assert len(await ledger.audit(ns, "$SYSTEM", limit=10, before=None)) == 2
+    of_resource = await ledger.audit(ns, "$RESOURCE:gpt-4", limit=10, before=None)
+    assert [event.resource for event in of_resource] == ["gpt-4"]
+
+
+async def old_history_is_trimmed(arena: Arena) -> None:
+    """Rows before the border go, rows after it stay."""
+    ledger, ns = arena.backend.ledger, arena.namespace
+    start_ms = arena.now_ms
+    for n in range(3):
+        await arena.take(arena.demand(LIMITS, {"rps": 1}))
+        event = audit_event(arena.now_ms, "noted", "a", None, n=n)
+        await ledger.append(ns, event)
+        arena.now_ms += DAY_MS
+    await _usage(arena)
+    border_ms = start_ms + DAY_MS
+    gone = await ledger.trim(usage_before_ms=border_ms, audit_before_ms=border_ms)
+    assert gone >= 2
+    assert len(await _usage(arena, window_type="daily")) == 2
+    assert len(await ledger.audit(ns, "a", limit=10, before=None)) == 2
+
+
+CASES = (
+    the_first_acquire_is_counted,
+    usage_falls_into_its_window,
+    usage_equals_consumption,
+    usage_outlives_its_bucket,
+    usage_is_asked_by_name_time_and_page,
+    every_change_is_audited,
+    old_history_is_trimmed,
+)

@@ -1,0 +1,154 @@
+"""Stores and ports that record, follow a script, or fail on purpose."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from headgate.decision import Demand, Verdict
+from headgate.entities import Page
+from headgate.record import BucketKey
+from headgate.store import Sighting, Store
+
+
+class RecordingStore:
+    """A layer that lists the calls that pass through it, as (verb, arguments)."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    @property
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.calls]
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        self.calls.append(("consume", (tuple(demands), now_ms)))
+        return await self.store.consume(demands, now_ms)
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        self.calls.append(("adjust", (tuple(demands), now_ms, metered, once)))
+        return await self.store.adjust(demands, now_ms, metered=metered, once=once)
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        self.calls.append(("peek", (tuple(keys), now_ms)))
+        return await self.store.peek(keys, now_ms)
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        self.calls.append(("forget", (tuple(keys),)))
+        await self.store.forget(keys)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        self.calls.append(("find", (namespace, entity_id, resource, limit, cursor)))
+        return await self.store.find(
+            namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
+        )
+
+    async def close(self) -> None:
+        self.calls.append(("close", ()))
+        await self.store.close()
+
+
+class FaultyStore(RecordingStore):
+    """A layer whose next consumes and adjusts fail as told.
+
+    `before` are raised instead of calling, `after` once the call has been made (a lost answer);
+    None lets a call pass.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        before: Iterable[Exception | None] = (),
+        after: Iterable[Exception | None] = (),
+    ) -> None:
+        super().__init__(store)
+        self.before = deque(before)
+        self.after = deque(after)
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        _fail(self.before)
+        verdict = await super().consume(demands, now_ms)
+        _fail(self.after)
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        _fail(self.before)
+        applied = await super().adjust(demands, now_ms, metered=metered, once=once)
+        _fail(self.after)
+        return applied
+
+
+class Port(Protocol):
+    """What stores await: one request, one reply."""
+
+    async def call(self, request: Any) -> Any: ...
+
+
+class ScriptedPort:
+    """A port that answers from a list and keeps the requests; an exception in it is raised."""
+
+    def __init__(self, replies: Iterable[Any]) -> None:
+        self.replies = deque(replies)
+        self.requests: list[Any] = []
+
+    async def call(self, request: Any) -> Any:
+        self.requests.append(request)
+        assert self.replies, f"no reply is left for {request!r}"
+        reply = self.replies.popleft()
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+
+class FaultyPort:
+    """A real port whose next calls fail as told, before they are sent or after their reply."""
+
+    def __init__(
+        self,
+        port: Port,
+        *,
+        before: Iterable[Exception | None] = (),
+        after: Iterable[Exception | None] = (),
+    ) -> None:
+        self.port = port
+        self.before = deque(before)
+        self.after = deque(after)
+        self.requests: list[Any] = []
+
+    async def call(self, request: Any) -> Any:
+        _fail(self.before)
+        self.requests.append(request)
+        reply = await self.port.call(request)
+        _fail(self.after)
+        return reply
+
+
+def _fail(faults: deque[Exception | None]) -> None:
+    fault = faults.popleft() if faults else None
+    if fault is not None:
+        raise fault
