@@ -125,9 +125,11 @@ class Configs:
     def outdated(self, entity_id: str, resource: str) -> None:
         self._cache.drop((entity_id, resource))
 
-    def invalidate(self) -> None:
+    def invalidate(self, *, namespace: bool = False) -> None:
+        """What was looked up is read again; with `namespace`, also which id the name has."""
         self._cache.invalidate()
-        self._namespace_id = None
+        if namespace:
+            self._namespace_id = None
 
     def stats(self) -> CacheStats:
         return self._cache.stats()

@@ -55,6 +55,8 @@ class Plan:
 
     def demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
+        if type(consume) is not dict and not isinstance(consume, Mapping):
+            raise ValidationError("consume", consume, "must map limit names to amounts")
         slot = self.slots[0]
         amounts: list[int | None] = []
         known = 0

@@ -50,12 +50,12 @@ class Tenancy(Desk):
         back."""
         parse_namespace(name)
         await self.backend.catalog.delete_namespace(name, principal, self.clock())
-        self.configs.invalidate()
+        self.configs.invalidate(namespace=True)
 
     async def recover_namespace(self, namespace_id: str, principal: str | None = None) -> Namespace:
         parse_namespace_id(namespace_id)
         found = await self.backend.catalog.recover_namespace(namespace_id, principal, self.clock())
-        self.configs.invalidate()
+        self.configs.invalidate(namespace=True)
         return found
 
     async def purge_namespace(self, namespace_id: str, principal: str | None = None) -> int:
@@ -72,7 +72,7 @@ class Tenancy(Desk):
         return list(found.limits) or None, found.on_unavailable, found.source
 
     def invalidate_config_cache(self) -> None:
-        self.configs.invalidate()
+        self.configs.invalidate(namespace=True)
 
     def get_cache_stats(self) -> CacheStats:
         return self.configs.stats()
@@ -84,7 +84,7 @@ class Tenancy(Desk):
     async def delete_table(self) -> None:
         """Everything of every namespace is gone."""
         await self.backend.catalog.destroy()
-        self.configs.invalidate()
+        self.configs.invalidate(namespace=True)
 
     async def ping(self) -> bool:
         """Whether the store answers; never raises for one that does not."""

@@ -1,0 +1,123 @@
+"""Every flow is tested on every embedded store in both colours, through one async-shaped face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import RateLimiter, SyncRateLimiter
+from headgate.testing import FakeClock
+
+STORES = {
+    "memory": lambda folder: "memory://",
+    "sqlite": lambda folder: f"sqlite:///{folder}/flows.db",
+}
+Flow = Callable[["World"], Coroutine[Any, Any, None]]
+
+
+class Blocking:
+    """A blocking object whose methods can be awaited, so that one test serves both colours."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.inner, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name in ("acquire", "acquire_many"):
+                return BlockingAcquire(value(*args, **kwargs))
+            return _done(value(*args, **kwargs))
+
+        return call
+
+
+class BlockingAcquire:
+    def __init__(self, acquiring: Any) -> None:
+        self.acquiring = acquiring
+
+    async def __aenter__(self) -> Any:
+        return Blocking(self.acquiring.__enter__())
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return self.acquiring.__exit__(*error)
+
+
+async def _done(value: Any) -> Any:
+    return value
+
+
+class World:
+    """A store, a clock that stands still, and limiters of one colour on it."""
+
+    def __init__(self, url: str, blocking: bool) -> None:
+        self.url = url
+        self.blocking = blocking
+        self.clock = FakeClock()
+        self._open: list[Any] = []
+        self._shared: Any = None
+
+    def limiter(self, *, shared: bool = True, **options: Any) -> Any:
+        """A limiter; those of one world share its store (memory has no name to share by)."""
+        home = self._shared if shared else None
+        made: Any
+        if self.blocking:
+            made = SyncRateLimiter(
+                _sync_home(home) if home else self.url,
+                clock=None if home else self.clock,
+                **options,
+            )
+            core = made.core
+        else:
+            made = core = RateLimiter(
+                home or self.url, clock=None if home else self.clock, **options
+            )
+        if self._shared is None:
+            self._shared = core.repository
+        self._open.append(made)
+        return Blocking(made) if self.blocking else made
+
+    @property
+    def repository(self) -> Any:
+        return Blocking(_sync_home(self._shared)) if self.blocking else self._shared
+
+    async def close(self) -> None:
+        for made in self._open:
+            if self.blocking:
+                made.close()
+            else:
+                await made.close()
+
+
+def _sync_home(core: Any) -> Any:
+    from headgate import SyncRepository
+
+    return SyncRepository(_core=core)
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture(params=["async", "blocking"])
+def play(request: pytest.FixtureRequest, url: str) -> Callable[[Flow], None]:
+    """Runs a flow in a fresh world and closes it."""
+
+    def run_flow(flow: Flow) -> None:
+        async def whole() -> None:
+            world = World(url, request.param == "blocking")
+            try:
+                await flow(world)
+            finally:
+                await world.close()
+
+        asyncio.run(whole())
+
+    return run_flow

@@ -1,0 +1,194 @@
+"""S11: trouble with the store never opens the gate; what passes is labelled and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headgate import (
+    Event,
+    Limit,
+    OnUnavailable,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    SyncRateLimiter,
+)
+from headgate.errors import Contended, Throttled, Unreachable
+from headgate.testing import FakeClock, FaultyStore
+
+RPM = Limit.per_minute("rpm", 5)
+DOWN = Unreachable("connection refused; start the server")
+
+
+def broken(
+    *,
+    before: tuple[Exception | None, ...] = (),
+    after: tuple[Exception | None, ...] = (),
+    **opts: Any,
+) -> tuple[SyncRateLimiter, FaultyStore, list[Event]]:
+    events: list[Event] = []
+    limiter = SyncRateLimiter(
+        "memory://", limits=[RPM], clock=FakeClock(), observer=events.append, **opts
+    )
+    store = FaultyStore(limiter.engine.store, before=before, after=after)
+    limiter.engine.store = store
+    return limiter, store, events
+
+
+def test_blocked_by_default() -> None:
+    limiter, store, events = broken(before=(DOWN,))
+    with pytest.raises(RateLimiterUnavailable, match="connection refused") as caught:
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
+    assert caught.value.cause is DOWN
+    assert (caught.value.entity_id, caught.value.resource) == ("a", "api")
+    assert [event.kind for event in events] == ["unavailable"]
+    assert store.verbs == []
+    assert limiter.available("a", "api") == {"rpm": 5}
+
+
+def test_allow_is_labelled_counted_and_bounded() -> None:
+    limiter, store, events = broken(before=(DOWN,) * 50, on_unavailable=OnUnavailable.ALLOW)
+    admitted = 0
+    for _ in range(20):
+        try:
+            with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+                assert lease.degraded
+                lease.adjust(rpm=0)
+                admitted += 1
+        except RateLimitExceeded:
+            pass
+    assert admitted == 5, "a local bucket of the same limits bounds what passes"
+    assert [event.detail for event in events] == ["admitted"] * 5 + ["refused"] * 15
+    assert {event.kind for event in events} == {"degraded"}
+    assert store.verbs == []
+
+
+def test_the_call_and_the_stored_rule_decide_before_the_limiter() -> None:
+    limiter, store, _ = broken(on_unavailable=OnUnavailable.BLOCK)
+    limiter.set_system_defaults([RPM], on_unavailable=OnUnavailable.ALLOW)
+    limiter.available("a", "api")
+    store.before.extend((DOWN, DOWN))
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        assert lease.degraded
+    with pytest.raises(RateLimiterUnavailable):
+        with limiter.acquire("a", "api", {"rpm": 1}, on_unavailable=OnUnavailable.BLOCK):
+            pass
+
+
+def test_a_throttled_key_is_refused_even_when_outages_are_allowed() -> None:
+    limiter, _, events = broken(
+        before=(Throttled("partition is hot", wait_ms=300),), on_unavailable=OnUnavailable.ALLOW
+    )
+    with pytest.raises(RateLimitExceeded) as caught:
+        with limiter.acquire("hot", "api", {"rpm": 1}):
+            pass
+    assert caught.value.retry_after_seconds == 0.3
+    assert [event.kind for event in events] == ["refused"]
+    with limiter.acquire("cool", "api", {"rpm": 1}) as lease:
+        assert not lease.degraded
+
+
+def test_contention_is_an_outage_for_that_call_only() -> None:
+    limiter, _, _ = broken(before=(Contended("busy"),))
+    with pytest.raises(RateLimiterUnavailable):
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            pass
+    with limiter.acquire("a", "api", {"rpm": 1}):
+        pass
+
+
+def test_a_lost_answer_can_only_under_admit() -> None:
+    limiter, store, _ = broken(after=(DOWN,))
+    with pytest.raises(RateLimiterUnavailable):
+        with limiter.acquire("a", "api", {"rpm": 2}):
+            pass
+    assert limiter.available("a", "api") == {"rpm": 3}
+    assert store.verbs == ["consume", "peek"]
+
+
+def test_a_credit_is_sent_once_and_its_loss_is_told() -> None:
+    limiter, store, events = broken()
+    with pytest.raises(ZeroDivisionError):
+        with limiter.acquire("a", "api", {"rpm": 2}):
+            store.after.append(DOWN)
+            raise ZeroDivisionError
+    assert store.verbs == ["consume", "adjust"]
+    assert [event.kind for event in events] == ["admitted", "credit_lost"]
+    assert "connection refused" in events[1].detail
+
+
+def test_a_debit_that_failed_is_owed_and_written_at_the_end() -> None:
+    limiter, store, events = broken()
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        store.before.append(DOWN)
+        lease.adjust(rpm=7)
+        assert limiter.available("a", "api") == {"rpm": 4}
+    assert limiter.available("a", "api") == {"rpm": -3}
+    with limiter.acquire("b", "api", {"rpm": 1}) as lease:
+        store.before.extend((DOWN, DOWN))
+        lease.adjust(rpm=7)
+    assert events[-1].kind == "debit_lost"
+
+
+def test_consume_more_during_an_outage_is_an_error_not_a_pass() -> None:
+    limiter, store, _ = broken()
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        store.before.append(DOWN)
+        with pytest.raises(RateLimiterUnavailable):
+            lease.consume(rpm=1)
+        assert lease.consumed == {"rpm": 1}
+
+
+def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
+    clock = FakeClock()
+    limiter = SyncRateLimiter("memory://", clock=clock, on_unavailable=OnUnavailable.ALLOW)
+    limiter.set_resource_defaults("api", [RPM])
+    with limiter.acquire("warm", "api", {"rpm": 1}):
+        pass
+    limiter.core.configs.catalog.lookup = _down  # type: ignore[method-assign]
+    clock.advance(120_000)
+    with limiter.acquire("warm", "api", {"rpm": 1}) as lease:
+        assert not lease.degraded
+    with pytest.raises(RateLimiterUnavailable, match="cold on api"):
+        with limiter.acquire("cold", "api", {"rpm": 1}):
+            pass
+
+
+async def _down(*_: Any) -> Any:
+    raise DOWN
+
+
+def test_check_and_available_say_so_too() -> None:
+    limiter, store, _ = broken()
+
+    async def peek_down(*_: Any) -> Any:
+        raise DOWN
+
+    store.peek = peek_down  # type: ignore[method-assign]
+    for call in (
+        lambda: limiter.check("a", "api", {"rpm": 1}),
+        lambda: limiter.available("a", "api"),
+        lambda: limiter.time_until_available("a", "api", {"rpm": 1}),
+    ):
+        with pytest.raises(RateLimiterUnavailable):
+            call()
+
+
+def test_is_available_never_raises() -> None:
+    limiter, _, _ = broken()
+    limiter.core.backend.catalog.get_version_record = _down  # type: ignore[method-assign]
+    assert limiter.is_available() is False
+
+    async def hangs() -> Any:
+        await asyncio.sleep(3600)
+
+    async def flow() -> None:
+        hung = RateLimiter("memory://", limits=[RPM])
+        hung.backend.catalog.get_version_record = hangs  # type: ignore[method-assign]
+        assert await hung.is_available(timeout=0.01) is False
+
+    asyncio.run(flow())
