@@ -7,8 +7,9 @@ epoch `epoch_ms`; what has been refilled since is never stored but recomputed fr
     level(t)    = min(capacity, tokens + refilled(t))
 
 Looking therefore changes nothing, nothing drifts, and limits of very different speed live in one
-bucket without starving each other. Taking moves `tokens_milli` only; where the bucket had
-overflowed, the overflow is dropped first. A negative level is debt.
+bucket without starving each other. Taking moves `tokens_milli` only, with one exception: a full
+limit has nothing under way (it runs over the brim), so taking from it begins a new epoch. A
+negative level is debt.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ class Rate(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What an attempt to take came to: the tokens to store, and the wait where it was refused."""
+    """What an attempt to take came to: what to store, and the wait where it was refused."""
 
     allowed: bool
+    epoch_ms: int
     tokens_milli: int
     wait_ms: int | None
 
@@ -53,21 +55,27 @@ def try_consume(
     tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
 ) -> Taken:
     """Take all that is wanted or nothing; a refusal carries the least wait."""
-    arrived = refilled_milli(now_ms - epoch_ms, rate)
-    kept = min(tokens_milli, rate.capacity_milli - arrived)
-    if wanted_milli <= kept + arrived:
-        return Taken(True, kept - wanted_milli, 0)
     wait_ms = calculate_retry_after(tokens_milli, epoch_ms, now_ms, rate, wanted_milli)
-    return Taken(False, tokens_milli, wait_ms)
+    if wait_ms != 0:
+        return Taken(False, epoch_ms, tokens_milli, wait_ms)
+    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)
+    return Taken(True, epoch_ms, tokens_milli - wanted_milli, 0)
 
 
 def force_consume(
     tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, debit_milli: int
-) -> int:
-    """The tokens to store after a debit that may go into debt, or a credit (negative) that may
+) -> tuple[int, int]:
+    """The epoch and tokens after a debit that may go into debt, or a credit (negative) that may
     not pass the brim."""
-    brim = rate.capacity_milli - refilled_milli(now_ms - epoch_ms, rate)
-    return min(min(tokens_milli, brim) - debit_milli, brim)
+    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)
+    return brimmed(tokens_milli - debit_milli, epoch_ms, now_ms, rate)
+
+
+def brimmed(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> tuple[int, int]:
+    """The same level, stored from now on if it is at the brim: nothing is under way then."""
+    if tokens_milli + refilled_milli(now_ms - epoch_ms, rate) < rate.capacity_milli:
+        return epoch_ms, tokens_milli
+    return now_ms, rate.capacity_milli
 
 
 def calculate_retry_after(
@@ -116,9 +124,12 @@ def carry_over(
     """The epoch and tokens to store when the rate changes: the level goes along, cut at the brim.
 
     A change of capacity alone keeps the epoch, so not even a part of a millitoken is lost; a
-    change of speed starts from now, so nothing that is under way arrives early.
+    change of speed starts from now, so nothing that is under way arrives early. A clock that is
+    behind the epoch does not move it back.
     """
-    level = min(refill_bucket(tokens_milli, epoch_ms, now_ms, old), new.capacity_milli)
-    if (old.amount_milli, old.period_ms) == (new.amount_milli, new.period_ms):
-        return epoch_ms, level - refilled_milli(now_ms - epoch_ms, new)
-    return now_ms, level
+    moment_ms = max(now_ms, epoch_ms)
+    level = refill_bucket(tokens_milli, epoch_ms, moment_ms, old)
+    same_speed = (old.amount_milli, old.period_ms) == (new.amount_milli, new.period_ms)
+    if same_speed and level < min(old.capacity_milli, new.capacity_milli):
+        return epoch_ms, tokens_milli
+    return moment_ms, min(level, new.capacity_milli)

@@ -227,13 +227,13 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None:
-            brim = capacity - (now_ms - record[at]) * amount // period_ms
             tokens = record[at + TOKENS]
-            if tokens > brim:  # noqa: PLR1730 - it had overflowed; min() costs a call
-                tokens = brim
-            left = tokens - wanted
-            if left >= brim - capacity:  # wanted <= level
-                cells[at + TOKENS] = left
+            level = tokens + (now_ms - record[at]) * amount // period_ms
+            if level >= capacity and wanted <= capacity:  # full: a new epoch, see bucket.py
+                cells[at] = now_ms
+                cells[at + TOKENS] = capacity - wanted
+            elif wanted <= level and wanted <= capacity:
+                cells[at + TOKENS] = tokens - wanted
             elif not soft:
                 return None
             cells[at + CONSUMED] += wanted
@@ -253,7 +253,7 @@ def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = Tru
     at = CELLS
     for spec, debit in zip(terms.specs, demand.lined_up(terms)):  # noqa: B905
         if debit is not None:
-            cells[at + TOKENS] = bucket.force_consume(
+            cells[at + EPOCH], cells[at + TOKENS] = bucket.force_consume(
                 cells[at + TOKENS], cells[at + EPOCH], now_ms, spec.rate, debit
             )
             if metered:

@@ -1,0 +1,116 @@
+"""Buckets in a SQLite file: one transaction per call, so a call is atomic over all it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.clock import Clock
+from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
+from headgate.entities import Page
+from headgate.record import HOUR_MS, BucketKey, Record, opened
+from headgate.store import Sighting
+from headgate.stores.sqlite.port import READ, Port
+from headgate.stores.sqlite.queries import Connection
+from headgate.stores.sqlite.shelf import Scope, Shelf, claim
+
+ONCE_MS = 24 * HOUR_MS
+
+
+class SqliteStore:
+    """The buckets of everybody who opens the same file."""
+
+    def __init__(self, port: Port, clock: Clock, shelf: Shelf) -> None:
+        self._port = port
+        self._clock = clock
+        self._shelf = shelf
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        return await self._port.call(lambda connection: self._consume(connection, demands, now_ms))
+
+    def _consume(
+        self, connection: Connection, demands: Sequence[Demand], now_ms: int | None
+    ) -> Verdict:
+        if now_ms is None:  # read here: waiting for the others took time
+            now_ms = self._clock()
+        found = self._found(connection, demands, now_ms)
+        verdict, after = decide(demands, found, now_ms)
+        for demand, before, record in zip(demands, found, after, strict=True):
+            if worth_keeping(verdict, before, record):
+                self._shelf.put(connection, demand.key, record, new=before is None)
+        if verdict.allowed:
+            self._shelf.sweep_sometimes(connection, now_ms)
+        return verdict
+
+    def _found(
+        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+    ) -> list[Record | None]:
+        current = self._shelf.current
+        return [current(connection, demand.key, demand.terms, now_ms) for demand in demands]
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        return await self._port.call(
+            lambda connection: self._adjust(connection, demands, now_ms, metered, once)
+        )
+
+    def _adjust(
+        self,
+        connection: Connection,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        metered: bool,
+        once: str | None,
+    ) -> bool:
+        if now_ms is None:
+            now_ms = self._clock()
+        found = self._found(connection, demands, now_ms)
+        if once is not None:
+            namespace = demands[0].key.namespace
+            if not claim(connection, namespace, once, now_ms, now_ms + ONCE_MS):
+                return False
+        for demand, record in zip(demands, found, strict=True):
+            if record is not None or not only_credits(demand):  # no record is full already
+                held = record or opened(demand.terms, now_ms)
+                after = adjusted(held, demand, now_ms, metered=metered)
+                self._shelf.put(connection, demand.key, after, new=record is None)
+        self._shelf.sweep_sometimes(connection, now_ms)
+        return True
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        def look(connection: Connection) -> Sighting:
+            seen_ms = self._clock() if now_ms is None else now_ms
+            return Sighting(seen_ms, [self._shelf.get(connection, key) for key in keys])
+
+        return await self._port.call(look, READ)
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        def drop_all(connection: Connection) -> None:
+            for key in keys:
+                self._shelf.drop(connection, key)
+
+        await self._port.call(drop_all)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        scope = Scope(namespace, entity_id, resource)
+        keys = await self._port.call(
+            lambda connection: self._shelf.page(connection, scope, cursor, limit + 1), READ
+        )
+        items = tuple(keys[:limit])
+        return Page(items, items[-1].text if len(keys) > limit else None)
+
+    async def close(self) -> None:
+        await self._port.close()

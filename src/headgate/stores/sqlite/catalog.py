@@ -1,0 +1,182 @@
+"""The catalog's face: each method is one transaction over tenants, people and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.stores.sqlite import levels, people, tenants
+from headgate.stores.sqlite.port import READ, WRITE, Port, Result, Work
+from headgate.stores.sqlite.queries import Connection
+from headgate.stores.sqlite.rows import as_json, from_json
+from headgate.stores.sqlite.schema import SCHEMA_VERSION, tables
+
+PURGE_BATCH = 1000
+
+
+class SqliteCatalog:
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+        return await self._port.call(
+            lambda connection: levels.lookup(connection, namespace, entity_id, resource), READ
+        )
+
+    async def create_entity(
+        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    ) -> Entity:
+        return await self._within(
+            namespace,
+            lambda connection: people.create(connection, namespace, entity, principal, now_ms),
+        )
+
+    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
+        return await self._within(
+            namespace, lambda connection: people.getter(connection, namespace)(entity_id), READ
+        )
+
+    async def update_entity(
+        self,
+        namespace: str,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+        *,
+        version: int | None = None,
+    ) -> Entity:
+        return await self._within(
+            namespace,
+            lambda connection: people.update(
+                connection, namespace, entity_id, changes, version, principal, now_ms
+            ),
+        )
+
+    async def delete_entity(
+        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> None:
+        await self._within(
+            namespace,
+            lambda connection: people.delete(connection, namespace, entity_id, principal, now_ms),
+        )
+
+    async def list_entities(
+        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        return await self._within(
+            namespace,
+            lambda connection: people.listed(connection, namespace, parent_id, limit, cursor),
+            READ,
+        )
+
+    async def update_stored(
+        self,
+        namespace: str,
+        level: Level,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+    ) -> Stored:
+        return await self._within(
+            namespace,
+            lambda connection: levels.update(
+                connection, namespace, level, changes, principal, now_ms
+            ),
+        )
+
+    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+        return await self._within(
+            namespace, lambda connection: levels.get(connection, namespace, level), READ
+        )
+
+    async def delete_stored(
+        self, namespace: str, level: Level, principal: str | None, now_ms: int
+    ) -> bool:
+        return await self._within(
+            namespace,
+            lambda connection: levels.delete(connection, namespace, level, principal, now_ms),
+        )
+
+    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        return await self._within(
+            namespace, lambda connection: levels.resources(connection, namespace, of_entities), READ
+        )
+
+    async def list_entities_with_limits(
+        self, namespace: str, resource: str, *, limit: int, cursor: str | None
+    ) -> Page:
+        return await self._within(
+            namespace,
+            lambda connection: levels.entities(connection, namespace, resource, limit, cursor),
+            READ,
+        )
+
+    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        return await self._port.call(
+            lambda connection: tenants.register(connection, name, principal, now_ms)
+        )
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        return await self._port.call(lambda connection: tenants.active(connection, name), READ)
+
+    async def list_namespaces(self, *, state: str) -> list[Namespace]:
+        return await self._port.call(lambda connection: tenants.listed(connection, state), READ)
+
+    async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        return await self._port.call(
+            lambda connection: tenants.delete(connection, name, principal, now_ms)
+        )
+
+    async def recover_namespace(
+        self, namespace_id: str, principal: str | None, now_ms: int
+    ) -> Namespace:
+        return await self._port.call(
+            lambda connection: tenants.recover(connection, namespace_id, principal, now_ms)
+        )
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
+        await self._port.call(lambda connection: tenants.begin_purge(connection, namespace_id))
+        total, done = 0, False
+        while not done:  # in bites, so that others get their turn
+            gone, done = await self._port.call(
+                lambda connection: tenants.purge_some(connection, namespace_id, PURGE_BATCH)
+            )
+            total += gone
+        return total
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        return await self._port.call(_notes, READ)
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        text = as_json(dict(values))
+        await self._port.call(
+            lambda connection: connection.execute(tenants.SQL["notes_put"], (text,)).rowcount
+        )
+
+    async def prepare(self) -> None:
+        await self._port.call(_notes, READ)  # opening the file is what migrates it
+
+    async def destroy(self) -> None:
+        await self._port.call(_delete_everything)
+
+    async def _within(self, namespace: str, work: Work[Result], begin: str = WRITE) -> Result:
+        """The work, if the namespace is active at that moment."""
+
+        def checked(connection: Connection) -> Result:
+            tenants.version_of(connection, namespace)
+            return work(connection)
+
+        return await self._port.call(checked, begin)
+
+
+def _notes(connection: Connection) -> Mapping[str, Any]:
+    row = connection.execute(tenants.SQL["notes_get"]).fetchone()
+    noted = {} if row is None else from_json("note", row[0])
+    return {**noted, "schema_version": SCHEMA_VERSION}
+
+
+def _delete_everything(connection: Connection) -> None:
+    for table in tables(connection):
+        connection.execute(f"DELETE FROM {table}")

@@ -1,0 +1,106 @@
+"""Usage and audit history in tables; usage is flushed from the buckets before it is read."""
+
+from __future__ import annotations
+
+from headgate.clock import Clock
+from headgate.entities import Page
+from headgate.errors import ValidationError
+from headgate.history import AuditEvent, Usage, UsageQuery, snapshot
+from headgate.names import SEPARATOR
+from headgate.stores.sqlite.history import SQL, append
+from headgate.stores.sqlite.port import READ, Port, Work
+from headgate.stores.sqlite.queries import Connection
+from headgate.stores.sqlite.rows import INT64_MAX, Row, clamped, event_from_row, from_json
+from headgate.stores.sqlite.shelf import Scope, Shelf
+
+FLUSH_BATCH = 200
+TRIM_BATCH = 1000
+CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
+
+
+class SqliteLedger:
+    def __init__(self, port: Port, clock: Clock, shelf: Shelf) -> None:
+        self._port = port
+        self._clock = clock
+        self._shelf = shelf
+
+    async def append(self, namespace: str, event: AuditEvent) -> None:
+        await self._port.call(lambda connection: append(connection, namespace, event))
+
+    async def audit(
+        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+    ) -> list[AuditEvent]:
+        name = "audit_page" if before is None else "audit_page_before"
+        values = (namespace, entity_id, *(() if before is None else (before,)), limit)
+        rows = await self._port.call(
+            lambda connection: connection.execute(SQL[name], values).fetchall(), READ
+        )
+        return [event_from_row(row) for row in rows]
+
+    async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
+        asked = _usage_values(namespace, query)
+        await self._flush(Scope(namespace, query.entity_id, query.resource), now_ms)
+        name = "usage_page" if query.entity_id is None else "usage_page_of_entity"
+        rows = await self._port.call(
+            lambda connection: connection.execute(SQL[name], asked).fetchall(), READ
+        )
+        page = rows[: query.limit]
+        items = tuple(
+            snapshot(row[2], row[3], Usage(row[1], row[0], from_json("usage row", row[4]), row[5]))
+            for row in page
+        )
+        return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
+
+    async def _flush(self, scope: Scope, now_ms: int | None) -> None:
+        """History holds all that the buckets knew; in bites, so that others get their turn."""
+        counted_ms = self._clock() if now_ms is None else now_ms
+        after = await self._port.call(self._bite(scope, None, counted_ms))
+        while after is not None:
+            after = await self._port.call(self._bite(scope, after, counted_ms))
+
+    def _bite(self, scope: Scope, after: str | None, now_ms: int) -> Work[str | None]:
+        return lambda connection: self._shelf.flush(connection, scope, after, FLUSH_BATCH, now_ms)
+
+    async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
+        gone = await self._trim("usage_trim", usage_before_ms)
+        return gone + await self._trim("audit_trim", audit_before_ms)
+
+    async def _trim(self, query: str, before_ms: int) -> int:
+        def some(connection: Connection) -> int:
+            return connection.execute(SQL[query], (clamped(before_ms), TRIM_BATCH)).rowcount
+
+        total = gone = await self._port.call(some)
+        while gone == TRIM_BATCH:
+            gone = await self._port.call(some)
+            total += gone
+        return total
+
+
+def _usage_values(namespace: str, query: UsageQuery) -> dict[str, int | str | None]:
+    at_ms, after_type, after_entity, after_resource = _parse_cursor(query.cursor)
+    return {
+        "namespace": namespace,
+        "entity_id": query.entity_id,
+        "resource": query.resource,
+        "window_type": query.window_type,
+        "start_ms": clamped(-INT64_MAX if query.start_ms is None else query.start_ms),
+        "last_ms": clamped(INT64_MAX if query.end_ms is None else query.end_ms - 1),
+        "at_ms": at_ms,
+        "after_type": after_type,
+        "after_entity": after_entity,
+        "after_resource": after_resource,
+        "limit": query.limit + 1,
+    }
+
+
+def _cursor(row: Row) -> str:
+    return SEPARATOR.join((f"{CURSOR_BASE - row[0]:015d}", *row[1:4]))
+
+
+def _parse_cursor(text: str | None) -> tuple[int, str, str, str]:
+    if text is None:
+        return INT64_MAX, "", "", ""
+    parts = text.split(SEPARATOR)
+    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
+        raise ValidationError("cursor", text, "is not one that a usage query returned")
+    return CURSOR_BASE - int(parts[0][:15]), parts[1], parts[2], parts[3]

@@ -1,0 +1,250 @@
+"""The only door to SQLite: connections, transactions, waiting, and the engine's errors.
+
+A call is a piece of work over a connection, run inside one transaction. Work that meets a busy
+database is rolled back and run again, so it must act on the connection alone.
+
+SQLite's own busy handler sleeps ever longer and lets newcomers pass; under load some callers
+starve. So the engine is told not to wait and waiting is done here, in short random pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, Protocol, TypeVar
+
+from headgate.errors import Contended, StoreTrouble, Unreachable
+from headgate.port import finished
+from headgate.stores.sqlite import schema
+from headgate.stores.sqlite.queries import Connection
+
+READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
+PAUSE_MS_MIN, PAUSE_MS_MAX = 0.05, 2.0
+STATEMENTS_CACHED = 256
+CALLS_WAITING_MAX = 10_000
+
+Result = TypeVar("Result")
+Guard = TypeVar("Guard")
+Work = Callable[[Connection], Result]
+
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_TROUBLE = {
+    sqlite3.SQLITE_IOERR: "the disk gave an I/O error; check the disk and its file system",
+    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable",
+    sqlite3.SQLITE_NOTADB: "it is not a database; name another file or restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: "it is malformed; restore it from a backup or move it away",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that path and permissions are right",
+    sqlite3.SQLITE_FULL: "the disk is full; make room",
+}
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603  # one fact per process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class Port(Protocol):
+    async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
+        """What the work comes to in a transaction of its own; all of it is kept or nothing."""
+        ...
+
+    async def close(self) -> None:
+        """No call is served any more; closing again does nothing."""
+        ...
+
+
+class Link:
+    """One connection, opened when first used; used by one thread at a time.
+
+    A single cursor serves every statement, which is cheaper than one each: work reads all it
+    wants of a result before it runs the next statement.
+    """
+
+    def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
+        self._path = path
+        self._timeout_ms = timeout_ms
+        self._synchronous = synchronous
+        self._cursor: sqlite3.Cursor | None = None
+
+    def run(self, work: Work[Result], begin: str, deadline_s: float) -> Result:
+        """The work, done in a transaction; tried at least once, and until the deadline if busy."""
+        while True:
+            try:
+                return self._attempt(work, begin)
+            except sqlite3.Error as error:
+                trouble = translate(error, self._path, self._timeout_ms)
+                if not isinstance(trouble, Contended):
+                    self.close()  # a fresh connection may find the file well again
+                    raise trouble from error
+                if time.monotonic() >= deadline_s:
+                    raise trouble from error
+            time.sleep(random.uniform(PAUSE_MS_MIN, PAUSE_MS_MAX) / 1000)
+
+    def close(self) -> None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            with contextlib.suppress(sqlite3.Error):
+                cursor.connection.close()
+
+    def _attempt(self, work: Work[Result], begin: str) -> Result:
+        cursor = self._cursor or self._open()
+        try:
+            cursor.execute(begin)
+            result = work(cursor)
+            cursor.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # what went wrong first is what counts
+                if cursor.connection.in_transaction:
+                    cursor.execute("ROLLBACK")
+            raise
+        return result
+
+    def _open(self) -> sqlite3.Cursor:
+        connection = sqlite3.connect(
+            self._path,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS_CACHED,
+        )
+        try:
+            version = schema.check(connection)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            schema.migrate(connection, version)
+        except BaseException:
+            connection.close()
+            raise
+        self._cursor = connection.cursor()
+        return self._cursor
+
+
+class Sites(Generic[Guard]):
+    """This process's link and what keeps its callers in line: a forked child gets its own.
+
+    The parent's stay referenced: a connection that is collected is closed, and closing one that
+    another process uses can harm the file.
+    """
+
+    def __init__(self, make_link: Callable[[], Link], make_guard: Callable[[], Guard]) -> None:
+        self.closed = False
+        self._make_link = make_link
+        self._make_guard = make_guard
+        self._by_fork: dict[int, tuple[Link, Guard]] = {}
+
+    def here(self) -> tuple[Link, Guard]:
+        if self.closed:
+            raise closed()
+        return self._by_fork.get(_forks) or self._by_fork.setdefault(
+            _forks, (self._make_link(), self._make_guard())
+        )
+
+    def leave(self) -> tuple[Link, Guard] | None:
+        """What is to be put away, the first time; from now on there is nothing here."""
+        already, self.closed = self.closed, True
+        return None if already else self._by_fork.get(_forks)
+
+
+class BlockingPort:
+    """Does the work on the calling thread, one thread after the other; `call` never suspends."""
+
+    def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
+        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), threading.Lock)
+        self._path = path
+        self._timeout_ms = timeout_ms
+        self._timeout_s = timeout_ms / 1000
+
+    async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
+        link, lock = self._sites.here()
+        deadline_s = time.monotonic() + self._timeout_s
+        if not lock.acquire(timeout=self._timeout_s):
+            raise contended(self._path, self._timeout_ms)
+        try:
+            if self._sites.closed:
+                raise closed()
+            return link.run(work, begin, deadline_s)
+        finally:
+            lock.release()
+
+    async def close(self) -> None:
+        site = self._sites.leave()
+        if site is not None:
+            link, lock = site
+            with lock:
+                link.close()
+
+
+class Worker:
+    """One thread that does what is sent to it, in turn; the line in front of it is bounded."""
+
+    def __init__(self) -> None:
+        self._room = threading.BoundedSemaphore(CALLS_WAITING_MAX)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headgate-sqlite")
+
+    async def do(self, job: Callable[[], Result]) -> Result:
+        if not self._room.acquire(blocking=False):
+            raise Contended(f"{CALLS_WAITING_MAX} calls wait for this store already; slow down")
+        try:
+            sent = self._thread.submit(job)
+        except RuntimeError as error:  # the worker, or the interpreter, is shutting down
+            self._room.release()
+            raise closed() from error
+        try:
+            return await finished(asyncio.wrap_future(sent))
+        finally:
+            self._room.release()
+
+    def dismiss(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+class AsyncPort:
+    """Does the work on one thread of its own; a call that was sent runs to its end."""
+
+    def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
+        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), Worker)
+        self._timeout_s = timeout_ms / 1000
+
+    async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
+        link, worker = self._sites.here()
+        deadline_s = time.monotonic() + self._timeout_s
+        return await worker.do(lambda: link.run(work, begin, deadline_s))
+
+    async def close(self) -> None:
+        site = self._sites.leave()
+        if site is not None:
+            link, worker = site
+            await worker.do(link.close)
+            worker.dismiss()
+
+
+def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
+    """The engine's complaint in headgate's words: what, why, what to do."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _BUSY:
+        return contended(path, timeout_ms)
+    reason = _TROUBLE.get(code, "the engine refused; see its message, and report it as a bug")
+    return Unreachable(f"the SQLite file {path} gives no answer: {reason} ({error})")
+
+
+def contended(path: str, timeout_ms: int) -> Contended:
+    return Contended(
+        f"the SQLite file {path} was held by others for {timeout_ms} ms; nothing was written: "
+        f"look for a long transaction on it, raise ?timeout_ms=…, or use a networked store"
+    )
+
+
+def closed() -> Unreachable:
+    return Unreachable("this SQLite store is closed; open it again to use it")

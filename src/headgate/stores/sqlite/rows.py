@@ -1,0 +1,167 @@
+"""Rows of the database as headgate's values, and back; what cannot be read is not guessed at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headgate.entities import Entity, Mode, Namespace, Stored
+from headgate.errors import Unreachable
+from headgate.history import AuditEvent, event_time_ms, uncounted
+from headgate.limits import Spec
+from headgate.record import CELLS, EVENTS, HOUR, STRIDE, TERMS, BucketKey, Record, Terms, full_at_ms
+from headgate.store import stored_as_json, stored_from_json
+
+INT64_MAX = 2**63 - 1
+WORDINGS_MAX = 4096
+
+Row = tuple[Any, ...]
+
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Wording:
+    """Terms as text and back; both ways are remembered, so a warm path parses no terms.
+
+    Terms are told apart by identity, which is what the decision asks for first: a bucket kept
+    under the very terms of a demand needs no comparing.
+    """
+
+    def __init__(self) -> None:
+        self._terms: dict[str, Terms] = {}
+        self._texts: dict[int, tuple[Terms, str]] = {}
+
+    def text(self, terms: Terms) -> str:
+        known = self._texts.get(id(terms))
+        if known is None:  # an entry keeps its terms alive, so their id is theirs alone
+            known = (terms, _terms_as_text(terms))
+            _bounded(self._texts)[id(terms)] = known
+        return known[1]
+
+    def terms(self, text: str) -> Terms:
+        terms = self._terms.get(text)
+        if terms is None:
+            terms = _terms_from_text(text)
+            _bounded(self._terms)[text] = terms
+        return terms
+
+    def record(self, row: Row, wanted: Terms | None = None) -> Record:
+        """The record of (terms, hour, events, cells); under `wanted` itself if it says the same."""
+        text, hour, events, cells_text = row
+        try:
+            same = wanted is not None and self.text(wanted) == text
+            terms = wanted if same and wanted is not None else self.terms(text)
+            cells = _decode(cells_text)
+            if len(cells) != STRIDE * len(terms.specs):
+                raise ValueError(f"{len(cells)} cells for {len(terms.specs)} limits")
+        except (ValueError, TypeError, IndexError) as error:
+            raise unreadable("bucket", error) from error
+        return (terms, hour, events, *cells)
+
+    def row(self, record: Record) -> Row:
+        """(terms, hour, events, uncounted, full_at_ms, cells)."""
+        full_ms = full_at_ms(record)
+        return (
+            self.text(record[TERMS]),
+            record[HOUR],
+            record[EVENTS],
+            uncounted(record),
+            full_ms if full_ms is None or full_ms < INT64_MAX else INT64_MAX,
+            str(list(record[CELLS:])),  # a list of ints prints as JSON
+        )
+
+
+def names(key: BucketKey) -> tuple[str, str, str]:
+    return key.namespace, key.entity_id, key.resource
+
+
+def unreadable(what: str, error: Exception) -> Unreachable:
+    return Unreachable(
+        f"a stored {what} cannot be read ({error}); the row was written by something else: "
+        f"restore the file, or forget that {what}"
+    )
+
+
+def clamped(value: int) -> int:
+    """The nearest integer that SQLite can hold."""
+    return max(-INT64_MAX, min(INT64_MAX, value))
+
+
+def namespace_from_row(row: Row) -> Namespace:
+    return Namespace(*row[:5])
+
+
+def entity_as_row(namespace: str, entity: Entity) -> Row:
+    body = {
+        "name": entity.name,
+        "cascade": entity.cascade,
+        "metadata": dict(entity.metadata),
+        "mode": entity.mode.value,
+        "created_ms": entity.created_ms,
+    }
+    return namespace, entity.id, entity.parent_id, entity.version, _encode(body)
+
+
+def entity_from_row(row: Row) -> Entity:
+    entity_id, parent_id, version, text = row
+    body = from_json("entity", text)
+    return Entity(
+        entity_id,
+        body["name"],
+        parent_id,
+        body["cascade"],
+        body["metadata"],
+        Mode(body["mode"]),
+        version,
+        body["created_ms"],
+    )
+
+
+def stored_as_text(stored: Stored) -> str:
+    return _encode(stored_as_json(stored))
+
+
+def stored_from_text(text: str) -> Stored:
+    return stored_from_json(from_json("limit", text))
+
+
+def event_as_row(namespace: str, event: AuditEvent) -> Row:
+    body = [event.timestamp, event.action, event.principal, event.resource, dict(event.details)]
+    time_ms = event_time_ms(event)
+    return namespace, event.entity_id, event.event_id, clamped(time_ms), _encode(body)
+
+
+def event_from_row(row: Row) -> AuditEvent:
+    event_id, entity_id, text = row
+    timestamp, action, principal, resource, details = from_json("audit event", text)
+    return AuditEvent(event_id, timestamp, action, entity_id, principal, resource, details)
+
+
+def as_json(value: Any) -> str:
+    return _encode(value)
+
+
+def from_json(what: str, text: str) -> Any:
+    try:
+        return _decode(text)
+    except (ValueError, TypeError) as error:
+        raise unreadable(what, error) from error
+
+
+def _terms_as_text(terms: Terms) -> str:
+    core = len(terms.core.specs)
+    return _encode([terms.version, terms.own, core, terms.specs, terms.core.sources])
+
+
+def _terms_from_text(text: str) -> Terms:
+    version, own, core_count, listed, sources = _decode(text)
+    specs = tuple(Spec(*values) for values in listed)
+    core = Terms(specs[:core_count], version, own=own, sources=tuple(sources))
+    return core.extended(specs[core_count:])
+
+
+def _bounded(cache: dict[Any, Any]) -> dict[Any, Any]:
+    if len(cache) >= WORDINGS_MAX:
+        cache.clear()
+    return cache

@@ -1,0 +1,76 @@
+"""The shape of the database: told by `user_version`, moved on by migrations, one step each.
+
+`application_id` marks a file as headgate's, so that some other program's database is refused
+instead of being written into. Nothing is written before both have been looked at.
+"""
+
+from __future__ import annotations
+
+from headgate.errors import IncompatibleSchemaError
+from headgate.stores.sqlite.queries import Connection, migrations
+
+APPLICATION_ID = 0x68656164  # "head"
+MIGRATIONS = migrations()
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+def check(connection: Connection) -> int:
+    """The schema's version, 0 in an empty file; refuses a file that must not be touched."""
+    connection.execute("BEGIN")  # one snapshot: another process may be migrating
+    version = _version(connection)
+    connection.execute("COMMIT")
+    return version
+
+
+def migrate(connection: Connection, version: int) -> None:
+    """The database has the schema this headgate writes; at that version already, it is not locked.
+
+    Every step looks at the version under the write lock: another process may have taken it.
+    """
+    while version < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        version = _version(connection)
+        if version < SCHEMA_VERSION:
+            _take_step(connection, version)
+        connection.execute("COMMIT")
+
+
+def tables(connection: Connection) -> list[str]:
+    rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    return [name for (name,) in rows.fetchall() if not name.startswith("sqlite_")]
+
+
+def _version(connection: Connection) -> int:
+    application_id = _pragma(connection, "application_id")
+    version = _pragma(connection, "user_version")
+    if application_id != APPLICATION_ID:
+        if application_id == version == 0 and _is_empty(connection):
+            return 0
+        raise IncompatibleSchemaError(
+            f"of another program (application_id {application_id:#x}, user_version {version})",
+            f"its own files only (application_id {APPLICATION_ID:#x})",
+            "this SQLite file is not headgate's and was left alone; name another file",
+        )
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise IncompatibleSchemaError(
+            version, f"1 to {SCHEMA_VERSION}",
+            "a newer headgate has written this file; update this one, nothing was changed",
+        )  # fmt: skip
+    return version
+
+
+def _take_step(connection: Connection, version: int) -> None:
+    for statement in MIGRATIONS[version]:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _pragma(connection: Connection, name: str) -> int:
+    found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return found
+
+
+def _is_empty(connection: Connection) -> bool:
+    found = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return bool(found[0] == 0)

@@ -1,0 +1,192 @@
+"""The async port: work that was sent runs to its end, whatever becomes of the task."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.decision import Demand
+from headgate.errors import Contended, Unreachable
+from headgate.limits import Limit
+from headgate.record import CELLS, CONSUMED, BucketKey, Terms
+from headgate.store import Backend
+from headgate.stores.sqlite import open_sqlite, port
+
+NOW_MS = 1_750_000_000_000
+KEY = BucketKey("ns", "one", "x")
+DEMAND = Demand(KEY, Terms((Limit.per_day("daily", 100).spec,), 1), (1000,))
+Flow = Callable[[Backend], Coroutine[Any, Any, None]]
+
+
+def play(path: Path, flow: Flow, *, timeout_ms: int = 20_000) -> None:
+    """Runs the flow on an async backend and closes it."""
+
+    async def whole() -> None:
+        backend = open_sqlite(
+            str(path), clock=None, blocking=False, timeout_ms=timeout_ms, synchronous="normal"
+        )
+        try:
+            await flow(backend)
+        finally:
+            await backend.store.close()
+
+    asyncio.run(whole())
+
+
+async def taken(backend: Backend) -> int:
+    record = (await backend.store.peek([KEY], NOW_MS)).records[0]
+    return 0 if record is None else record[CELLS + CONSUMED] // 1000
+
+
+def sent(backend: Backend) -> threading.Event:
+    """Set once the worker has begun the next call."""
+    begun = threading.Event()
+    link, _ = backend.store._port._sites.here()  # type: ignore[attr-defined]
+    run = link.run
+
+    def watched(*args: Any) -> Any:
+        begun.set()
+        return run(*args)
+
+    link.run = watched
+    return begun
+
+
+def test_a_call_cancelled_while_the_file_is_held_completes_and_tells(tmp_path: Path) -> None:
+    """The caller learns what was taken, can undo it, and is cancelled at its next await."""
+    path = tmp_path / "held.db"
+    noted: list[Any] = []
+
+    async def flow(backend: Backend) -> None:
+        await backend.catalog.prepare()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        begun = sent(backend)
+
+        async def caller() -> None:
+            verdict = await backend.store.consume([DEMAND], NOW_MS)
+            noted.append(verdict.allowed)
+            await asyncio.sleep(0)
+            noted.append("not reached")
+
+        task = asyncio.create_task(caller())
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        other.execute("ROLLBACK")
+        other.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert noted == [True]
+        assert await taken(backend) == 1
+
+    play(path, flow)
+
+
+def test_a_timeout_around_a_call_is_still_a_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "timeout.db"
+
+    async def flow(backend: Backend) -> None:
+        await backend.catalog.prepare()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.get_running_loop().call_later(0.02, other.execute, "ROLLBACK")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.005):
+                await backend.store.consume([DEMAND], NOW_MS)
+                await asyncio.sleep(0)
+        other.close()
+        assert await taken(backend) == 1
+
+    play(path, flow)
+
+
+def test_the_event_loop_turns_while_the_file_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "loop.db"
+
+    async def flow(backend: Backend) -> None:
+        await backend.catalog.prepare()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        task = asyncio.create_task(backend.store.consume([DEMAND], NOW_MS))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not task.done()
+        other.execute("ROLLBACK")
+        other.close()
+        assert (await task).allowed
+
+    play(path, flow)
+
+
+def test_tasks_share_one_bucket_exactly(tmp_path: Path) -> None:
+    async def flow(backend: Backend) -> None:
+        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(150))
+        verdicts = await asyncio.gather(*calls)
+        assert sum(verdict.allowed for verdict in verdicts) == 100
+        assert await taken(backend) == 100
+
+    play(tmp_path / "tasks.db", flow)
+
+
+def test_waiting_calls_share_one_deadline(tmp_path: Path) -> None:
+    """Each call waits as long as it may from when it was made, not from when its turn came."""
+    path = tmp_path / "deadline.db"
+
+    async def flow(backend: Backend) -> None:
+        await backend.catalog.prepare()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        started = asyncio.get_running_loop().time()
+        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(50))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        elapsed_s = asyncio.get_running_loop().time() - started
+        other.close()
+        assert {type(outcome) for outcome in outcomes} == {Contended}
+        assert elapsed_s < 50 * 0.1 / 2
+        assert await taken(backend) == 0
+
+    play(path, flow, timeout_ms=100)
+
+
+def test_the_line_before_the_worker_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "CALLS_WAITING_MAX", 3)
+
+    async def flow(backend: Backend) -> None:
+        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(5))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes].count(Contended) == 2
+        assert await taken(backend) == 3
+
+    play(tmp_path / "line.db", flow)
+
+
+def test_a_closed_store_says_so_and_calls_before_it_complete(tmp_path: Path) -> None:
+    async def flow(backend: Backend) -> None:
+        before = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(20)]
+        await asyncio.sleep(0)
+        await backend.store.close()
+        assert all([(await task).allowed for task in before])
+        with pytest.raises(Unreachable, match="closed"):
+            await backend.store.consume([DEMAND], NOW_MS)
+
+    play(tmp_path / "closed.db", flow)
+
+
+def test_one_backend_serves_one_event_loop_after_another(tmp_path: Path) -> None:
+    backend = open_sqlite(
+        str(tmp_path / "loops.db"), clock=None, blocking=False, timeout_ms=5000, synchronous="off"
+    )
+    for n in range(3):
+        assert asyncio.run(backend.store.consume([DEMAND], NOW_MS)).allowed
+        assert asyncio.run(taken(backend)) == n + 1
+    asyncio.run(backend.store.close())

@@ -1,0 +1,189 @@
+"""The file's shape: migrated from every version, by many at once, and small where it is hot."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.bridge import run
+from headgate.decision import Demand
+from headgate.history import UsageQuery
+from headgate.limits import Limit
+from headgate.record import HOUR_MS, BucketKey, Record, Terms
+from headgate.store import Backend
+from headgate.stores.sqlite import open_sqlite, schema, shelf
+from headgate.stores.sqlite.queries import named_queries
+
+NOW_MS = 1_750_000_000_000
+KEY = BucketKey("ns", "one", "x")
+TERMS = Terms((Limit.per_minute("rpm", 10).spec,), 1)
+FILES = ("buckets.sql", "catalog.sql", "ledger.sql")
+
+
+def opened(path: Path) -> Backend:
+    return open_sqlite(
+        str(path), clock=None, blocking=True, timeout_ms=20_000, synchronous="normal"
+    )
+
+
+def make_version(path: Path, version: int) -> None:
+    """A file as the headgate of that version left it, with a bucket in it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for step in range(version):
+            for statement in schema.MIGRATIONS[step]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {version}")
+        text = '[1,false,1,[["rpm",10000,10000,60000,false]],["override"]]'
+        cells = f"[{NOW_MS}, 3000, 7000, 0]"
+        row = ("ns", "one", "x", text, NOW_MS // HOUR_MS, 7, 1, NOW_MS + 42_000, cells)
+        connection.execute("INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def shape(path: Path) -> tuple[Any, ...]:
+    with closing(sqlite3.connect(path)) as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()
+        application = connection.execute("PRAGMA application_id").fetchone()
+        rows = connection.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall()
+    return version, application, rows
+
+
+def record_of(backend: Backend, key: BucketKey = KEY) -> Record | None:
+    return run(backend.store.peek([key], NOW_MS)).records[0]
+
+
+@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION))
+def test_an_older_file_is_migrated_with_all_it_holds(version: int, tmp_path: Path) -> None:
+    make_version(tmp_path / "old.db", version)
+    fresh = opened(tmp_path / "fresh.db")
+    backend = opened(tmp_path / "old.db")
+    assert record_of(backend) == (TERMS, NOW_MS // HOUR_MS, 7, NOW_MS, 3000, 7000, 0)
+    assert run(backend.catalog.get_version_record()) == {"schema_version": schema.SCHEMA_VERSION}
+    assert run(backend.store.find("ns", resource="x", limit=5)).items == (KEY,)
+    run(fresh.catalog.prepare())
+    assert shape(tmp_path / "old.db") == shape(tmp_path / "fresh.db")
+    assert not run(backend.store.consume([Demand(KEY, TERMS, (4000,))], NOW_MS)).allowed
+    for one in (backend, fresh):
+        run(one.store.close())
+
+
+def test_many_may_migrate_one_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "race.db"
+    backends = [opened(path) for _ in range(8)]
+    trouble: list[BaseException] = []
+    start = threading.Barrier(8)
+
+    def prepare(backend: Backend) -> None:
+        start.wait()
+        try:
+            run(backend.catalog.prepare())
+        except BaseException as error:
+            trouble.append(error)
+
+    threads = [threading.Thread(target=prepare, args=(backend,)) for backend in backends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trouble == []
+    for backend in backends:
+        run(backend.store.close())
+
+
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "half.db"
+    make_version(path, 1)
+    before = shape(path)
+    broken = [schema.MIGRATIONS[0], ["CREATE TABLE half (a)", "CREATE TABLE half (a)"]]
+    monkeypatch.setattr(schema, "MIGRATIONS", broken)
+    backend = opened(path)
+    with pytest.raises(Exception, match="already exists"):
+        run(backend.catalog.prepare())
+    assert shape(path) == before
+    monkeypatch.undo()
+    assert record_of(backend) is not None
+    run(backend.store.close())
+
+
+def test_destroy_leaves_an_empty_store_that_works(tmp_path: Path) -> None:
+    backend = opened(tmp_path / "gone.db")
+    run(backend.catalog.register_namespace("team", None, NOW_MS))
+    run(backend.catalog.set_version_record({"who": "me"}))
+    run(backend.store.consume([Demand(KEY, TERMS, (1000,))], NOW_MS))
+    run(backend.catalog.destroy())
+    assert record_of(backend) is None
+    assert run(backend.catalog.list_namespaces(state="active")) == []
+    assert run(backend.catalog.get_version_record()) == {"schema_version": schema.SCHEMA_VERSION}
+    assert run(backend.store.consume([Demand(KEY, TERMS, (1000,))], NOW_MS)).allowed
+    run(backend.store.close())
+
+
+def test_every_query_is_a_search(tmp_path: Path) -> None:
+    """No listing walks through rows it does not return, however large the file has grown."""
+    backend = opened(tmp_path / "plan.db")
+    run(backend.catalog.prepare())
+    few = {"namespaces_active", "namespaces_deleted"}  # they list all there is
+    with closing(sqlite3.connect(tmp_path / "plan.db")) as connection:
+        for file in FILES:
+            for name, sql in named_queries(file).items():
+                named = set(re.findall(r":(\w+)", sql))
+                values: Any = dict.fromkeys(named, 1) if named else [1] * sql.count("?")
+                rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+                plan = [row[3] for row in rows]
+                if name not in few:
+                    assert not [step for step in plan if "SCAN" in step], name
+                    assert not [step for step in plan if "TEMP B-TREE" in step], name
+    run(backend.store.close())
+
+
+def test_full_buckets_go_and_their_usage_stays(tmp_path: Path) -> None:
+    backend = opened(tmp_path / "sweep.db")
+    never = Terms((Limit.custom("gift", 5, 0, 1).spec,), 1)
+    kept = BucketKey("ns", "e050x", "x")
+    run(backend.store.consume([Demand(kept, never, (1000,))], NOW_MS))
+    keys = [BucketKey("ns", f"e{n:03d}", "x") for n in range(300)]
+    for key in keys:
+        run(backend.store.consume([Demand(key, TERMS, (1000,))], NOW_MS))
+    later_ms = NOW_MS + 10 * HOUR_MS
+    for _ in range(40 * shelf.SWEEP_EVERY):
+        run(backend.store.adjust([Demand(KEY, TERMS, (1,))], later_ms))
+    left = run(backend.store.find("ns", limit=1000)).items
+    assert left == (kept, KEY)
+    total = 0
+    for key in keys[::50]:
+        asked = UsageQuery(key.entity_id, "x", "hourly")
+        total += len(run(backend.ledger.usage("ns", asked, later_ms)).items)
+    assert total == 6
+    run(backend.store.close())
+
+
+def test_the_table_does_not_grow_with_those_who_came_once(tmp_path: Path) -> None:
+    backend = opened(tmp_path / "once.db")
+    for n in range(3000):
+        key = BucketKey("ns", f"visitor-{n * 7919 % 3001}", "x")
+        now_ms = NOW_MS + n * 1000
+        run(backend.store.consume([Demand(key, TERMS, (1000,))], now_ms))
+    alive = 6 + shelf.EXPIRY_MARGIN_MS // 1000  # a visit fades after 6 s, and the margin
+    assert len(run(backend.store.find("ns", limit=3000)).items) < 4 * alive
+    run(backend.store.close())
+
+
+def test_numbers_of_any_size_come_back(tmp_path: Path) -> None:
+    backend = opened(tmp_path / "big.db")
+    terms = Terms((Limit.custom("big", 2**53 - 1, 1, 10 * 366 * 24 * 3600).spec,), 1)
+    for _ in range(3):
+        run(backend.store.adjust([Demand(KEY, terms, (10**40,))], NOW_MS))
+    record = record_of(backend)
+    assert record is not None
+    assert record[4:6] == ((2**53 - 1) * 1000 - 3 * 10**40, 3 * 10**40)
+    usage = run(backend.ledger.usage("ns", UsageQuery(), NOW_MS)).items
+    assert usage[0].counters == {"big": 3 * 10**37}
+    run(backend.store.close())

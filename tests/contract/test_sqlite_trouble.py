@@ -1,0 +1,207 @@
+"""Whatever is wrong with the file is said in headgate's words, and the file is left as it is."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.bridge import run
+from headgate.decision import Demand
+from headgate.errors import Contended, IncompatibleSchemaError, Unreachable, ValidationError
+from headgate.limits import Limit
+from headgate.record import BucketKey, Terms
+from headgate.store import Backend
+from headgate.stores.sqlite import open_sqlite
+from headgate.stores.sqlite.port import BlockingPort, translate
+from headgate.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
+
+NOW_MS = 1_750_000_000_000
+KEY = BucketKey("ns", "one", "x")
+DEMAND = Demand(KEY, Terms((Limit.per_day("daily", 10).spec,), 1), (1000,))
+
+
+def opened(path: Path | str, **options: Any) -> Backend:
+    values: dict[str, Any] = {"clock": None, "blocking": True, "timeout_ms": 50}
+    return open_sqlite(str(path), **{**values, "synchronous": "normal", **options})
+
+
+@contextmanager
+def used(path: Path, **options: Any) -> Iterator[Backend]:
+    backend = opened(path, **options)
+    assert run(backend.store.consume([DEMAND], NOW_MS)).allowed
+    try:
+        yield backend
+    finally:
+        run(backend.store.close())
+
+
+def test_what_cannot_be_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        ("", "names no file"),
+        ("a\0b", "names no file"),
+        (":memory:", "use memory://"),
+        (str(tmp_path), "is a directory"),
+        (str(tmp_path / "missing" / "x.db"), "no directory"),
+        (str(tmp_path / "file" / "x.db"), "no directory"),
+    ):
+        with pytest.raises(ValidationError, match=reason):
+            opened(path)
+    with pytest.raises(ValidationError, match="normal, full, off, extra"):
+        opened(tmp_path / "x.db", synchronous="sometimes")
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_opening_touches_nothing_until_the_first_call(tmp_path: Path) -> None:
+    opened(tmp_path / "lazy.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_stays_the_one_it_was_when_the_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = opened("here.db")
+    monkeypatch.chdir("/")
+    run(backend.catalog.prepare())
+    run(backend.store.close())
+    assert (tmp_path / "here.db").exists()
+
+
+def test_another_process_that_holds_the_file_is_waited_for_and_then_told(tmp_path: Path) -> None:
+    with (
+        used(tmp_path / "held.db") as backend,
+        closing(sqlite3.connect(tmp_path / "held.db", isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Contended, match=r"held by others for 50 ms.*timeout_ms"):
+            run(backend.store.consume([DEMAND], NOW_MS))
+        assert run(backend.store.peek([KEY], NOW_MS)).records[0] is not None  # readers go on
+        other.execute("ROLLBACK")
+        assert run(backend.store.consume([DEMAND], NOW_MS)).allowed
+
+
+def test_garbage_is_no_database_and_stays_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(os.urandom(20_000))
+    before = path.read_bytes()
+    backend = opened(path)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="not a database"):
+            run(backend.store.consume([DEMAND], NOW_MS))
+    assert path.read_bytes() == before
+
+
+def test_a_truncated_file_is_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "cut.db"
+    with used(path):
+        pass
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(Unreachable, match="malformed"):
+        run(opened(path).store.consume([DEMAND], NOW_MS))
+
+
+def test_a_bad_row_is_trouble_for_its_own_bucket_only(tmp_path: Path) -> None:
+    """S11: neither admitted nor guessed at; the others go on, and forgetting it heals it."""
+    path = tmp_path / "row.db"
+    for column, value in (("cells", "[1, 2]"), ("cells", "x"), ("terms", "{}"), ("terms", "[]")):
+        with used(path) as backend:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute(f"UPDATE buckets SET {column} = ?", (value,))
+            with pytest.raises(Unreachable, match="cannot be read"):
+                run(backend.store.consume([DEMAND], NOW_MS))
+            neighbour = Demand(BucketKey("ns", "two", "x"), DEMAND.terms, (0,))
+            assert run(backend.store.consume([neighbour], NOW_MS)).allowed
+            run(backend.store.forget([KEY, neighbour.key]))
+            assert run(backend.store.consume([DEMAND], NOW_MS)).allowed
+            run(backend.store.forget([KEY]))
+
+
+def test_a_read_only_database_is_told_and_recovers(tmp_path: Path) -> None:
+    with used(tmp_path / "ro.db") as backend:
+        port: BlockingPort = backend.store._port  # type: ignore[attr-defined]
+        port._sites.here()[0]._cursor.execute("PRAGMA query_only = ON")  # type: ignore[union-attr]
+        with pytest.raises(Unreachable, match="read-only; make the file"):
+            run(backend.store.consume([DEMAND], NOW_MS))
+        assert run(backend.store.consume([DEMAND], NOW_MS)).allowed  # on a fresh connection
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, Contended, "held by others"),
+        (sqlite3.SQLITE_LOCKED, Contended, "held by others"),
+        (sqlite3.SQLITE_IOERR_FSYNC, Unreachable, "check the disk"),
+        (sqlite3.SQLITE_FULL, Unreachable, "make room"),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, Unreachable, "path and permissions"),
+        (sqlite3.SQLITE_CORRUPT_INDEX, Unreachable, "backup"),
+        (sqlite3.SQLITE_MISUSE, Unreachable, "report it"),
+    ],
+)
+def test_every_error_of_the_engine_becomes_ours(code: int, kind: type, words: str) -> None:
+    error = sqlite3.OperationalError("because")
+    error.sqlite_errorcode = code
+    trouble = translate(error, "/f.db", 5)
+    assert type(trouble) is kind
+    assert words in str(trouble)
+    assert "/f.db" in str(trouble)
+
+
+def test_errors_inside_a_call_undo_all_of_it(tmp_path: Path) -> None:
+    with used(tmp_path / "undo.db") as backend:
+        port: BlockingPort = backend.store._port  # type: ignore[attr-defined]
+        for error in (KeyboardInterrupt, sqlite3.IntegrityError, ValueError):
+
+            def fail(connection: Any, error: type[BaseException] = error) -> None:
+                connection.execute("DELETE FROM buckets")
+                raise error
+
+            expected = Unreachable if issubclass(error, sqlite3.Error) else error
+            with pytest.raises(expected):
+                run(port.call(fail))
+            assert run(backend.store.peek([KEY], NOW_MS)).records[0] is not None
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    with used(path):
+        pass
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(IncompatibleSchemaError, match="update this one") as caught:
+        run(opened(path).store.consume([DEMAND], NOW_MS))
+    assert caught.value.found == SCHEMA_VERSION + 1
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["CREATE TABLE songs (title)", "PRAGMA application_id = 7", "PRAGMA user_version = 1"],
+)
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path, sql: str) -> None:
+    path = tmp_path / "songs.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(sql)
+        other.commit()
+    before = path.read_bytes()
+    with pytest.raises(IncompatibleSchemaError, match="not headgate's"):
+        run(opened(path).store.consume([DEMAND], NOW_MS))
+    assert path.read_bytes() == before
+    assert APPLICATION_ID != 7
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    with used(tmp_path / "closed.db") as backend:
+        run(backend.store.close())
+        run(backend.store.close())
+        with pytest.raises(Unreachable, match="closed"):
+            run(backend.store.consume([DEMAND], NOW_MS))
+        with pytest.raises(Unreachable, match="closed"):
+            run(backend.catalog.lookup("ns", "one", "x"))
