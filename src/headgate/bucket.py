@@ -72,10 +72,13 @@ def force_consume(
 
 
 def brimmed(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> tuple[int, int]:
-    """The same level, stored from now on if it is at the brim: nothing is under way then."""
+    """The same level, stored from now on if it is at the brim: nothing is under way then.
+
+    A clock that is behind the epoch does not move it back.
+    """
     if tokens_milli + refilled_milli(now_ms - epoch_ms, rate) < rate.capacity_milli:
         return epoch_ms, tokens_milli
-    return now_ms, rate.capacity_milli
+    return max(now_ms, epoch_ms), rate.capacity_milli
 
 
 def calculate_retry_after(
@@ -123,13 +126,18 @@ def carry_over(
 ) -> tuple[int, int]:
     """The epoch and tokens to store when the rate changes: the level goes along, cut at the brim.
 
-    A change of capacity alone keeps the epoch, so not even a part of a millitoken is lost; a
-    change of speed starts from now, so nothing that is under way arrives early. A clock that is
-    behind the epoch does not move it back.
+    What is under way (a part of a millitoken) goes along, too, as the time it takes at the new
+    pace, rounded down: however often the rate changes, nothing arrives early and nothing starves.
+    A clock that is behind the epoch counts as being at it.
     """
     moment_ms = max(now_ms, epoch_ms)
     level = refill_bucket(tokens_milli, epoch_ms, moment_ms, old)
-    same_speed = (old.amount_milli, old.period_ms) == (new.amount_milli, new.period_ms)
-    if same_speed and level < min(old.capacity_milli, new.capacity_milli):
+    if level >= min(old.capacity_milli, new.capacity_milli):
+        return moment_ms, min(level, new.capacity_milli)
+    if (old.amount_milli, old.period_ms) == (new.amount_milli, new.period_ms):
         return epoch_ms, tokens_milli
-    return moment_ms, min(level, new.capacity_milli)
+    if new.amount_milli == 0:
+        return moment_ms, level
+    under_way = (moment_ms - epoch_ms) * old.amount_milli % old.period_ms
+    started_ms = under_way * new.period_ms // (old.period_ms * new.amount_milli)
+    return moment_ms - started_ms, level

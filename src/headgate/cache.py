@@ -48,7 +48,7 @@ class Cache(Generic[Value]):
         return None if entry is None else entry[1]
 
     def put(self, key: Hashable, value: Value, now_ms: int) -> None:
-        if self.ttl_ms <= 0:
+        if self.ttl_ms <= 0 or self.entries_max <= 0:
             return
         self._entries.pop(key, None)
         while len(self._entries) >= self.entries_max:

@@ -229,8 +229,8 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
         if wanted is not None:
             tokens = record[at + TOKENS]
             level = tokens + (now_ms - record[at]) * amount // period_ms
-            if level >= capacity and wanted <= capacity:  # full: a new epoch, see bucket.py
-                cells[at] = now_ms
+            if level >= capacity and wanted <= capacity:  # full: a new epoch, see bucket.brimmed
+                cells[at] = max(now_ms, record[at])
                 cells[at + TOKENS] = capacity - wanted
             elif wanted <= level and wanted <= capacity:
                 cells[at + TOKENS] = tokens - wanted

@@ -230,5 +230,7 @@ class Throttled(StoreTrouble):
 def _shown(value: object) -> str:
     if isinstance(value, Mapping) and len(value) > 8:
         return f"<{len(value)} entries>"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"<an int of {value.bit_length()} bits>"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

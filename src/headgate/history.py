@@ -214,7 +214,8 @@ def parse_time_ms(field: str, text: object) -> int | None:
         raise ValidationError(field, text, "is not ISO 8601, e.g. 2026-01-31T00:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
+    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(milliseconds=1)
 
 
 def _from_iso(text: object) -> datetime.datetime:

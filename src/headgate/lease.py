@@ -57,6 +57,17 @@ class LeaseBook:
                 break
         return taken + sum(milli for _, other, milli in self.later or () if other == name)
 
+    def returnable_milli(self, name: str) -> int:
+        """How much of a limit every bucket concerned can get back without being given more than it
+        gave."""
+        taken = [
+            demand.amounts[demand.terms.index[name]] or 0
+            for demand in self.demands
+            if self._concerns(demand, name)
+        ]
+        changed = sum(milli for _, other, milli in self.later or () if other == name)
+        return max(0, min(taken, default=0) + changed)
+
     @property
     def consumed(self) -> dict[str, int]:
         """What the lease holds by limit, in whole tokens."""

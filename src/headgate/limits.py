@@ -22,11 +22,12 @@ _UNIT_SECONDS = {
     "d": 86400, "day": 86400, "days": 86400,
 }  # fmt: skip
 _UNIT_WORD = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
-_DIGITS = r"[0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,16}"
+_DIGITS = r"[0-9]{1,3}(?:[_,][0-9]{3}){1,5}|[0-9]{1,16}"
 _TEXT = re.compile(
     r"(?:(?P<name>[a-zA-Z][a-zA-Z0-9_.\-]*)\s*:\s*)?"
     rf"(?P<amount>{_DIGITS})\s*(?:/|\s+per\s+)\s*(?P<count>[0-9]{{1,9}})?\s*(?P<unit>[a-z]+)"
-    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?"
+    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?",
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -115,8 +116,8 @@ class Limit:
         """
         if not isinstance(text, str):
             raise ValidationError("limit", text, f"must be a str, not {type(text).__name__}")
-        found = _TEXT.fullmatch(text.strip().lower() if ":" not in text else text.strip())
-        seconds = _UNIT_SECONDS.get(found["unit"]) if found else None
+        found = _TEXT.fullmatch(text.strip())
+        seconds = _UNIT_SECONDS.get(found["unit"].lower()) if found else None
         if found is None or seconds is None:
             raise ValidationError(
                 "limit", text,
@@ -125,7 +126,7 @@ class Limit:
             )  # fmt: skip
         count = int(found["count"] or 1)
         burst = None if found["burst"] is None else _digits(found["burst"])
-        title = name or found["name"] or _title(count, seconds)
+        title = found["name"] or _title(count, seconds) if name is None else name
         return cls._per(title, _digits(found["amount"]), count * seconds, burst, False)
 
     @classmethod

@@ -79,27 +79,27 @@ class Terms:
         self.index = {spec[0]: place for place, spec in enumerate(specs)}
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Terms)
-            and other.version == self.version
-            and other.own == self.own
-            and other.specs == self.specs
-            and len(other.core.specs) == len(self.core.specs)
-        )
+        return self is other or (isinstance(other, Terms) and other._identity() == self._identity())
 
     def __hash__(self) -> int:
-        return hash((self.specs, self.version, self.own, len(self.core.specs)))
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        """Overrides have no version of their own: theirs is the newest their bucket has met."""
+        version = -1 if self.own else self.version
+        return self.specs, version, self.sources, len(self.core.specs)
 
     def __repr__(self) -> str:
         return f"Terms({[spec.name for spec in self.specs]}, version={self.version})"
 
-    def extended(self, dormant: tuple[Spec, ...]) -> Terms:
-        """These terms, remembering also limits that nobody asks for at present."""
-        if not dormant:
+    def extended(self, dormant: tuple[Spec, ...], version: int = 0) -> Terms:
+        """These terms, remembering limits that nobody asks for at present, and the newest version
+        the bucket has met."""
+        newest = max(self.version, version)
+        if not dormant and newest == self.version:
             return self
         sources = self.sources + ("remembered",) * len(dormant)
-        specs = self.specs + dormant
-        return Terms(specs, self.version, own=self.own, sources=sources, core=self)
+        return Terms(self.specs + dormant, newest, own=self.own, sources=sources, core=self)
 
 
 class Cell(NamedTuple):
@@ -146,11 +146,11 @@ def kept_under(record: Record, terms: Terms, now_ms: int) -> Record:
         return record
     if not terms.own and terms.version < held.version:
         return record
+    if held.core == terms:
+        return record
     if held.core.specs == terms.specs:
-        if held.core == terms:
-            return record
         dormant = held.specs[len(terms.specs) :]
-        return (terms.extended(dormant), *record[HOUR:])
+        return (terms.extended(dormant, held.version), *record[HOUR:])
     return _under_new_terms(record, terms, now_ms)
 
 
@@ -163,15 +163,16 @@ def _under_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
         if cell is None:
             cells += (now_ms, spec.capacity_milli, 0, 0)
             continue
-        old, new = cell.spec.rate, spec.rate
-        epoch_ms, tokens_milli = bucket.carry_over(
-            cell.tokens_milli, cell.epoch_ms, now_ms, old, new
-        )
+        epoch_ms, tokens_milli = cell.epoch_ms, cell.tokens_milli
+        if cell.spec.rate != spec.rate:
+            epoch_ms, tokens_milli = bucket.carry_over(
+                tokens_milli, epoch_ms, now_ms, cell.spec.rate, spec.rate
+            )
         cells += (epoch_ms, tokens_milli, cell.consumed_milli, cell.counted_milli)
     dormant = _worth_remembering(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)
     for cell in dormant:
         cells += cell[1:]
-    longer = terms.extended(tuple(cell.spec for cell in dormant))
+    longer = terms.extended(tuple(cell.spec for cell in dormant), record[TERMS].version)
     return (longer, record[HOUR], record[EVENTS], *cells)
 
 

@@ -32,7 +32,7 @@ class Settlements:
     async def adjust(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
         """Debits and credits by limit; a lease gives back at most what it holds."""
         wanted = book.parse_changes(changes, signed=True)
-        bounded = {name: max(milli, -book.held_milli(name)) for name, milli in wanted.items()}
+        bounded = {name: max(milli, -book.returnable_milli(name)) for name, milli in wanted.items()}
         await self._apply(book, bounded)
 
     async def consume(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
@@ -59,18 +59,21 @@ class Settlements:
         """Gives back part of what the lease holds."""
         wanted = book.parse_changes(changes)
         for name, milli in wanted.items():
-            if book.demands and milli > book.held_milli(name):
+            most = book.returnable_milli(name)
+            if book.demands and milli > most:
                 raise ValidationError(
                     name, milli // MILLI,
-                    f"is more than the lease holds ({book.held_milli(name) // MILLI}); "
-                    f"release at most that",
+                    f"is more than the lease holds ({most // MILLI}); release at most that",
                 )  # fmt: skip
         await self._apply(book, {name: -milli for name, milli in wanted.items()})
 
     async def settle(self, book: LeaseBook, actual: Mapping[str, int]) -> None:
         """The lease comes to hold exactly the actual amounts; saying it twice changes nothing."""
         wanted = book.parse_changes(actual)
-        missing = {name: milli - book.held_milli(name) for name, milli in wanted.items()}
+        missing = {
+            name: max(milli - book.held_milli(name), -book.returnable_milli(name))
+            for name, milli in wanted.items()
+        }
         await self._apply(book, missing)
         book.settled = (book.settled or set()) | set(wanted)
 

@@ -1,0 +1,205 @@
+"""What a lease holds, what it may give back, and that a late refund makes no burst."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.decision import Demand, adjusted, decide
+from headgate.errors import LeaseExpiredError, ValidationError
+from headgate.lease import LeaseBook
+from headgate.limits import AMOUNT_MAX, Limit
+from headgate.record import BucketKey, Terms, cells_of, opened
+from laws.kit import DAY_MS, LAW
+
+NOW_MS = 1_700_000_000_000
+RPM, TPM = Limit.custom("rpm", 100, 7, 9), Limit.custom("tpm", 5_000, 1, 60)
+BOTH = Terms((RPM.spec, TPM.spec))
+ONLY_RPM = Terms((RPM.spec,))
+
+
+def key(entity_id: str) -> BucketKey:
+    return BucketKey("ns", entity_id, "gpt-4")
+
+
+def book_of(*demands: Demand, keep: bool = False) -> LeaseBook:
+    return LeaseBook(None, None, demands, NOW_MS, keep)  # type: ignore[arg-type]
+
+
+def credits_of(demands: list[Demand]) -> dict[str, dict[str, int]]:
+    return {demand.key.entity_id: dict(demand.named()) for demand in demands}
+
+
+changes = st.lists(st.tuples(st.integers(0, 5_000), st.integers(-30, 30)), max_size=8)
+
+
+def noted(book: LeaseBook, story: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Notes each change as the flows do, never below zero; what stands, told token by token.
+
+    A debit is one mark per token, so a credit rubs out the last marks.
+    """
+    times_ms, marks = [NOW_MS], [0] * 10
+    for gap_ms, tokens in story:
+        bounded = max(tokens, -len(marks))
+        times_ms.append(times_ms[-1] + gap_ms)
+        book.note("rpm", bounded * 1_000, times_ms[-1])
+        marks = marks[:bounded] if bounded < 0 else marks + [len(times_ms) - 1] * bounded
+    return [(times_ms[mark], marks.count(mark) * 1_000) for mark in sorted(set(marks))]
+
+
+@LAW
+@given(changes, st.integers(0, 20_000))
+def test_a_refund_is_each_standing_debit_less_what_has_refilled_since(
+    story: list[tuple[int, int]], age_ms: int
+) -> None:
+    book = book_of(Demand(key("a"), ONLY_RPM, (10_000,)))
+    standing = noted(book, story)
+    held = sum(milli for _, milli in standing)
+    assert book.held_milli("rpm") == held
+    assert book.consumed == {"rpm": held // 1_000}
+    now_ms = NOW_MS + sum(gap_ms for gap_ms, _ in story) + age_ms
+    per_ms = Fraction(7_000, 9_000)
+    refund = sum(max(0, milli - math.ceil(per_ms * (now_ms - at))) for at, milli in standing)
+    expected = {"a": {"rpm": -refund}} if refund else {}
+    assert credits_of(book.refunds(now_ms)) == expected
+    book.settled = {"rpm"}
+    assert book.refunds(now_ms) == []
+
+
+others = st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 60)), max_size=6)
+
+
+@LAW
+@given(st.integers(0, 100), others, st.integers(1, 100), others)
+def test_a_late_refund_makes_no_burst_the_bucket_would_not_have_had(
+    used: int, before: list[tuple[int, int]], tokens: int, story: list[tuple[int, int]]
+) -> None:
+    """Beside a bucket that never saw the lease: after the refund it stands no higher."""
+    record, now_ms = opened(ONLY_RPM, NOW_MS - DAY_MS), NOW_MS - DAY_MS
+    for gap_ms, amount in before:
+        now_ms += gap_ms
+        record = adjusted(record, Demand(key("a"), ONLY_RPM, (amount * 1_000,)), now_ms)
+    without = adjusted(record, Demand(key("a"), ONLY_RPM, (used * 1_000,)), NOW_MS)
+    demand = Demand(key("a"), ONLY_RPM, (tokens * 1_000,))
+    leased, book, now_ms = adjusted(without, demand, NOW_MS), book_of(demand), NOW_MS
+    for gap_ms, amount in story:
+        now_ms += gap_ms
+        other = Demand(key("a"), ONLY_RPM, (amount * 1_000,))
+        verdict, (after,) = decide([other], [leased], now_ms)
+        if verdict.allowed:
+            leased = after
+            without = adjusted(without, other, now_ms)
+    for refund in book.refunds(now_ms):
+        leased = adjusted(leased, refund, now_ms)
+    (mine,), (theirs,) = cells_of(leased), cells_of(without)
+    for later_ms in (now_ms, now_ms + 1, now_ms + 10_007, now_ms + DAY_MS):
+        assert mine.level_milli(later_ms) <= theirs.level_milli(later_ms)
+
+
+def test_an_immediate_refund_gives_everything_back() -> None:
+    book = book_of(Demand(key("a"), BOTH, (3_000, 500_000)))
+    assert credits_of(book.refunds(NOW_MS)) == {"a": {"rpm": -3_000, "tpm": -500_000}}
+    assert credits_of(book.refunds(NOW_MS - 50)) == credits_of(book.refunds(NOW_MS))
+
+
+def test_a_refund_later_than_the_refill_gives_nothing_back() -> None:
+    book = book_of(Demand(key("a"), BOTH, (3_000, 2_000)))
+    assert credits_of(book.refunds(NOW_MS + 4_000)) == {"a": {"tpm": -(2_000 - 67)}}
+    assert book.refunds(NOW_MS + 2 * 60_000) == []
+
+
+def test_credits_undo_the_newest_debit_first() -> None:
+    book = book_of(Demand(key("a"), ONLY_RPM, (10_000,)))
+    book.note("rpm", 5_000, NOW_MS + 9_000)
+    book.note("rpm", -6_000, NOW_MS + 9_000)
+    assert book.held_milli("rpm") == 9_000
+    assert credits_of(book.refunds(NOW_MS + 9_000)) == {"a": {"rpm": -(9_000 - 7_000)}}
+
+
+def test_what_is_settled_is_not_refunded() -> None:
+    book = book_of(Demand(key("a"), BOTH, (1_000, 9_000)), Demand(key("b"), BOTH, (None, 9_000)))
+    book.settled = {"tpm"}
+    assert credits_of(book.refunds(NOW_MS)) == {"a": {"rpm": -1_000}}
+    book.settled = {"tpm", "rpm"}
+    assert book.refunds(NOW_MS) == []
+
+
+def test_a_rate_of_zero_is_refunded_at_any_age() -> None:
+    terms = Terms((Limit.custom("total", 5, 0, 1).spec,))
+    book = book_of(Demand(key("a"), terms, (2_000,)))
+    assert credits_of(book.refunds(NOW_MS + 10**13)) == {"a": {"total": -2_000}}
+
+
+def test_changes_go_to_the_buckets_that_were_asked_for_the_limit() -> None:
+    user = Demand(key("user"), BOTH, (1_000, 500_000))
+    ip = Demand(key("ip"), BOTH, (1_000, None))
+    everyone = Demand(key("everyone"), ONLY_RPM, (1_000,))
+    book = book_of(user, ip, everyone)
+    assert credits_of(book.demands_for({"tpm": 7_000})) == {"user": {"tpm": 7_000}}
+    assert credits_of(book.demands_for({"rpm": -1_000, "tpm": 1})) == {
+        "user": {"rpm": -1_000, "tpm": 1},
+        "ip": {"rpm": -1_000},
+        "everyone": {"rpm": -1_000},
+    }
+    assert book.demands_for({"tpm": 0}) == []
+    assert book.demands_for({}) == []
+
+
+def test_a_limit_nobody_asked_for_is_changed_on_every_bucket_that_has_it() -> None:
+    book = book_of(
+        Demand(key("user"), BOTH, (1_000, None)),
+        Demand(key("parent"), BOTH, (1_000, None)),
+        Demand(key("everyone"), ONLY_RPM, (1_000,)),
+    )
+    assert credits_of(book.demands_for({"tpm": 9_000})) == {
+        "user": {"tpm": 9_000},
+        "parent": {"tpm": 9_000},
+    }
+    book.note("tpm", 9_000, NOW_MS)
+    assert book.consumed == {"rpm": 1, "tpm": 9}
+    refunds = credits_of(book.refunds(NOW_MS))
+    assert refunds["user"] == refunds["parent"] == {"rpm": -1_000, "tpm": -9_000}
+
+
+def test_changes_are_parsed_at_the_door() -> None:
+    book = book_of(Demand(key("a"), BOTH, (1_000, None)))
+    assert book.parse_changes({"rpm": 2, "tpm": 0}) == {"rpm": 2_000, "tpm": 0}
+    assert book.parse_changes({"rpm": -2}, signed=True) == {"rpm": -2_000}
+    assert book.parse_changes({"tpm": -AMOUNT_MAX}, signed=True) == {"tpm": -AMOUNT_MAX * 1_000}
+    with pytest.raises(ValidationError, match="rpm, tpm"):
+        book.parse_changes({"rpd": 1})
+    with pytest.raises(ValidationError):
+        book.parse_changes({"rpm": -1})
+
+
+@pytest.mark.parametrize("bad", [1.5, True, "5", None, math.nan, 2**60, -(2**60), -(2**53)])
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_change_is_a_whole_number(bad: Any, signed: bool) -> None:
+    book = book_of(Demand(key("a"), BOTH, (1_000, None)))
+    with pytest.raises(ValidationError):
+        book.parse_changes({"rpm": bad}, signed=signed)
+
+
+def test_a_lease_that_has_ended_takes_no_changes() -> None:
+    book = book_of(Demand(key("a"), BOTH, (1_000, None)), keep=True)
+    book.check_open()
+    book.closed = True
+    with pytest.raises(LeaseExpiredError):
+        book.check_open()
+    with pytest.raises(LeaseExpiredError):
+        book.parse_changes({"rpm": 1})
+
+
+def test_a_lease_without_buckets_holds_only_what_was_noted() -> None:
+    """A bypassed or degraded acquire: any name may be changed, nothing is demanded."""
+    book = book_of()
+    assert book.parse_changes({"anything": 5}) == {"anything": 5_000}
+    book.note("anything", 5_000, NOW_MS)
+    assert book.consumed == {"anything": 5}
+    assert book.demands_for({"anything": 5_000}) == []
+    assert book.refunds(NOW_MS) == []
