@@ -86,11 +86,11 @@ class Configs:
         now_ms: int,
     ) -> Plan:
         """The plan, looked up where it must be; an outage is served from what was known."""
-        looked = await self.looked(entity_id, resource, defaults.limits or override or (), now_ms)
+        looked = await self.looked(entity_id, resource, now_ms)
         variant = defaults if override is None else variant_of(override)
         plan = looked.plans.get(variant)
         if plan is None:
-            namespace = self._namespace_id or "unregistered"
+            namespace = await self.namespace_id()
             plan = make_plan(
                 namespace, resource, looked.lookup, defaults.limits, override, self._terms
             )
@@ -100,9 +100,21 @@ class Configs:
             looked.plans[variant] = plan
         return plan
 
-    async def looked(
-        self, entity_id: str, resource: str, fallback: Sequence[Limit], now_ms: int
-    ) -> Looked:
+    def plan_without_catalog(
+        self,
+        entity_id: str,
+        resource: str,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+    ) -> Plan | None:
+        """A plan from the caller's own limits, for buckets of this process only; None without."""
+        if not defaults.limits and not override:
+            return None
+        nothing = Standing(entity_id, None, None, None, None, None)
+        lookup = Lookup(0, (nothing,))
+        return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
+
+    async def looked(self, entity_id: str, resource: str, now_ms: int) -> Looked:
         parse_entity_id(entity_id)
         parse_resource(resource)
         key = (entity_id, resource)
@@ -114,11 +126,9 @@ class Configs:
             looked = Looked(await self.catalog.lookup(namespace, entity_id, resource))
         except StoreTrouble:
             stale = self._cache.stale(key)
-            if stale is not None:
-                return stale
-            if not fallback:
+            if stale is None:
                 raise
-            return Looked(Lookup(0, (Standing(entity_id, None, None, None, None, None),)))
+            return stale
         self._cache.put(key, looked, now_ms)
         return looked
 

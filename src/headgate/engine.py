@@ -136,9 +136,7 @@ class Engine:
     async def explain(self, entity_id: str, resource: str) -> Explanation:
         """Which level gave each limit, as this engine would use it now."""
         try:
-            looked = await self.configs.looked(
-                entity_id, resource, self.defaults.limits, self.clock()
-            )
+            looked = await self.configs.looked(entity_id, resource, self.clock())
         except StoreTrouble as trouble:
             raise unavailable(trouble, entity_id, resource) from trouble
         return explain(looked.lookup.lineage, resource, self.defaults.limits, looked.lookup.version)
@@ -209,12 +207,9 @@ class Engine:
         """The store is away. As was chosen: refused, or taken from buckets of this process."""
         entity_id, resource = wants[0][:2]
         now_ms = self.clock()
-        try:
-            demands, stored_rule = await self._planned(wants, now_ms)
-        except StoreTrouble:
-            self.tell("unavailable", entity_id, resource, str(trouble))
-            raise unavailable(trouble, entity_id, resource) from trouble
-        if (on_unavailable or stored_rule or self.on_unavailable) is OnUnavailable.BLOCK:
+        demands, stored_rule = await self._planned_anyhow(wants, now_ms)
+        rule = on_unavailable or stored_rule or self.on_unavailable
+        if rule is OnUnavailable.BLOCK or not demands:
             self.tell("unavailable", entity_id, resource, str(trouble))
             raise unavailable(trouble, entity_id, resource) from trouble
         verdict = await self.fallback.consume(demands, now_ms if self.drives_time else None)
@@ -222,6 +217,24 @@ class Engine:
         if not verdict.allowed:
             raise refusal(verdict) from trouble
         return demands
+
+    async def _planned_anyhow(
+        self, wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[Demand], OnUnavailable | None]:
+        """The demands as known, else by the caller's own limits; none where no limit is known."""
+        try:
+            return await self._planned(wants, now_ms)
+        except StoreTrouble:
+            demands: list[Demand] = []
+            for entity_id, resource, consume, limits in wants:
+                override = None if limits is None else parse_limits(limits)
+                plan = self.configs.plan_without_catalog(
+                    entity_id, resource, self.defaults, override
+                )
+                if plan is None:
+                    return [], None
+                demands += plan.demands(consume)
+            return merged(demands), None
 
     def _forget_plans(self, verdict: Verdict) -> None:
         for demand in verdict.demands:

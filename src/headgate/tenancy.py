@@ -67,7 +67,7 @@ class Tenancy(Desk):
         self, entity_id: str, resource: str
     ) -> tuple[list[Limit] | None, OnUnavailable | None, str | None]:
         """The stored limits that apply, the outage rule, and the highest level that gave one."""
-        looked = await self.configs.looked(entity_id, resource, (), self.clock())
+        looked = await self.configs.looked(entity_id, resource, self.clock())
         found = resolve(looked.lookup.lineage[0], resource)
         return list(found.limits) or None, found.on_unavailable, found.source
 

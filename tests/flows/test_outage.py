@@ -158,6 +158,21 @@ def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
             pass
 
 
+def test_without_a_catalog_the_limiters_own_limits_bound_what_passes() -> None:
+    limiter, store, events = broken(on_unavailable=OnUnavailable.ALLOW)
+    limiter.core.configs.catalog.get_namespace = _down  # type: ignore[method-assign]
+    admitted = 0
+    for _ in range(12):
+        try:
+            with limiter.acquire("cold", "api", {"rpm": 1}) as lease:
+                assert lease.degraded
+                admitted += 1
+        except RateLimitExceeded:
+            pass
+    assert admitted == 5
+    assert store.verbs == [], "a bucket of an unknown namespace must not be made"
+
+
 async def _down(*_: Any) -> Any:
     raise DOWN
 
