@@ -57,7 +57,7 @@ class Configs:
         self.catalog = catalog
         self.namespace = parse_namespace(namespace)
         self.clock = clock
-        self._cache: Cache[Looked] = Cache(int(ttl_s * 1000))
+        self.cache: Cache[Looked] = Cache(int(ttl_s * 1000))
         self._terms: dict[Terms, Terms] = {}
         self._namespace_id: str | None = None
 
@@ -74,8 +74,8 @@ class Configs:
 
     def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
-        looked = self._cache.get((entity_id, resource), now_ms)
-        return None if looked is None else looked.plans.get(variant)
+        looked = self.cache.get((entity_id, resource), now_ms)
+        return looked and looked.plans.get(variant)
 
     async def plan(
         self,
@@ -118,31 +118,31 @@ class Configs:
         parse_entity_id(entity_id)
         parse_resource(resource)
         key = (entity_id, resource)
-        looked = self._cache.get(key, now_ms)
+        looked = self.cache.get(key, now_ms)
         if looked is not None:
             return looked
         try:
             namespace = await self.namespace_id()
             looked = Looked(await self.catalog.lookup(namespace, entity_id, resource))
         except StoreTrouble:
-            stale = self._cache.stale(key)
+            stale = self.cache.stale(key)
             if stale is None:
                 raise
             return stale
-        self._cache.put(key, looked, now_ms)
+        self.cache.put(key, looked, now_ms)
         return looked
 
     def outdated(self, entity_id: str, resource: str) -> None:
-        self._cache.drop((entity_id, resource))
+        self.cache.drop((entity_id, resource))
 
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
-        self._cache.invalidate()
+        self.cache.invalidate()
         if namespace:
             self._namespace_id = None
 
     def stats(self) -> CacheStats:
-        return self._cache.stats()
+        return self.cache.stats()
 
     def _intern(self, plan: Plan) -> None:
         """Equal terms become one object: buckets share it and compare it by identity."""

@@ -164,27 +164,32 @@ class Verdict:
 
 
 def decide(
-    demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int, *, dry: bool = False
+    demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
 ) -> tuple[Verdict, list[Record]]:
     """The verdict on all demands together, and the buckets as they stand after it.
 
     A refusal takes nothing, but a bucket that exists and came under new terms must be kept under
     them: the wait that was told counts on their pace. `worth_keeping` says which to write.
-
-    A dry run shows the buckets as they stand, not as the demands would leave them.
     """
-    if len(demands) == 1 and found[0] is not None and found[0][TERMS].core is demands[0].terms:
-        return _decide_one(demands, found[0], now_ms, dry)
-    held = [
-        _standing(demand, record, now_ms) for demand, record in zip(demands, found, strict=True)
-    ]
+    held = _standing(demands, found, now_ms)
     after: list[Record] = []
     for demand, record in zip(demands, held, strict=True):
         taken = take(record, demand, now_ms)
         if taken is None:
             return _told(Verdict(False, demands, held, now_ms)), held
-        after.append(record if dry else taken)
+        after.append(taken)
     return _told(Verdict(True, demands, after, now_ms, held)), after
+
+
+def judge(demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int) -> Verdict:
+    """What `decide` would say, with the buckets as they stand: a dry run."""
+    record = found[0]
+    if len(demands) == 1 and record is not None and record[TERMS].core is demands[0].terms:
+        return Verdict(fits(record, demands[0], now_ms), demands, (record,), now_ms)
+    held = _standing(demands, found, now_ms)
+    pairs = zip(demands, held, strict=True)
+    allowed = all(fits(record, demand, now_ms) for demand, record in pairs)
+    return _told(Verdict(allowed, demands, held, now_ms))
 
 
 def worth_keeping(verdict: Verdict, before: Record | None, after: Record) -> bool:
@@ -192,16 +197,18 @@ def worth_keeping(verdict: Verdict, before: Record | None, after: Record) -> boo
     return after is not before and (verdict.allowed or before is not None)
 
 
-def _decide_one(
-    demands: Sequence[Demand], record: Record, now_ms: int, dry: bool
-) -> tuple[Verdict, list[Record]]:
-    """The most frequent case, spelled out: one bucket under the very terms that were asked."""
-    taken = take(record, demands[0], now_ms)
-    before = [record]
-    if taken is None:
-        return Verdict(False, demands, before, now_ms), before
-    after = before if dry else [taken]
-    return Verdict(True, demands, after, now_ms, before), after
+def fits(record: Record, demand: Demand, now_ms: int) -> bool:
+    """Whether `take` would give what is wanted, without making the record it would leave."""
+    terms: Terms = record[TERMS]
+    amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    at = CELLS
+    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+        if wanted is not None and not soft:
+            level = record[at + TOKENS] + (now_ms - record[at]) * amount // period_ms
+            if wanted > level or wanted > capacity:
+                return False
+        at += STRIDE
+    return True
 
 
 def _told(verdict: Verdict) -> Verdict:
@@ -211,12 +218,13 @@ def _told(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _standing(demand: Demand, record: Record | None, now_ms: int) -> Record:
-    if record is None:
-        return opened(demand.terms, now_ms)
-    if record[TERMS].core is demand.terms:
-        return record
-    return kept_under(record, demand.terms, now_ms)
+def _standing(
+    demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
+) -> list[Record]:
+    return [
+        opened(demand.terms, now_ms) if record is None else kept_under(record, demand.terms, now_ms)
+        for demand, record in zip(demands, found, strict=True)
+    ]
 
 
 def take(record: Record, demand: Demand, now_ms: int) -> Record | None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from headgate.clock import Clock
 from headgate.config import Configs, Defaults, variant_of
-from headgate.decision import Demand, Verdict, decide
+from headgate.decision import Demand, Verdict, judge
 from headgate.entities import OnUnavailable
 from headgate.errors import StoreTrouble, Throttled, ValidationError
 from headgate.hierarchy import Explanation, explain
@@ -60,6 +60,7 @@ class Engine:
         self.defaults = defaults
         self.on_unavailable = on_unavailable
         self.observer = observer
+        self._looked_up = configs.cache.get
         self.settlements = Settlements(clock, self.lines, self.tell, drives_time=drives_time)
 
     async def acquire(
@@ -106,11 +107,11 @@ class Engine:
             demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
             if not demands:
                 return Verdict(True, [], [], now_ms)
-            keys = [demand.key for demand in demands]
+            keys = (demands[0].key,) if len(demands) == 1 else [demand.key for demand in demands]
             seen = await self.store.peek(keys, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
             raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
-        verdict, _ = decide(demands, seen.records, seen.now_ms, dry=True)
+        verdict = judge(demands, seen[1], seen[0])
         if verdict.outdated:
             self._forget_plans(verdict)
         return verdict
@@ -177,13 +178,16 @@ class Engine:
 
     def _at_hand(self, wants: Sequence[Want], now_ms: int) -> Sequence[Demand] | None:
         """The demands of a plain request whose plan is in the cache: no waiting, no call."""
-        if len(wants) != 1 or wants[0][3] is not None:
+        if len(wants) != 1:
             return None
-        entity_id, resource, consume, _ = wants[0]
+        entity_id, resource, consume, limits = wants[0]
+        if limits is not None:
+            return None
         try:
-            plan = self.configs.warm(entity_id, resource, self.defaults, now_ms)
+            looked = self._looked_up((entity_id, resource), now_ms)
         except TypeError:  # something that is no name; parsing it will say what
             return None
+        plan = None if looked is None else looked.plans.get(self.defaults)
         return None if plan is None or plan.bypass else plan.demands(consume)
 
     async def _consume_waiting(

@@ -165,7 +165,7 @@ class RateLimiter(Operations):
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
         """What an acquire would be told now, parents included; consumes nothing."""
-        return await self.engine.check([(entity_id, resource, consume, limits)])
+        return await self.engine.check(((entity_id, resource, consume, limits),))
 
     async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         """What acquire_many would be told now; consumes nothing."""
@@ -190,7 +190,7 @@ class RateLimiter(Operations):
         limits: Sequence[Limit] | None = None,
     ) -> float:
         """Seconds until that much can be taken if nobody else acts; 0.0 if now."""
-        verdict = await self.engine.check([(entity_id, resource, needed, limits)])
+        verdict = await self.engine.check(((entity_id, resource, needed, limits),))
         return verdict.retry_after_seconds
 
     async def is_available(self, timeout: float = 1.0) -> bool:  # noqa: ASYNC109

@@ -36,7 +36,7 @@ class Sighting(NamedTuple):
     """Buckets as they were at one moment of the store's time; None where there is none."""
 
     now_ms: int
-    records: list[Record | None]
+    records: Sequence[Record | None]
 
 
 class Store(Protocol):

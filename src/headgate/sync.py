@@ -145,7 +145,7 @@ class SyncRateLimiter(SyncAdmin):
         consume: Mapping[str, int],
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
-        return run(self.engine.check([(entity_id, resource, consume, limits)]))
+        return run(self.engine.check(((entity_id, resource, consume, limits),)))
 
     def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         return run(self.engine.check(many_wanted(requests)))

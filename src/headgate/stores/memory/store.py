@@ -103,6 +103,8 @@ class MemoryStore:
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         now_ms = self._clock() if now_ms is None else now_ms
+        if len(keys) == 1:
+            return Sighting(now_ms, (self._buckets.get(keys[0].text),))
         return Sighting(now_ms, [self._buckets.get(key.text) for key in keys])
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
