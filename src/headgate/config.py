@@ -75,7 +75,7 @@ class Configs:
     def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
         looked = self.cache.get((entity_id, resource), now_ms)
-        return looked and looked.plans.get(variant)
+        return None if looked is None else looked.plans.get(variant)
 
     async def plan(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from headgate.clock import Clock
 from headgate.errors import ValidationError
@@ -76,9 +76,32 @@ def _sqlite(opening: Opening) -> Backend:
     )
 
 
+def _redis(opening: Opening) -> Backend:
+    try:
+        from headgate.stores.redis import open_redis
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "url", opening.parts.scheme + "://…",
+            f"needs a package that is not installed ({error.name}): pip install 'headgate[redis]'",
+        ) from error  # fmt: skip
+    usage = opening.options.get("usage", "on")
+    if usage not in ("on", "off"):
+        raise ValidationError("url", "usage=" + usage, "must be usage=on or usage=off")
+    rest = urlencode([pair for pair in opening.options.items() if pair[0] != "usage"])
+    url = opening.url.split("?", 1)[0] + ("?" + rest if rest else "")
+    return open_redis(url, blocking=opening.blocking, usage=usage == "on")
+
+
 OPENERS: dict[str, Callable[[Opening], Backend]] = {
     "memory": _memory,
     "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "unix": _redis,
+    "redis+sentinel": _redis,
+    "rediss+sentinel": _redis,
+    "redis+cluster": _redis,
+    "rediss+cluster": _redis,
 }
 
 

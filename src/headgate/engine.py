@@ -7,7 +7,7 @@ store call, and leaving its lease makes none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from headgate.clock import Clock
@@ -21,6 +21,7 @@ from headgate.limits import Limit, parse_limits
 from headgate.observe import Event, Observer
 from headgate.plan import DEMANDS_MAX, Plan, merged
 from headgate.port import Pace
+from headgate.record import BucketKey, Record
 from headgate.refusal import refusal, throttled, unavailable
 from headgate.settling import Settlements
 from headgate.store import Store
@@ -51,7 +52,7 @@ class Engine:
         on_unavailable: OnUnavailable,
         observer: Observer | None,
     ) -> None:
-        self.store = store
+        self.use(store)
         self.fallback = fallback
         self.configs = configs
         self.clock = clock
@@ -62,6 +63,12 @@ class Engine:
         self.observer = observer
         self._looked_up = configs.cache.get
         self.settlements = Settlements(clock, self.lines, self.tell, drives_time=drives_time)
+
+    def use(self, store: Store) -> None:
+        """Decides against this store from now on. One that lives in this process may offer
+        `glance(key)`: a look that needs no waiting."""
+        self.store = store
+        self._glance: Callable[[BucketKey], Record | None] | None = getattr(store, "glance", None)
 
     async def acquire(
         self,
@@ -102,19 +109,33 @@ class Engine:
 
     async def check(self, wants: Sequence[Want]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
+        told = self.check_at_once(wants)
+        if told is not None:
+            return told
         now_ms = self.clock()
         try:
             demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
             if not demands:
                 return Verdict(True, [], [], now_ms)
-            keys = (demands[0].key,) if len(demands) == 1 else [demand.key for demand in demands]
+            keys = [demand.key for demand in demands]
             seen = await self.store.peek(keys, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
             raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
-        verdict = judge(demands, seen[1], seen[0])
+        verdict = judge(demands, seen.records, seen.now_ms)
         if verdict.outdated:
             self._forget_plans(verdict)
         return verdict
+
+    def check_at_once(self, wants: Sequence[Want]) -> Verdict | None:
+        """The same, where plan and bucket are at hand in this process; None where they are not."""
+        if self._glance is None or not self.drives_time:
+            return None
+        now_ms = self.clock()
+        demands = self._at_hand(wants, now_ms)
+        if demands is None:
+            return None
+        verdict = judge(demands, [self._glance(demand.key) for demand in demands], now_ms)
+        return None if verdict.outdated else verdict
 
     async def available(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None

@@ -145,7 +145,9 @@ class SyncRateLimiter(SyncAdmin):
         consume: Mapping[str, int],
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
-        return run(self.engine.check(((entity_id, resource, consume, limits),)))
+        wants = ((entity_id, resource, consume, limits),)
+        told = self.engine.check_at_once(wants)
+        return run(self.engine.check(wants)) if told is None else told
 
     def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         return run(self.engine.check(many_wanted(requests)))

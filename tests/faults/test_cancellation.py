@@ -41,7 +41,7 @@ class SlowStore(RecordingStore):
 
 def slow_limiter() -> RateLimiter:
     limiter = RateLimiter("memory://", limits=[RPM], clock=FakeClock())
-    limiter.engine.store = SlowStore(limiter.engine.store)
+    limiter.engine.use(SlowStore(limiter.engine.store))
     return limiter
 
 

@@ -28,7 +28,7 @@ BAD_NAMES: list[Any] = ["", "a\n", "a\x00", "a#b", "-a", "a b", "ä", "x" * 257,
 def recorded() -> tuple[SyncRateLimiter, RecordingStore]:
     limiter = SyncRateLimiter("memory://", limits=[RPM])
     store = RecordingStore(limiter.engine.store)
-    limiter.engine.store = store
+    limiter.engine.use(store)
     with limiter.acquire("ok", "api", {"rpm": 1}):
         pass
     store.calls.clear()

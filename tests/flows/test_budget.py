@@ -29,7 +29,7 @@ def counted() -> tuple[SyncRateLimiter, RecordingStore, CountingCatalog]:
     run(limiter.core.configs.namespace_id())
     store = RecordingStore(limiter.engine.store)
     catalog = CountingCatalog(limiter.core.configs.catalog)
-    limiter.engine.store = store
+    limiter.engine.use(store)
     limiter.core.configs.catalog = catalog  # type: ignore[assignment]
     return limiter, store, catalog
 

@@ -34,7 +34,7 @@ def broken(
         "memory://", limits=[RPM], clock=FakeClock(), observer=events.append, **opts
     )
     store = FaultyStore(limiter.engine.store, before=before, after=after)
-    limiter.engine.store = store
+    limiter.engine.use(store)
     return limiter, store, events
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from headgate.entities import Page
 from headgate.history import (
@@ -49,8 +50,10 @@ class MemoryLedger:
                 for name, milli in usage.counters_milli.items():
                     counters[name] = counters.get(name, 0) + milli
                 self._usage[row] = (counters, events + usage.events)
-            while len(self._usage) > USAGE_ROWS_MAX:
-                del self._usage[next(iter(self._usage))]
+            if len(self._usage) > USAGE_ROWS_MAX:
+                # many at once: the head of a dict is slow to find while it is full of holes
+                for old in list(islice(self._usage, USAGE_ROWS_MAX // 16)):
+                    del self._usage[old]
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         self.note(namespace, event)

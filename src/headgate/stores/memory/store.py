@@ -103,9 +103,11 @@ class MemoryStore:
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         now_ms = self._clock() if now_ms is None else now_ms
-        if len(keys) == 1:
-            return Sighting(now_ms, (self._buckets.get(keys[0].text),))
         return Sighting(now_ms, [self._buckets.get(key.text) for key in keys])
+
+    def glance(self, key: BucketKey) -> Record | None:
+        """The record now, without waiting: this store is the process's own."""
+        return self._buckets.get(key.text)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         with self._lock:

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench memory` and `python -m bench sqlite`. Figures, never assertions."""

@@ -1,0 +1,97 @@
+"""headgate's rows: check and acquire, one limit and two, blocking and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from bench.rounds import Contestant, Spin
+from headgate import Limit, RateLimiter, SyncRateLimiter
+
+RESOURCE = "api"
+PLENTY = 10**9
+LIMITS = {
+    1: [Limit.per_hour("rpm", PLENTY)],
+    2: [Limit.per_hour("rpm", PLENTY), Limit.per_hour("tpm", PLENTY)],
+}
+AMOUNTS = {1: {"rpm": 1}, 2: {"rpm": 1, "tpm": 500}}
+
+CHECK = "headgate check, 1 limit"
+UNUSED = "headgate check, 1 limit, unused bucket"
+GIVEN = "headgate check, 1 limit, limits= given"
+LEASE_1 = "headgate acquire + lease, 1 limit"
+LEASE_2 = "headgate acquire + lease, 2 limits"
+
+
+@contextmanager
+def _check(keys: Sequence[str], *, given: bool = False, used: bool = True) -> Iterator[Spin]:
+    limits = LIMITS[1] if given else None
+    amounts = AMOUNTS[1]
+    with SyncRateLimiter("memory://", limits=LIMITS[1]) as limiter:
+        for key in keys if used else ():
+            with limiter.acquire(key, RESOURCE, amounts, limits):
+                pass
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                limiter.check(key, RESOURCE, amounts, limits)
+
+        yield spin
+
+
+@contextmanager
+def _check_async(keys: Sequence[str]) -> Iterator[Spin]:
+    amounts = AMOUNTS[1]
+    limiter = RateLimiter("memory://", limits=LIMITS[1])
+
+    async def use(keys: Sequence[str]) -> None:
+        for key in keys:
+            async with limiter.acquire(key, RESOURCE, amounts):
+                pass
+
+    async def spin(keys: Sequence[str]) -> None:
+        for key in keys:
+            await limiter.check(key, RESOURCE, amounts)
+
+    asyncio.run(use(keys))
+    yield spin
+
+
+@contextmanager
+def _acquire(limits: int, keys: Sequence[str]) -> Iterator[Spin]:
+    amounts = AMOUNTS[limits]
+    with SyncRateLimiter("memory://", limits=LIMITS[limits]) as limiter:
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                with limiter.acquire(key, RESOURCE, amounts):
+                    pass
+
+        yield spin
+
+
+@contextmanager
+def _acquire_async(limits: int, keys: Sequence[str]) -> Iterator[Spin]:
+    amounts = AMOUNTS[limits]
+    limiter = RateLimiter("memory://", limits=LIMITS[limits])
+
+    async def spin(keys: Sequence[str]) -> None:
+        for key in keys:
+            async with limiter.acquire(key, RESOURCE, amounts):
+                pass
+
+    yield spin
+
+
+CONTESTANTS = [
+    Contestant(CHECK, "blocking", _check),
+    Contestant(CHECK, "async", _check_async),
+    Contestant(UNUSED, "blocking", partial(_check, used=False)),
+    Contestant(GIVEN, "blocking", partial(_check, given=True)),
+    Contestant(LEASE_1, "blocking", partial(_acquire, 1)),
+    Contestant(LEASE_1, "async", partial(_acquire_async, 1)),
+    Contestant(LEASE_2, "blocking", partial(_acquire, 2)),
+    Contestant(LEASE_2, "async", partial(_acquire_async, 2)),
+]

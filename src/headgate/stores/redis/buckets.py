@@ -1,0 +1,245 @@
+"""Buckets in Redis: one script call per decision over all keys of a slot, the server's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.decision import Demand, Verdict, only_credits
+from headgate.entities import Page
+from headgate.errors import StoreTrouble
+from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record
+from headgate.store import Sighting
+from headgate.stores.redis import keys
+from headgate.stores.redis.encoding import (
+    decoded,
+    demand_args,
+    record_from_text,
+    record_of,
+    remembering,
+)
+from headgate.stores.redis.port import Port
+from headgate.stores.redis.scripts import load_script
+
+ONCE_MS = 24 * HOUR_MS
+PER_DEMAND = 5
+
+
+CONSUME = load_script("consume", "warm", "bucket")
+ADJUST = load_script("adjust", "bucket")
+PEEK = load_script("peek")
+
+
+class RedisStore:
+    """All buckets of one server or cluster; `usage` says whether consumption is counted by hour."""
+
+    def __init__(self, port: Port, *, usage: bool = True) -> None:
+        self._port = port
+        self._counting = int(usage)
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        groups = self._by_slot(demands)
+        if len(groups) == 1:
+            reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
+            return _verdict(demands, reply)
+        return await self._consume_apart(groups, demands, now_ms)
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        applied = True
+        for group in self._by_slot(demands):
+            call = self._adjust_call(group, now_ms, metered=metered, once=once, events=0)
+            applied = bool(await self._port.script(ADJUST, *call)) and applied
+        return applied
+
+    async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        texts: dict[BucketKey, str] = {}
+        seen_ms = now_ms or 0
+        for group in self._keys_by_slot(keys_):
+            names = [keys.bucket(key) for key in group]
+            reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
+            seen_ms = int(reply[0])
+            texts.update(zip(group, reply[1:], strict=True))
+        if not keys_ and now_ms is None:
+            seen_ms = int((await self._port.script(PEEK, [], [""]))[0])
+        return Sighting(seen_ms, [record_from_text(texts[key], seen_ms) for key in keys_])
+
+    async def forget(self, keys_: Sequence[BucketKey]) -> None:
+        for key in keys_:
+            name = keys.bucket(key)
+            await self._port.command("DEL", name)
+            await self._port.command("SREM", keys.index(key.namespace, key.entity_id), name)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        names = await self._names(namespace, entity_id)
+        found = sorted((keys.bucket_key(name) for name in names), key=lambda key: key.text)
+        rest = [
+            key
+            for key in found
+            if resource in (None, key.resource) and (cursor is None or key.text > cursor)
+        ]
+        return Page(tuple(rest[:limit]), rest[limit - 1].text if len(rest) > limit else None)
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    async def _names(self, namespace: str, entity_id: str | None) -> set[str]:
+        """Keys of buckets that exist: by the entity's index, or by a scan of all keys."""
+        if entity_id is None:
+            return set(await self._port.scan(f"{keys.PREFIX}:b:{{{namespace}#*"))
+        index = keys.index(namespace, entity_id)
+        names = await self._port.command("SMEMBERS", index)
+        return {name for name in names if await self._port.command("EXISTS", name)}
+
+    async def _consume_apart(
+        self, groups: list[list[Demand]], demands: Sequence[Demand], now_ms: int | None
+    ) -> Verdict:
+        """Several slots: each in one step, and undone where not all of them agree (S6)."""
+        calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
+        replies = await self._port.scripts(calls)
+        verdicts: list[Verdict | None] = [
+            None if isinstance(reply, StoreTrouble) else _verdict(group, reply)
+            for group, reply in zip(groups, replies, strict=True)
+        ]
+        if not all(verdict is not None and verdict.allowed for verdict in verdicts):
+            await self._undo(groups, verdicts, now_ms)
+        for reply in replies:
+            if isinstance(reply, StoreTrouble):
+                raise reply
+        return _together(demands, [verdict for verdict in verdicts if verdict is not None])
+
+    async def _undo(
+        self, groups: list[list[Demand]], verdicts: list[Verdict | None], now_ms: int | None
+    ) -> None:
+        calls = [
+            (
+                ADJUST,
+                *self._adjust_call(
+                    [demand.negated() for demand in group],
+                    now_ms,
+                    metered=True,
+                    once=None,
+                    events=-1,
+                ),
+            )  # fmt: skip
+            for group, verdict in zip(groups, verdicts, strict=True)
+            if verdict is not None and verdict.allowed
+        ]
+        if calls:
+            await self._port.scripts(calls)
+
+    def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
+        if len(demands) == 1:
+            return [list(demands)]
+        groups: dict[int, list[Demand]] = {}
+        for demand in demands:
+            groups.setdefault(self._port.slot(keys.bucket(demand.key)), []).append(demand)
+        return list(groups.values())
+
+    def _keys_by_slot(self, wanted: Sequence[BucketKey]) -> list[list[BucketKey]]:
+        groups: dict[int, list[BucketKey]] = {}
+        for key in wanted:
+            groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
+        return list(groups.values())
+
+    def _consume_call(
+        self, demands: Sequence[Demand], now_ms: int | None
+    ) -> tuple[list[str], list[str | int]]:
+        names: list[str] = []
+        args: list[str | int] = ["" if now_ms is None else now_ms, self._counting]
+        for demand in demands:
+            names += _names_of(demand.key)
+            args += demand_args(demand)
+        return names, args
+
+    def _adjust_call(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool,
+        once: str | None,
+        events: int,
+    ) -> tuple[list[str], list[str | int]]:
+        key = demands[0].key
+        names = [keys.once(key.namespace, key.entity_id, once or "")]
+        args: list[str | int] = [
+            "" if now_ms is None else now_ms,
+            self._counting,
+            int(metered),
+            "" if once is None else ONCE_MS,
+            events,
+        ]
+        for demand in demands:
+            names += _names_of(demand.key)
+            args += [int(only_credits(demand)), *demand_args(demand)]
+        return names, args
+
+
+def _names_of(key: BucketKey) -> tuple[str, str, str]:
+    """Its bucket, the index of the entity's buckets, and where its usage is counted."""
+    return keys.bucket(key), keys.index(key.namespace, key.entity_id), keys.usage(key)
+
+
+def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
+    code, now_ms = reply[0], int(reply[1])
+    allowed = bool(code & 1)
+    before: list[Record] = []
+    after: list[Record] = []
+    for place, demand in enumerate(demands):
+        at = 2 + place * PER_DEMAND
+        cells, core, dormant, newest, passed = reply[at : at + PER_DEMAND]
+        if core:
+            terms = decoded(core, dormant, newest)
+        else:
+            terms = remembering(demand.terms, dormant, newest)
+        record = record_of(terms, cells, now_ms)
+        after.append(record)
+        before.append(_before(record, demand, passed) if allowed else record)
+    verdict = Verdict(allowed, demands, after, now_ms, before)
+    verdict.outdated = bool(code & 2)
+    return verdict
+
+
+def _before(after: Record, demand: Demand, passed: str) -> Record:
+    """The record as the demand found it: what it took put back, except of passed soft limits."""
+    soft = {int(place) - 1 for place in passed.split()}
+    cells = [*after]
+    cells[EVENTS] = 0
+    for place, wanted in enumerate(demand.lined_up(after[TERMS])):
+        if wanted is not None and place not in soft:
+            cells[CELLS + STRIDE * place + TOKENS] += wanted
+    return tuple(cells)
+
+
+def _together(demands: Sequence[Demand], verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict of several, in the order the demands were asked."""
+    rows = {
+        demand.key.text: (before, after)
+        for verdict in verdicts
+        for demand, before, after in zip(
+            verdict.demands, verdict.before, verdict.records, strict=True
+        )
+    }
+    pairs = [rows[demand.key.text] for demand in demands]
+    allowed = all(verdict.allowed for verdict in verdicts)
+    moment_ms = max(verdict.now_ms for verdict in verdicts)
+    before = [pair[0] for pair in pairs]
+    whole = Verdict(allowed, demands, [pair[1] for pair in pairs] if allowed else before,
+                    moment_ms, before)  # fmt: skip
+    whole.outdated = any(verdict.outdated for verdict in verdicts)
+    return whole

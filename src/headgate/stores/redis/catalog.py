@@ -1,0 +1,116 @@
+"""The catalog's face: entities, stored limits and namespaces in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.stores.redis import catalog_keys as keys
+from headgate.stores.redis import levels, people, tenants, tenants_purge
+from headgate.stores.redis.catalog_steps import SCHEMA_VERSION, check_schema, read
+from headgate.stores.redis.catalog_text import as_json, from_json
+from headgate.stores.redis.port import Port
+
+
+class RedisCatalog:
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+        return await levels.lookup(self._port, namespace, entity_id, resource)
+
+    async def create_entity(
+        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    ) -> Entity:
+        return await people.create(self._port, namespace, entity, principal, now_ms)
+
+    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
+        return await people.get(self._port, namespace, entity_id)
+
+    async def update_entity(
+        self,
+        namespace: str,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+        *,
+        version: int | None = None,
+    ) -> Entity:
+        return await people.update(
+            self._port, namespace, entity_id, changes, version, principal, now_ms
+        )
+
+    async def delete_entity(
+        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> None:
+        await people.delete(self._port, namespace, entity_id, principal, now_ms)
+
+    async def list_entities(
+        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        return await people.listed(self._port, namespace, parent_id, limit, cursor)
+
+    async def update_stored(
+        self,
+        namespace: str,
+        level: Level,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+    ) -> Stored:
+        return await levels.update(self._port, namespace, level, changes, principal, now_ms)
+
+    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+        return await levels.get(self._port, namespace, level)
+
+    async def delete_stored(
+        self, namespace: str, level: Level, principal: str | None, now_ms: int
+    ) -> bool:
+        return await levels.delete(self._port, namespace, level, principal, now_ms)
+
+    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        return await levels.resources(self._port, namespace, of_entities)
+
+    async def list_entities_with_limits(
+        self, namespace: str, resource: str, *, limit: int, cursor: str | None
+    ) -> Page:
+        return await levels.entities(self._port, namespace, resource, limit, cursor)
+
+    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        return await tenants.register(self._port, name, principal, now_ms)
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        return await tenants.active(self._port, name)
+
+    async def list_namespaces(self, *, state: str) -> list[Namespace]:
+        return await tenants.listed(self._port, state)
+
+    async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        return await tenants.delete(self._port, name, principal, now_ms)
+
+    async def recover_namespace(
+        self, namespace_id: str, principal: str | None, now_ms: int
+    ) -> Namespace:
+        return await tenants.recover(self._port, namespace_id, principal, now_ms)
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
+        return await tenants_purge.purge(self._port, namespace_id)
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        schema, text = await read(self._port, tenants.SCHEMA, ("HGET", keys.META, "notes"))
+        noted = {} if text is None else from_json("note", text)
+        return {**noted, "schema_version": int(schema or SCHEMA_VERSION)}
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        await self._port.command("HSET", keys.META, "notes", as_json(dict(values)))
+
+    async def prepare(self) -> None:
+        """The schema's version is noted; a newer one is refused."""
+        await self._port.command("HSETNX", keys.META, "schema_version", SCHEMA_VERSION)
+        [schema] = await read(self._port, tenants.SCHEMA)
+        check_schema(schema)
+
+    async def destroy(self) -> None:
+        await tenants_purge.destroy(self._port)

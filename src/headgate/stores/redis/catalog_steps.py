@@ -1,0 +1,174 @@
+"""Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
+
+So the rules about parents and versions exist once, in headgate.lineage, and a change is still one
+atomic script: it compares everything its flow was decided on, and writes, moves the version on and
+appends the audit event, or does nothing. Writers get in each other's way only where one changes
+what another one read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from headgate.errors import (
+    Contended,
+    IncompatibleSchemaError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+)
+from headgate.history import AuditEvent
+from headgate.stores.redis import catalog_keys as keys
+from headgate.stores.redis.catalog_text import event_as_text
+from headgate.stores.redis.port import Port, Script
+from headgate.stores.redis.scripts import load_script
+
+SCHEMA_VERSION = 1
+ATTEMPTS_MAX = 16
+AUDIT_EVENTS_MAX = 10_000  # per entity or level; the oldest make room, a few hundred at a time
+
+READ = load_script("catalog_read")
+COMMIT = load_script("catalog_commit")
+HEAD_FIELDS = ("schema", "state", "name", "version", "turn", "created_ms", "deleted_ms")
+
+Part = str | int
+Command = tuple[Part, ...]  # its name, its key, its arguments
+Guard = tuple[Part | None, Command]  # what the command replied
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+class Changed(Exception):
+    """Somebody changed what this change was decided on; nothing was written."""
+
+
+def repeated(
+    flow: Callable[Params, Awaitable[Result]],
+) -> Callable[Params, Awaitable[Result]]:
+    """The flow, begun again when others were faster; Contended if they always are."""
+
+    @functools.wraps(flow)
+    async def bounded(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await flow(*args, **kwargs)
+            except Changed:
+                continue
+        raise Contended(
+            f"others changed the same records {ATTEMPTS_MAX} times in a row while this change was "
+            f"being made; nothing was written: repeat it, with fewer writers at a time"
+        )
+
+    return bounded
+
+
+class Head(NamedTuple):
+    """What every script replies first: how the namespace stands."""
+
+    state: str | None  # None: there is no such namespace
+    name: str
+    version: int
+    turn: int  # how often the state has changed
+    created_ms: int
+    deleted_ms: int | None
+
+    @classmethod
+    def from_reply(cls, reply: Sequence[str | None]) -> Head:
+        schema, state, name, version, turn, created_ms, deleted_ms = reply
+        check_schema(schema)
+        return cls(
+            state,
+            name or "",
+            int(version or 0),
+            int(turn or 0),
+            int(created_ms or 0),
+            None if deleted_ms is None else int(deleted_ms),
+        )
+
+
+def check_schema(found: str | None) -> None:
+    """What newer headgates wrote is not touched; what nobody wrote yet is fine."""
+    if found is not None and found != str(SCHEMA_VERSION):
+        raise IncompatibleSchemaError(
+            found, SCHEMA_VERSION, "use the headgate that wrote it, or a newer one"
+        )
+
+
+def active_version(namespace: str, reply: Sequence[str | None]) -> int:
+    """The version the namespace is at, if it may be used."""
+    head = Head.from_reply(reply)
+    if head.state is None:
+        raise NamespaceNotFoundError(namespace)
+    if head.state != "active":
+        raise NamespaceStateError(
+            head.name, head.state, f"recover_namespace('{namespace}') brings it back"
+        )
+    return head.version
+
+
+async def read(port: Port, *commands: Command) -> list[Any]:
+    """The replies to commands of one slot, all of one moment."""
+    places, args = _packed({}, commands)
+    replies: list[Any] = await port.script(READ, list(places), args)
+    return replies
+
+
+async def read_active(port: Port, namespace: str, *commands: Command) -> list[Any]:
+    """As `read`, in a namespace that may be used."""
+    head = ("HMGET", keys.head(namespace), *HEAD_FIELDS)
+    reply, *rest = await read(port, head, *commands)
+    active_version(namespace, reply)
+    return rest
+
+
+async def run_active(
+    port: Port, script: Script, namespace: str, names: Sequence[str], args: Sequence[Part]
+) -> tuple[int, list[Any]]:
+    """The namespace's version and what a script replied besides."""
+    reply, *rest = await port.script(script, [keys.head(namespace), *names], args)
+    return active_version(namespace, reply), rest
+
+
+async def commit(
+    port: Port, home: str, guards: Sequence[Guard], writes: Sequence[Command], *, moves: bool
+) -> int:
+    """The version of the hash `home` after the writes, which happened all, or it is Changed."""
+    places: dict[str, int] = {home: 1}
+    args: list[Part] = [int(moves), len(guards)]
+    for expected, command in guards:
+        args.append("" if expected is None else expected)
+        args += _packed(places, (command,))[1]
+    args += _packed(places, writes)[1]
+    version: int | None = await port.script(COMMIT, list(places), args)
+    if version is None:
+        raise Changed
+    return version
+
+
+async def commit_active(
+    port: Port, namespace: str, guards: Sequence[Guard], writes: Sequence[Command]
+) -> int:
+    """As `commit`, in a namespace that is still active; its version moves on."""
+    home = keys.head(namespace)
+    active: Guard = ("active", ("HGET", home, "state"))
+    return await commit(port, home, [active, *guards], writes, moves=True)
+
+
+def noted(namespace: str, event: AuditEvent) -> Command:
+    """Appends the event, in the script of the change it tells of."""
+    stream = keys.audit(namespace, event.entity_id)
+    bound = ("MAXLEN", "~", AUDIT_EVENTS_MAX)
+    return ("XADD", stream, *bound, "*", "id", event.event_id, "body", event_as_text(event))
+
+
+def _packed(
+    places: dict[str, int], commands: Sequence[Command]
+) -> tuple[dict[str, int], list[Part]]:
+    """Commands as the scripts take them off their arguments; keys go by their place in KEYS."""
+    args: list[Part] = []
+    for name, key, *rest in commands:
+        place = places.setdefault(str(key), len(places) + 1)
+        args += (len(rest) + 2, name, place, *rest)
+    return places, args

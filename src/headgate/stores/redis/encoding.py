@@ -1,0 +1,122 @@
+"""Terms and records as the scripts read and write them, and which terms Redis can keep exactly."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable
+
+from headgate.decision import Demand
+from headgate.errors import ValidationError
+from headgate.limits import Spec
+from headgate.record import HOUR_MS, Record, Terms
+
+EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
+PERIOD_MAX = math.isqrt(2**53)
+AMOUNT_MAX_MILLI = 2**51
+CONSUMED_UNIT = 10**15
+
+
+class Encoded:
+    """Terms ready to be sent: their text and, per limit, name, capacity and reduced rate."""
+
+    __slots__ = ("head", "limits", "text")
+
+    def __init__(self, terms: Terms) -> None:
+        self.text = json.dumps(
+            {
+                "version": terms.version,
+                "own": terms.own,
+                "specs": [list(spec) for spec in terms.specs],
+                "sources": list(terms.sources),
+            },
+            separators=(",", ":"),
+        )
+        self.head = (self.text, terms.version, int(terms.own), len(terms.specs))
+        self.limits = tuple(
+            (spec.name, spec.capacity_milli, *_reduced(spec), int(spec.soft))
+            for spec in terms.specs
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def encoded(terms: Terms) -> Encoded:
+    return Encoded(terms)
+
+
+def _reduced(spec: Spec) -> tuple[int, int]:
+    """The rate in lowest terms, if every product the scripts form with it is exact."""
+    divisor = math.gcd(spec.amount_milli, spec.period_ms)
+    amount, period = spec.amount_milli // divisor, spec.period_ms // divisor
+    if spec.capacity_milli > EXACT_MAX or amount > EXACT_MAX:
+        raise ValidationError(
+            spec.name, spec.capacity_milli // 1000,
+            f"cannot be kept exactly in Redis: capacity and refill must be at most "
+            f"{EXACT_MAX // 1000} tokens; count in larger units",
+        )  # fmt: skip
+    if period > PERIOD_MAX:
+        raise ValidationError(
+            spec.name, spec.period_ms // 1000,
+            f"seconds cannot be kept exactly in Redis with this refill: in lowest terms the "
+            f"period is {period} ms, at most {PERIOD_MAX} is exact; choose a rounder rate",
+        )  # fmt: skip
+    return amount, period
+
+
+def demand_args(demand: Demand) -> list[str | int]:
+    """A demand as the scripts take it off their argument list."""
+    known = encoded(demand.terms)
+    args: list[str | int] = [*known.head]
+    for limit, amount in zip(known.limits, demand.amounts, strict=True):
+        if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
+            raise ValidationError(
+                limit[0], amount // 1000,
+                f"is more than Redis counts exactly; at most {AMOUNT_MAX_MILLI // 1000} at a time",
+            )  # fmt: skip
+        args += limit
+        args.append("" if amount is None else amount)
+    return args
+
+
+@functools.lru_cache(maxsize=4096)
+def decoded(core: str, dormant: str, newest: str) -> Terms:
+    """The terms a bucket is kept under, from their text."""
+    values = json.loads(core)
+    terms = Terms(
+        _specs(values["specs"]),
+        values["version"],
+        own=values["own"],
+        sources=tuple(values["sources"]),
+    )
+    return remembering(terms, dormant, newest)
+
+
+@functools.lru_cache(maxsize=4096)
+def remembering(terms: Terms, dormant: str, newest: str) -> Terms:
+    """The terms, the limits a bucket remembers besides, and the newest version it has met."""
+    if not dormant and not newest:
+        return terms
+    return terms.extended(_specs(json.loads(dormant or "[]")), int(newest or 0))
+
+
+def _specs(rows: Iterable[list[object]]) -> tuple[Spec, ...]:
+    return tuple(Spec(*row) for row in rows)  # type: ignore[arg-type]
+
+
+def record_of(terms: Terms, cells: str, now_ms: int) -> Record:
+    """A record from its cells. Usage is counted apart, so nothing in it is uncounted."""
+    numbers = [int(number) for number in cells.split()]
+    found: list[object] = [terms, now_ms // HOUR_MS, 0]
+    for epoch_ms, tokens, low, high in zip(*[iter(numbers)] * 4, strict=True):
+        consumed = high * CONSUMED_UNIT + low
+        found += (epoch_ms, tokens, consumed, consumed)
+    return tuple(found)
+
+
+def record_from_text(text: str, now_ms: int) -> Record | None:
+    """A record from a bucket's whole text; None for none."""
+    if not text:
+        return None
+    cells, core, dormant, newest = text.split("|")
+    return record_of(decoded(core, dormant, newest), cells, now_ms)

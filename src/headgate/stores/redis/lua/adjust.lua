@@ -1,0 +1,65 @@
+-- adjust: debits may go into debt, credits stop at the brim; nothing is refused.
+-- KEYS    once marker, then per demand: bucket, index, usage prefix
+-- ARGV    now, 1 to count usage, 1 if metered, lifetime of the marker in ms ('' = none), events to
+--         add to usage, then the demands; each has one argument in front: 1 if it only gives back
+-- reply   1 if applied, 0 if the marker was there
+
+local now = clock(ARGV[1])
+local counting, metered = ARGV[2] == '1', ARGV[3] == '1'
+local buckets = {}
+local at = 6
+for place = 1, (#KEYS - 1) / 3 do
+    local demand
+    local only_credits = ARGV[at] == '1'
+    demand, at = demand_at(at + 1)
+    local bucket = found_at(KEYS[place * 3 - 1], demand, now)
+    if bucket.crowded then
+        return redis.error_reply(CROWDED)
+    end
+    if bucket.new and only_credits then
+        bucket = false                 -- a bucket that is gone is full: nothing to give back
+    end
+    buckets[place] = bucket
+end
+
+for _, bucket in ipairs(buckets) do
+    for place, limit in ipairs(bucket and bucket.limits or {}) do
+        if limit.wanted then
+            local cell = bucket.cells[place]
+            local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+            tokens = tokens - limit.wanted
+            if tokens + arrived >= limit.capacity then
+                epoch, tokens = math.max(now, epoch), limit.capacity
+            elseif tokens < -MOST then
+                return redis.error_reply('HEADGATE the debt is larger than Redis counts exactly')
+            end
+            cell.after = { epoch, tokens }
+        end
+    end
+end
+
+if ARGV[4] ~= '' then
+    local marked = redis.call('GET', KEYS[1])
+    if marked and tonumber(marked) > now then
+        return 0
+    end
+    redis.call('SET', KEYS[1], text(now + tonumber(ARGV[4])), 'PX', ARGV[4])
+end
+
+for place, bucket in ipairs(buckets) do
+    if bucket then
+        for spot, cell in ipairs(bucket.cells) do
+            if cell.after then
+                cell.epoch, cell.tokens = cell.after[1], cell.after[2]
+                if metered then
+                    spend(cell, bucket.limits[spot].wanted)
+                end
+            end
+        end
+        save(KEYS[place * 3 - 1], KEYS[place * 3], bucket, now)
+        if counting and metered then
+            count(KEYS[place * 3 + 1], KEYS[place * 3], bucket.limits, tonumber(ARGV[5]), now)
+        end
+    end
+end
+return 1

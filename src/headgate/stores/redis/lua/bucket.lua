@@ -1,0 +1,334 @@
+-- What consume and adjust share: the arithmetic of a bucket in integers that a double holds exactly.
+--
+-- A bucket is one string:   cells | core | dormant | newest
+--   cells    per limit: epoch, tokens, consumed (low and high part), separated by spaces
+--   core     the terms its callers ask for, as their client wrote them (JSON)
+--   dormant  limits it remembers besides, as JSON, or nothing
+--   newest   the newest version it has met, where the core is an override and has none
+-- Rates come reduced: a millitokens every p milliseconds, gcd(a, p) = 1, p * p <= 2^53, so that no
+-- product below leaves the exact range. An epoch moves only by whole periods, which loses nothing.
+
+local MOST = 4503599627370496          -- 2^52: levels and debts stay within it
+local UNIT = 1000000000000000          -- consumed = high * UNIT + low
+local HOUR = 3600000
+local MARGIN = 300000                  -- a bucket outlives the moment it is full by five minutes
+local FOREVER = 100000000000000        -- past this a bucket is kept without end
+local USAGE_SECONDS = 34560000         -- 400 days
+
+local CROWDED = 'HEADGATE a bucket remembers 32 limits; give each set of limits a resource of its own'
+
+local floor = math.floor
+
+local function text(number)            -- never %.14g, which rounds
+    return string.format('%.0f', number)
+end
+
+local function clock(given)
+    if given ~= '' then
+        return tonumber(given)
+    end
+    local time = redis.call('TIME')
+    return tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)
+end
+
+local function gcd(a, b)
+    while b > 0 do
+        a, b = b, a % b
+    end
+    return a
+end
+
+-- The state at a moment: epoch and tokens moved on by whole periods, and what arrived since. At the
+-- brim nothing is under way, so a new epoch begins. Where the clock stands before the epoch nothing
+-- is moved and less than nothing has arrived.
+local function settled(epoch, tokens, now, limit)
+    local a, p = limit.a, limit.p
+    local elapsed = now - epoch
+    local periods = floor(elapsed / p)
+    local rest = elapsed - periods * p
+    local whole = floor(a / p)
+    local arrived = rest * whole + floor(rest * (a - whole * p) / p)
+    if periods < 0 then
+        return epoch, tokens, periods * a + arrived
+    end
+    tokens = tokens + periods * a
+    if tokens + arrived >= limit.capacity then  -- also where the product was too large to be exact
+        return now, limit.capacity, 0
+    end
+    return epoch + periods * p, tokens, arrived
+end
+
+local function level(cell, now, limit)
+    local _, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+    return tokens + arrived
+end
+
+local function spend(cell, amount)
+    local low = cell.low + amount
+    local carry = floor(low / UNIT)
+    cell.low = low - carry * UNIT
+    cell.high = cell.high + carry
+end
+
+-- Limits as JSON has them: [name, capacity, amount, period, soft]
+local function limits_of(specs)
+    local found = {}
+    for place, spec in ipairs(specs) do
+        local divisor = gcd(spec[4], spec[3])
+        found[place] = {
+            name = spec[1], capacity = spec[2], amount = spec[3], period = spec[4],
+            a = spec[3] / divisor, p = spec[4] / divisor, soft = spec[5],
+        }
+    end
+    return found
+end
+
+local function read(value)
+    local first = string.find(value, '|', 1, true)
+    local second = string.find(value, '|', first + 1, true)
+    local third = string.find(value, '|', second + 1, true)
+    local cells, cell, field = {}, nil, 0
+    for number in string.gmatch(string.sub(value, 1, first - 1), '%-?%d+') do
+        field = field + 1
+        if field == 1 then
+            cell = { epoch = tonumber(number) }
+            cells[#cells + 1] = cell
+        elseif field == 2 then
+            cell.tokens = tonumber(number)
+        elseif field == 3 then
+            cell.low = tonumber(number)
+        else
+            cell.high = tonumber(number)
+            field = 0
+        end
+    end
+    return {
+        cells = cells,
+        core = string.sub(value, first + 1, second - 1),
+        dormant = string.sub(value, second + 1, third - 1),
+        newest = string.sub(value, third + 1),
+    }
+end
+
+local function cells_text(bucket)
+    local parts = {}
+    for _, cell in ipairs(bucket.cells) do
+        parts[#parts + 1] = text(cell.epoch)
+        parts[#parts + 1] = text(cell.tokens)
+        parts[#parts + 1] = text(cell.low)
+        parts[#parts + 1] = text(cell.high)
+    end
+    return table.concat(parts, ' ')
+end
+
+-- A demand off the argument list: terms, version, own, count, then per limit name, capacity, a, p,
+-- soft, wanted. Returns it and the place after it.
+local function demand_at(at)
+    local demand = { core = ARGV[at], version = tonumber(ARGV[at + 1]), own = ARGV[at + 2] == '1' }
+    local limits, count = {}, tonumber(ARGV[at + 3])
+    at = at + 4
+    for place = 1, count do
+        limits[place] = {
+            name = ARGV[at], capacity = tonumber(ARGV[at + 1]), a = tonumber(ARGV[at + 2]),
+            p = tonumber(ARGV[at + 3]), soft = ARGV[at + 4] == '1', wanted = tonumber(ARGV[at + 5]),
+        }
+        at = at + 6
+    end
+    demand.limits = limits
+    return demand, at
+end
+
+local function opened(demand, now)
+    local cells = {}
+    for place, limit in ipairs(demand.limits) do
+        cells[place] = { epoch = now, tokens = limit.capacity, low = 0, high = 0 }
+    end
+    return {
+        cells = cells, core = demand.core, dormant = '', newest = '', limits = demand.limits, new = true,
+    }
+end
+
+-- The wanted amounts in the order of the limits a bucket is kept under.
+local function line_up(limits, demand)
+    local wanted = {}
+    for _, limit in ipairs(demand.limits) do
+        wanted[limit.name] = limit.wanted
+    end
+    for _, limit in ipairs(limits) do
+        limit.wanted = wanted[limit.name]
+    end
+end
+
+-- The level goes along, cut at the new brim, and so does what is under way, as the time it takes at
+-- the new pace. A clock before the epoch counts as being at it.
+local function carried(cell, now, old, new)
+    local moment = math.max(now, cell.epoch)
+    local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, moment, old)
+    local height = tokens + arrived
+    local after = { epoch = moment, tokens = height, low = cell.low, high = cell.high }
+    if height >= old.capacity or height >= new.capacity then
+        after.tokens = math.min(height, new.capacity)
+    elseif old.amount == new.amount and old.period == new.period then
+        after.epoch, after.tokens = epoch, tokens
+    elseif new.a > 0 then
+        local rest, part = moment - epoch, old.a % old.p
+        local under_way = rest * part % old.p
+        after.epoch = moment - floor(floor(under_way * new.p / old.p) / new.a)
+    end
+    return after
+end
+
+local function spec_text(limit)        -- cjson.encode would round to 14 digits
+    return '["' .. limit.name .. '",' .. text(limit.capacity) .. ',' .. text(limit.amount) .. ','
+        .. text(limit.period) .. ',' .. (limit.soft and 'true' or 'false') .. ']'
+end
+
+local function remember(bucket, kept, room, now)
+    if #kept > room then
+        local worth = {}
+        for _, entry in ipairs(kept) do
+            if level(entry.cell, now, entry.limit) < entry.limit.capacity then
+                worth[#worth + 1] = entry
+            end
+        end
+        kept = worth
+    end
+    bucket.crowded = #kept > room
+    local specs = {}
+    for place, entry in ipairs(kept) do
+        specs[place] = spec_text(entry.limit)
+        bucket.cells[#bucket.cells + 1] = entry.cell
+        bucket.limits[#bucket.limits + 1] = entry.limit
+    end
+    bucket.dormant = #specs > 0 and '[' .. table.concat(specs, ',') .. ']' or ''
+end
+
+-- The bucket under the terms that count: an override or the newest version. Whoever comes with an
+-- older version is decided by what the bucket holds (outdated).
+local function keep_under(bucket, demand, now)
+    local held, asked = cjson.decode(bucket.core), cjson.decode(demand.core)
+    local old = limits_of(held.specs)
+    local rest = bucket.dormant ~= '' and limits_of(cjson.decode(bucket.dormant)) or {}
+    for _, limit in ipairs(rest) do
+        old[#old + 1] = limit
+    end
+    local newest = tonumber(bucket.newest) or held.version
+    if not demand.own and demand.version < newest then
+        bucket.limits = old
+        bucket.outdated = true
+        line_up(old, demand)
+        return bucket
+    end
+    local before = {}
+    for place, limit in ipairs(old) do
+        before[limit.name] = { limit = limit, cell = bucket.cells[place], place = place }
+    end
+    local after = { cells = {}, core = demand.core, limits = {}, newest = '', changed = true }
+    if demand.own and newest > 0 then
+        after.newest = text(newest)
+    end
+    local new = limits_of(asked.specs)
+    for place, limit in ipairs(new) do
+        limit.wanted = demand.limits[place].wanted
+        after.limits[place] = limit
+        local entry = before[limit.name]
+        before[limit.name] = nil
+        if entry then
+            local same = entry.limit.amount == limit.amount and entry.limit.period == limit.period
+                and entry.limit.capacity == limit.capacity
+            after.cells[place] = same and entry.cell or carried(entry.cell, now, entry.limit, limit)
+        else
+            after.cells[place] = { epoch = now, tokens = limit.capacity, low = 0, high = 0 }
+        end
+    end
+    local kept = {}
+    for _, limit in ipairs(old) do
+        if before[limit.name] then
+            kept[#kept + 1] = before[limit.name]
+        end
+    end
+    remember(after, kept, 32 - #new, now)
+    return after
+end
+
+local function found_at(key, demand, now)
+    local value = redis.call('GET', key)
+    if not value then
+        return opened(demand, now)
+    end
+    local bucket = read(value)
+    if bucket.core ~= demand.core then
+        return keep_under(bucket, demand, now)
+    end
+    bucket.limits = demand.limits
+    if bucket.dormant ~= '' then       -- remembered limits follow those that are asked for
+        bucket.limits = { unpack(demand.limits) }
+        for _, limit in ipairs(limits_of(cjson.decode(bucket.dormant))) do
+            bucket.limits[#bucket.limits + 1] = limit
+        end
+    end
+    return bucket
+end
+
+-- How long the bucket carries information; nil: for ever.
+local function lifetime(bucket, now)
+    local longest = 0
+    for place, limit in ipairs(bucket.limits) do
+        local cell = bucket.cells[place]
+        local missing = limit.capacity - cell.tokens
+        if missing > 0 then
+            if limit.a == 0 then
+                return nil
+            end
+            longest = math.max(longest, cell.epoch - now + missing / limit.a * limit.p)
+        end
+    end
+    local whole = math.ceil(longest * 1.000001) + MARGIN
+    return whole < FOREVER and whole or nil
+end
+
+local function save(key, index, bucket, now)
+    local cells = cells_text(bucket)
+    local value = table.concat({ cells, bucket.core, bucket.dormant, bucket.newest }, '|')
+    local life = lifetime(bucket, now)
+    if life then
+        redis.call('SET', key, value, 'PX', text(life))
+    else
+        redis.call('SET', key, value)
+    end
+    if bucket.new then
+        redis.call('SADD', index, key)
+        redis.call('EXPIRE', index, USAGE_SECONDS)
+    end
+    return cells
+end
+
+-- Months since year 0 of an hour since 1970 (civil calendar, UTC).
+local function month_of(hour)
+    local days = floor(hour / 24) + 719468
+    local era = floor(days / 146097)
+    local day = days - era * 146097
+    local year = floor((day - floor(day / 1460) + floor(day / 36524) - floor(day / 146096)) / 365)
+    local left = day - (365 * year + floor(year / 4) - floor(year / 100))
+    local month = floor((5 * left + 2) / 153)            -- 0 is March
+    return (year + era * 400) * 12 + month + 2           -- January is 0
+end
+
+-- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
+-- first of an hour lists the row with its entity, and keeps the entity's lists alive.
+local function count(prefix, index, limits, events, now)
+    local hour = floor(now / HOUR)
+    local row = prefix .. text(month_of(hour))
+    local stem = text(hour) .. ':'
+    if redis.call('HINCRBY', row, stem, events) == events then
+        redis.call('SADD', index .. ':u', row)
+        redis.call('EXPIRE', row, USAGE_SECONDS)
+        redis.call('EXPIRE', index, USAGE_SECONDS)
+        redis.call('EXPIRE', index .. ':u', USAGE_SECONDS)
+    end
+    for _, limit in ipairs(limits) do
+        if limit.wanted and limit.wanted ~= 0 then
+            redis.call('HINCRBY', row, stem .. limit.name, text(limit.wanted))
+        end
+    end
+end

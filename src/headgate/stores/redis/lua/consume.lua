@@ -1,0 +1,78 @@
+-- consume: all demands or none.
+-- KEYS    per demand: bucket, index of the entity's buckets, usage prefix
+-- ARGV    now ('' = this server's clock), 1 to count usage, then the demands (see demand_at)
+-- reply   code (1 allowed, +2 outdated), now, then per demand: cells, core, dormant, newest, passed
+--         soft limits; core is empty where it is what the demand came with
+
+local now = clock(ARGV[1])
+local counting = ARGV[2] == '1'
+local buckets, demands, outdated = {}, {}, false
+local at = 3
+for place = 1, #KEYS / 3 do
+    demands[place], at = demand_at(at)
+    buckets[place] = found_at(KEYS[place * 3 - 2], demands[place], now)
+    outdated = outdated or buckets[place].outdated
+    if buckets[place].crowded then
+        return redis.error_reply(CROWDED)
+    end
+end
+
+-- What taking would leave, by place; and which soft limits were passed. Nothing if it is refused.
+local function take(bucket)
+    local left, passed = {}, {}
+    for place, limit in ipairs(bucket.limits) do
+        local wanted = limit.wanted
+        if wanted then
+            local cell = bucket.cells[place]
+            local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+            if wanted <= tokens + arrived then
+                left[place] = { epoch, tokens - wanted }
+            elseif limit.soft then
+                left[place] = { cell.epoch, cell.tokens }
+                passed[#passed + 1] = place
+            else
+                return nil
+            end
+        end
+    end
+    return left, table.concat(passed, ' ')
+end
+
+local left, passed, refused = {}, {}, false
+for place, bucket in ipairs(buckets) do
+    left[place], passed[place] = take(bucket)
+    if not left[place] then
+        refused = true
+        break
+    end
+end
+
+local function taken(place, bucket)
+    for spot, change in pairs(left[place]) do
+        local cell = bucket.cells[spot]
+        cell.epoch, cell.tokens = change[1], change[2]
+        spend(cell, bucket.limits[spot].wanted)
+    end
+    if counting then
+        count(KEYS[place * 3], KEYS[place * 3 - 1], bucket.limits, 1, now)
+    end
+end
+
+local reply = { (refused and 0 or 1) + (outdated and 2 or 0), text(now) }
+for place, bucket in ipairs(buckets) do
+    local cells
+    if not refused then
+        taken(place, bucket)
+    end
+    if not refused or bucket.changed then
+        cells = save(KEYS[place * 3 - 2], KEYS[place * 3 - 1], bucket, now)
+    else
+        cells = cells_text(bucket)
+    end
+    reply[#reply + 1] = cells
+    reply[#reply + 1] = bucket.core ~= demands[place].core and bucket.core or ''
+    reply[#reply + 1] = bucket.dormant
+    reply[#reply + 1] = bucket.newest
+    reply[#reply + 1] = refused and '' or passed[place]
+end
+return reply

@@ -1,0 +1,57 @@
+"""What the store asks of Redis: scripts, commands, and where keys live."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headgate.errors import StoreTrouble
+from headgate.stores.redis.wire import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script as the server knows it; made once per file."""
+
+    name: str
+    source: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        object.__setattr__(self, "sha", digest)
+
+
+ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
+
+
+class Port(Protocol):
+    async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
+        """What the script returns; it runs once, also where the server did not know it yet."""
+        ...
+
+    async def command(self, *parts: Part, key: str | None = None) -> Any:
+        """The reply to one command; `key` says where it goes in a cluster (else the 2nd part)."""
+        ...
+
+    async def everywhere(self, *parts: Part) -> list[Any]:
+        """The replies of every master; trouble of one is trouble of the call."""
+        ...
+
+    async def scan(self, pattern: str) -> list[str]:
+        """Keys that match, on every master; some may come twice."""
+        ...
+
+    def slot(self, key: str) -> int:
+        """Keys of one slot can be used in one call; without a cluster every key is in slot 0."""
+        ...
+
+    async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
+        """One outcome per call, trouble as a value; the calls are not atomic together."""
+        ...
+
+    async def close(self) -> None:
+        """No call is served any more; closing again does nothing."""
+        ...

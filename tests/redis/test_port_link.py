@@ -1,0 +1,226 @@
+"""The shared connection at moments that no server can be made to hit; its transport is played."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headgate.errors import Unreachable
+from headgate.stores.redis.address import Node
+from headgate.stores.redis.wire import NotSent, pack
+from headgate.stores.redis.wire_line import Line
+from headgate.stores.redis.wire_link import Link
+
+PING = pack(("PING",))
+
+
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.transports: list[Transport] = []
+        self.loop = asyncio.get_running_loop()
+        self.link = Link(Node("played", 1), self._dial, self.loop, 1000)
+
+    async def _dial(self, node: Node, timeout_s: float) -> Line:
+        self.transports.append(Transport())
+        return Line(self.transports[-1], None)
+
+    def ask(self, due_s: float = 5) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.link.ask(PING, self.loop.time() + due_s))
+
+    async def sent(self, count: int = 1) -> Transport:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert b"".join(self.transports[-1].written).count(b"PING") == count
+        return self.transports[-1]
+
+
+def staged(test: Callable[[Stage], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    async def main() -> None:
+        await test(Stage())
+
+    def run_it() -> None:
+        asyncio.run(main())
+
+    return run_it
+
+
+async def ending(task: asyncio.Task[Any]) -> Any:
+    return (await asyncio.gather(task, return_exceptions=True))[0]
+
+
+def holding(stage: Stage, seen: list[Any]) -> asyncio.Task[None]:
+    async def caller() -> None:
+        try:
+            seen.append(await stage.link.ask(PING, stage.loop.time() + 5))
+        except Unreachable as error:
+            seen.append(error)
+        await asyncio.sleep(0)
+        seen.append("not reached")
+
+    return asyncio.create_task(caller())
+
+
+@staged
+async def test_an_answer_between_cancel_and_waking_reaches_the_caller(stage: Stage) -> None:
+    seen: list[Any] = []
+    task = holding(stage, seen)
+    await stage.sent()
+    task.cancel()
+    stage.link.data_received(b"+PONG\r\n")
+    assert isinstance(await ending(task), asyncio.CancelledError)
+    assert seen == ["PONG"]
+
+
+@staged
+async def test_a_loss_between_cancel_and_waking_reaches_the_caller(stage: Stage) -> None:
+    seen: list[Any] = []
+    task = holding(stage, seen)
+    await stage.sent()
+    task.cancel()
+    stage.link.connection_lost(None)
+    assert isinstance(await ending(task), asyncio.CancelledError)
+    assert [type(each) for each in seen] == [Unreachable]
+
+
+@staged
+async def test_a_cancel_after_the_answer_comes_after_the_result(stage: Stage) -> None:
+    seen: list[Any] = []
+    task = holding(stage, seen)
+    await stage.sent()
+    stage.link.data_received(b"+PONG\r\n")
+    task.cancel()
+    assert isinstance(await ending(task), asyncio.CancelledError)
+    assert seen == ["PONG"]
+
+
+@staged
+async def test_calls_of_one_turn_are_written_at_once(stage: Stage) -> None:
+    tasks = [stage.ask() for _ in range(5)]
+    transport = await stage.sent(5)
+    assert len(transport.written) == 1
+    stage.link.data_received(b"+1\r\n+2\r\n+3\r\n-ERR")
+    stage.link.data_received(b" four\r\n$1\r\n5\r\n")
+    replies = await asyncio.gather(*tasks)
+    assert replies[:3] == ["1", "2", "3"]
+    assert replies[3].text == "ERR four"
+    assert replies[4] == "5"
+
+
+@staged
+async def test_an_overdue_head_gets_one_more_look(stage: Stage) -> None:
+    """As in a loop that was busy past the deadline and runs its timers before it reads."""
+    task = stage.ask(due_s=0.05)
+    await stage.sent()
+    time.sleep(0.06)
+    assert stage.link._timer is not None
+    stage.link._timer.cancel()
+    stage.link._look()
+    assert not task.done()
+    stage.link.data_received(b"+PONG\r\n")
+    assert await task == "PONG"
+
+
+@staged
+async def test_an_overdue_head_takes_the_sent_along_and_leaves_the_unsent(stage: Stage) -> None:
+    head, second = stage.ask(due_s=0.01), stage.ask()
+    first_line = await stage.sent(2)
+    stage.link.pause_writing()
+    third = stage.ask()
+    assert "no answer within" in str(await ending(head))
+    assert "unknown" in str(await ending(second))
+    assert first_line.aborted
+    second_line = await stage.sent()
+    assert second_line is not first_line
+    stage.link.data_received(b"+PONG\r\n")
+    assert await third == "PONG"
+
+
+@staged
+async def test_answers_nobody_asked_for_end_the_connection(stage: Stage) -> None:
+    task = stage.ask()
+    transport = await stage.sent()
+    stage.link.data_received(b"+PONG\r\n+PONG\r\n")
+    assert await task == "PONG"
+    assert transport.aborted
+    again = stage.ask()
+    assert await stage.sent() is not transport
+    stage.link.data_received(b"+PONG\r\n")
+    assert await again == "PONG"
+
+
+@pytest.mark.parametrize("noise", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01"])
+def test_what_is_no_reply_ends_the_connection(noise: bytes) -> None:
+    @staged
+    async def test(stage: Stage) -> None:
+        task = stage.ask(due_s=0.05)
+        transport = await stage.sent()
+        stage.link.data_received(noise)
+        assert type(await ending(task)) is Unreachable
+        assert transport.aborted
+
+    test()
+
+
+@staged
+async def test_a_retired_connection_answers_what_was_sent(stage: Stage) -> None:
+    first = stage.ask()
+    transport = await stage.sent()
+    stage.link.retire()
+    second = stage.ask()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(transport.written) == 1
+    stage.link.data_received(b"+OLD\r\n")
+    assert await first == "OLD"
+    assert await stage.sent() is not transport
+    stage.link.data_received(b"+NEW\r\n")
+    assert await second == "NEW"
+
+
+@staged
+async def test_a_late_attempt_expires_by_itself(stage: Stage) -> None:
+    """A redirected call joins the line with less time than those before it."""
+    first = stage.ask()
+    late = stage.ask(due_s=0.01)
+    transport = await stage.sent(2)
+    assert "unknown" in str(await ending(late))
+    assert not transport.aborted
+    stage.link.data_received(b"+1\r\n+2\r\n")
+    assert await first == "1"
+
+
+@staged
+async def test_a_late_attempt_that_was_not_sent_never_is(stage: Stage) -> None:
+    first = stage.ask()
+    transport = await stage.sent()
+    stage.link.pause_writing()
+    due_s = stage.loop.time() + 0.01
+    late = asyncio.create_task(stage.link.ask(PING, due_s, asking=True))
+    assert isinstance(await ending(late), NotSent)
+    stage.link.resume_writing()
+    stage.link.data_received(b"+PONG\r\n")
+    assert await first == "PONG"
+    assert len(transport.written) == 1  # nor the ASKING before it
