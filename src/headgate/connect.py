@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from headgate.clock import Clock
 from headgate.errors import ValidationError
+from headgate.layers.stack import split_options
 from headgate.store import Backend
 
 URL_LENGTH_MAX = 4096
@@ -106,7 +107,20 @@ OPENERS: dict[str, Callable[[Opening], Backend]] = {
 
 
 def open_backend(url: object, *, blocking: bool, clock: Clock | None = None) -> Backend:
-    """The backend a URL names; nothing is contacted yet."""
+    """The backend a URL names; nothing is contacted yet. Layers are the limiter's business."""
+    parts, options = _read(url)
+    opener = OPENERS[parts.scheme]
+    _, rest = split_options(str(url), options)
+    return opener(Opening(str(url), parts, rest, blocking, clock))
+
+
+def layer_switches(url: str) -> dict[str, bool]:
+    """Which layers a URL switches on or off, as in `redis://…?prefetch=on&breaker=off`."""
+    _, options = _read(url)
+    return split_options(url, options)[0]
+
+
+def _read(url: object) -> tuple[SplitResult, dict[str, str]]:
     if not isinstance(url, str) or len(url) > URL_LENGTH_MAX:
         raise ValidationError("url", url, f"must be a str of at most {URL_LENGTH_MAX} characters")
     try:
@@ -114,10 +128,9 @@ def open_backend(url: object, *, blocking: bool, clock: Clock | None = None) -> 
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
         raise ValidationError("url", url, f"cannot be read: {error}") from error
-    opener = OPENERS.get(parts.scheme)
-    if opener is None or "://" not in url:
+    if parts.scheme not in OPENERS or "://" not in url:
         schemes = ", ".join(f"{scheme}://" for scheme in OPENERS)
         raise ValidationError("url", url, f"has no store behind it; use one of {schemes}")
     if len(dict(options)) != len(options):
         raise ValidationError("url", url, "gives an option twice")
-    return opener(Opening(url, parts, dict(options), blocking, clock))
+    return parts, dict(options)

@@ -105,7 +105,7 @@ class Engine:
             raise refusal(verdict)
         if self.observer is not None:
             self.tell("admitted", wants[0][0], wants[0][1])
-        return lease_type(self.settlements, self.store, demands, now_ms, on_error == "keep")
+        return lease_type(self.settlements, self.store, verdict.demands, now_ms, on_error == "keep")
 
     async def check(self, wants: Sequence[Want]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
@@ -228,7 +228,7 @@ class Engine:
 
     async def _degraded(
         self, wants: Sequence[Want], on_unavailable: OnUnavailable | None, trouble: StoreTrouble
-    ) -> list[Demand]:
+    ) -> Sequence[Demand]:
         """The store is away. As was chosen: refused, or taken from buckets of this process."""
         entity_id, resource = wants[0][:2]
         now_ms = self.clock()
@@ -241,7 +241,7 @@ class Engine:
         self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
         if not verdict.allowed:
             raise refusal(verdict) from trouble
-        return demands
+        return verdict.demands
 
     async def _planned_anyhow(
         self, wants: Sequence[Want], now_ms: int

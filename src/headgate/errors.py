@@ -219,6 +219,10 @@ class Contended(StoreTrouble):
     """Others held the store for longer than the caller may wait; nothing was written."""
 
 
+class Damaged(StoreTrouble):
+    """One record cannot be read; the store and the other records are well."""
+
+
 class Throttled(StoreTrouble):
     """One key is over its store's own speed; only that key is affected."""
 

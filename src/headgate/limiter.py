@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
 from headgate.admin import parse_rule
 from headgate.clock import Clock
 from headgate.config import Defaults
+from headgate.connect import layer_switches
 from headgate.decision import Verdict
 from headgate.engine import Engine, Want
 from headgate.entities import OnUnavailable
 from headgate.errors import ValidationError
 from headgate.hierarchy import Explanation
+from headgate.layers.shadow import Shadow
+from headgate.layers.stack import Layering, detach, layered
 from headgate.lease import LeaseBook
 from headgate.limits import Limit
 from headgate.observe import Observer
 from headgate.operations import Operations
 from headgate.port import pace_for
 from headgate.repository import Repository
+from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
 
 FALLBACK_BUCKETS_MAX = 10_000
@@ -104,16 +109,33 @@ class RateLimiter(Operations):
         on_unavailable: OnUnavailable = OnUnavailable.BLOCK,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        rejections: bool = True,
+        prefetch: bool | None = None,
+        breaker: bool = True,
+        shadow: bool = False,
         _blocking: bool = False,
     ) -> None:
         self.defaults = Defaults(limits)
         self.repository = _opened(repository_or_url, namespace, clock, _blocking)
         self._owns = not isinstance(repository_or_url, Repository)
         home = self.repository
-        self._sit(home.backend, home.configs, home.clock, drives_time=home.drives_time)
-        self.engine = Engine(
+        layering = Layering(breaker, rejections, prefetch or False, shadow)
+        layering = layering.of_use(home.backend.capabilities).overruled(layer_switches(home.url))
+        store = layered(
             home.backend.store,
-            MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX),
+            clock=home.clock,
+            on_change=lambda state: self.engine.tell("breaker", "", "", state.value),
+            on_refusal=self._let_pass,
+            **asdict(layering),
+        )
+        fallback: Store = MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX)
+        if layering.shadow:
+            fallback = Shadow(fallback, on_refusal=self._let_pass)
+        backend = replace(home.backend, store=store)  # so that top_up and reset pass the layers
+        self._sit(backend, home.configs, home.clock, drives_time=home.drives_time)
+        self.engine = Engine(
+            store,
+            fallback,
             home.configs,
             home.clock,
             pace_for(clock or home.given_clock, blocking=_blocking),
@@ -201,9 +223,11 @@ class RateLimiter(Operations):
             return False
 
     async def close(self) -> None:
-        """Closes the store if this limiter opened it."""
+        """Gives back what was prefetched; closes the store if this limiter opened it."""
         if self._owns:
-            await self.repository.close()
+            await self.backend.store.close()
+        else:
+            await detach(self.backend.store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -215,6 +239,10 @@ class RateLimiter(Operations):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _let_pass(self, refusal: Verdict) -> None:
+        key = refusal.demands[0].key
+        self.engine.tell("shadowed", key.entity_id, key.resource)
 
     def _defaults(self) -> Defaults:
         return self.defaults

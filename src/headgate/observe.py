@@ -11,7 +11,8 @@ class Event:
     """Something happened to a request.
 
     `kind` is one of: admitted, refused, degraded (admitted or refused without the store),
-    unavailable, adjusted, refunded, credit_lost, debit_lost.
+    unavailable, adjusted, refunded, credit_lost, debit_lost, shadowed (let pass although a limit
+    would have refused), breaker (it changed its state, which `detail` names; of no entity).
     """
 
     kind: str

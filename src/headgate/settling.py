@@ -52,6 +52,8 @@ class Settlements:
         if not verdict.allowed:
             self._tell("refused", key.entity_id, key.resource, "")
             raise refusal(verdict)
+        if not verdict.demands:  # let pass by a shadow: nothing was taken
+            return
         for name, milli in wanted.items():
             book.note(name, milli, now_ms)
 

@@ -94,6 +94,10 @@ class SyncRateLimiter(SyncAdmin):
         on_unavailable: OnUnavailable = OnUnavailable.BLOCK,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        rejections: bool = True,
+        prefetch: bool | None = None,
+        breaker: bool = True,
+        shadow: bool = False,
     ) -> None:
         home = repository_or_url
         self._core = RateLimiter(
@@ -103,6 +107,10 @@ class SyncRateLimiter(SyncAdmin):
             on_unavailable=on_unavailable,
             clock=clock,
             observer=observer,
+            rejections=rejections,
+            prefetch=prefetch,
+            breaker=breaker,
+            shadow=shadow,
             _blocking=True,
         )
         self.engine = self._core.engine

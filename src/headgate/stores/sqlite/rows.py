@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from headgate.entities import Entity, Mode, Namespace, Stored
-from headgate.errors import Unreachable
+from headgate.errors import Damaged
 from headgate.history import AuditEvent, event_time_ms, uncounted
 from headgate.limits import Spec
 from headgate.record import CELLS, EVENTS, HOUR, STRIDE, TERMS, BucketKey, Record, Terms, full_at_ms
@@ -76,8 +76,8 @@ def names(key: BucketKey) -> tuple[str, str, str]:
     return key.namespace, key.entity_id, key.resource
 
 
-def unreadable(what: str, error: Exception) -> Unreachable:
-    return Unreachable(
+def unreadable(what: str, error: Exception) -> Damaged:
+    return Damaged(
         f"a stored {what} cannot be read ({error}); the row was written by something else: "
         f"restore the file, or forget that {what}"
     )

@@ -1,0 +1,224 @@
+"""The breaker: when the store is away, callers learn it at once instead of waiting it out.
+
+    closed ── 5 failures in a row ──> open ── its time is over, one caller probes ──> half-open
+       ^                               ^                                                  │
+       └────── 2 probes in a row ──────┼──────────── a probe failed, twice the time ──────┘
+
+Only `Unreachable` is a failure. Contention, a throttled key, bad input and cancellation say nothing
+about the store as a whole and move nothing, in either direction.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from headgate.clock import Clock
+from headgate.decision import Demand, Verdict
+from headgate.entities import Page
+from headgate.errors import Unreachable
+from headgate.layers.layer import Layer
+from headgate.record import BucketKey
+from headgate.store import Sighting, Store
+
+FAILURES_TO_OPEN = 5
+SUCCESSES_TO_CLOSE = 2
+OPEN_MS = 10_000
+OPEN_MS_MAX = 60_000
+JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
+PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
+
+Result = TypeVar("Result")
+
+
+class State(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class BreakerOpen(Unreachable):
+    """The store was not asked: it did not answer just now and is given time."""
+
+    def __init__(self, retry_in_ms: int, cause: Unreachable | None) -> None:
+        self.retry_in_ms = retry_in_ms
+        when = f"in {retry_in_ms / 1000:g} s" if retry_in_ms else "by a probe under way"
+        super().__init__(
+            f"the circuit breaker is open after {FAILURES_TO_OPEN} failures in a row (the last: "
+            f"{cause}); the store is tried again {when}"
+        )
+
+
+class Circuit:
+    """When calls may be sent; no call is made here.
+
+    A call enters, gets the number of the turn it belongs to, and reports its end with it. Every
+    change of state and every probe begins a new turn, so a call that was sent before says nothing
+    about what came after. `on_change` is called with the new state, outside the lock.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        rng: random.Random | None = None,
+        on_change: Callable[[State], None] | None = None,
+    ) -> None:
+        self.state = State.CLOSED
+        self.failures = 0
+        self.open_until_ms = 0
+        self.turn = 0
+        self.calm = True  # closed and no failure counted: calls need no more than the turn
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._on_change = on_change
+        self._pause_ms = OPEN_MS
+        self._probe_until_ms: int | None = None
+        self._successes = 0
+        self._cause: Unreachable | None = None
+        self._lock = threading.Lock()
+
+    def enter(self) -> int:
+        """The call's turn; BreakerOpen where it must not be sent."""
+        now_ms = self._clock()
+        with self._lock:
+            before = self.state
+            if before is State.CLOSED:
+                return self.turn
+            if now_ms < self.open_until_ms:
+                raise BreakerOpen(self.open_until_ms - now_ms, self._cause)
+            if self._probe_until_ms is not None and now_ms < self._probe_until_ms:
+                raise BreakerOpen(0, self._cause)
+            self._probe_until_ms = now_ms + PROBE_MS_MAX
+            self.state = State.HALF_OPEN
+            self.turn += 1
+            turn = self.turn
+        self._tell(before)
+        return turn
+
+    def succeeded(self, turn: int) -> None:
+        with self._lock:
+            before = self.state
+            if turn != self.turn or before is State.OPEN:
+                return
+            self.failures = 0
+            self.calm = before is State.CLOSED
+            if before is State.HALF_OPEN:
+                self._probe_until_ms = None
+                self._successes += 1
+                if self._successes >= SUCCESSES_TO_CLOSE:
+                    self._close()
+        self._tell(before)
+
+    def failed(self, turn: int, cause: Unreachable) -> None:
+        now_ms = self._clock()
+        with self._lock:
+            before = self.state
+            if turn != self.turn or before is State.OPEN:
+                return
+            self.failures += 1
+            self.calm = False
+            self._cause = cause
+            if before is State.HALF_OPEN or self.failures >= FAILURES_TO_OPEN:
+                self._open(now_ms)
+        self._tell(before)
+
+    def left(self, turn: int) -> None:
+        """A call ended in a way that says nothing about the store; a probe makes room."""
+        with self._lock:
+            if turn == self.turn:
+                self._probe_until_ms = None
+
+    def _open(self, now_ms: int) -> None:
+        shorter = self._rng.random() * JITTER
+        self.open_until_ms = now_ms + int(self._pause_ms * (1 - shorter))
+        self._pause_ms = min(2 * self._pause_ms, OPEN_MS_MAX)
+        self._begin(State.OPEN)
+
+    def _close(self) -> None:
+        self._pause_ms = OPEN_MS
+        self.calm = True
+        self._begin(State.CLOSED)
+
+    def _begin(self, state: State) -> None:
+        self.state = state
+        self.turn += 1
+        self._successes = 0
+        self._probe_until_ms = None
+
+    def _tell(self, before: State) -> None:
+        if self._on_change is not None and self.state is not before:
+            self._on_change(self.state)
+
+
+class Breaker(Layer):
+    """A store that is not asked while it is away. `close` always reaches it."""
+
+    def __init__(self, inner: Store, circuit: Circuit) -> None:
+        super().__init__(inner)
+        self.circuit = circuit
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        circuit = self.circuit
+        turn = circuit.turn if circuit.calm else circuit.enter()
+        try:
+            verdict = await self.inner.consume(demands, now_ms)
+        except Unreachable as trouble:
+            circuit.failed(turn, trouble)
+            raise
+        except BaseException:
+            circuit.left(turn)
+            raise
+        if not circuit.calm:
+            circuit.succeeded(turn)
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        return await self._sent(
+            lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
+        )
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        return await self._sent(lambda: self.inner.peek(keys, now_ms))
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        await self._sent(lambda: self.inner.forget(keys))
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        return await self._sent(
+            lambda: self.inner.find(
+                namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
+            )
+        )
+
+    async def _sent(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """What `consume` spells out for speed, for the other verbs."""
+        turn = self.circuit.enter()
+        try:
+            result = await call()
+        except Unreachable as trouble:
+            self.circuit.failed(turn, trouble)
+            raise
+        except BaseException:
+            self.circuit.left(turn)
+            raise
+        self.circuit.succeeded(turn)
+        return result

@@ -1,0 +1,60 @@
+"""What all layers have in common: a store inside, and verbs that go straight to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.decision import Demand, Verdict
+from headgate.entities import Page
+from headgate.record import BucketKey
+from headgate.store import Sighting, Store
+
+
+class Layer:
+    """A Store that wraps a Store; as it stands it changes nothing.
+
+    A layer awaits the store inside and nothing else, so it serves both colours of caller.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        return await self.inner.consume(demands, now_ms)
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        return await self.inner.peek(keys, now_ms)
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        await self.inner.forget(keys)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        return await self.inner.find(
+            namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
+        )
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def detach(self) -> None:
+        """The layers end their own business; the store inside stays open for its other users."""
+        if isinstance(self.inner, Layer):
+            await self.inner.detach()

@@ -1,0 +1,182 @@
+"""Rejections: what the last state seen cannot give is refused here, without a store call.
+
+A state is an upper bound: until somebody gives back, a bucket never holds more than it did then
+plus what has been refilled since. So a demand beyond that is refused by the store for certain, and
+the wait the state tells is true. Credits and changes of limits by other processes are the
+exceptions; therefore a state is trusted for a second only, and own ones forget it.
+
+Where the store's own clock counts, its time now is known only within bounds: a state of its time s,
+asked for at our time a and answered at b, puts it between s + (now - b) and s + (now - a).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from headgate.clock import Clock
+from headgate.decision import Demand, Verdict, fits
+from headgate.layers.layer import Layer
+from headgate.record import TERMS, BucketKey, Record
+from headgate.store import Sighting, Store
+
+TRUST_MS = 1000
+ENTRIES_MAX = 10_000
+ROUNDING_MS = 2  # two clocks of whole milliseconds, half a millisecond apart after a second
+
+# A state, the store's time when it was so, ours before it was asked and after it answered, and ours
+# when the store last refused something of this bucket.
+Seen = tuple[Record, int, int, int, int]
+Value = TypeVar("Value")
+
+
+class Rejections(Layer):
+    """Refuses again what must be refused again. `refused` counts the calls the store was spared.
+
+    Only buckets that refused are remembered: one that has enough costs a look into a dict.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        clock: Clock,
+        *,
+        trust_ms: int = TRUST_MS,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        super().__init__(inner)
+        self.refused = 0
+        self._clock = clock
+        self._trust_ms = trust_ms
+        self._entries_max = entries_max
+        self._seen: dict[str, Seen] = {}
+        self._drops = 0
+        self._dropped: dict[str, int] = {}  # by which drop a key was last dropped
+        self._lock = threading.Lock()
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        sent_ms = self._clock() if now_ms is None else now_ms
+        known = bool(self._seen) and self._knows(demands)
+        if known:
+            refusal = self._refusal(demands, now_ms, sent_ms)
+            if refusal is not None:
+                return refusal
+        drops = self._drops
+        verdict = await self.inner.consume(demands, now_ms)
+        if known or not verdict.allowed:
+            received_ms = self._clock() if now_ms is None else now_ms
+            self._note(verdict, sent_ms, received_ms, drops)
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        try:
+            return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
+        finally:  # also where the answer was lost: it may have been done
+            self._drop(demand.key for demand in demands)
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        """What the store says; a refusal that would contradict it is forgotten."""
+        sighting = await self.inner.peek(keys, now_ms)
+        with self._lock:
+            for key in keys:
+                self._seen.pop(key.text, None)
+        return sighting
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        try:
+            await self.inner.forget(keys)
+        finally:
+            self._drop(keys)
+
+    def _knows(self, demands: Sequence[Demand]) -> bool:
+        for demand in demands:  # noqa: SIM110 - any() costs a generator
+            if demand.key.text in self._seen:
+                return True
+        return False
+
+    def _refusal(
+        self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
+    ) -> Verdict | None:
+        """What the store would say for certain; None where it has to be asked."""
+        for demand in demands:
+            seen = self._seen.get(demand.key.text)
+            if seen is not None and self._refuses(seen, demand, now_ms, local_ms):
+                return self._shown(demands, now_ms, local_ms)
+        return None
+
+    def _refuses(self, seen: Seen, demand: Demand, now_ms: int | None, local_ms: int) -> bool:
+        """Whether the state refuses the demand even at the latest the store's time may be."""
+        record, store_ms, sent_ms, _, _ = seen
+        if not self._counts(seen, demand, local_ms):
+            return False
+        latest_ms = store_ms + local_ms - sent_ms + ROUNDING_MS if now_ms is None else now_ms
+        return not fits(record, demand, latest_ms)
+
+    def _counts(self, seen: Seen, demand: Demand, local_ms: int) -> bool:
+        """Whether the state is fresh and kept under the very terms that are asked."""
+        record, _, sent_ms, _, _ = seen
+        if not 0 <= local_ms - sent_ms < self._trust_ms:
+            return False
+        core = record[TERMS].core
+        return core is demand.terms or bool(core == demand.terms)
+
+    def _shown(
+        self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
+    ) -> Verdict | None:
+        """A refusal as the store would show it; None where the state of some bucket is not known.
+
+        It is told as of the earliest the store's time may be, so the wait is never too short.
+        """
+        records: list[Record] = []
+        earliest_ms: list[int] = []
+        for demand in demands:
+            seen = self._seen.get(demand.key.text)
+            if seen is None or not self._counts(seen, demand, local_ms):
+                return None
+            record, store_ms, _, received_ms, _ = seen
+            records.append(record)
+            earliest_ms.append(store_ms + max(0, local_ms - received_ms - ROUNDING_MS))
+        with self._lock:
+            self.refused += 1
+        return Verdict(False, demands, records, min(earliest_ms) if now_ms is None else now_ms)
+
+    def _note(self, verdict: Verdict, sent_ms: int, received_ms: int, drops: int) -> None:
+        """A refusal is kept, as another may follow, and kept up to date for as long as it is fresh.
+
+        Not so a state whose key was dropped after it had been asked for: it may be too low.
+        """
+        with self._lock:
+            for demand, record in zip(verdict.demands, verdict.records, strict=True):
+                text = demand.key.text
+                old = self._seen.pop(text, None)
+                refused_ms = sent_ms
+                if verdict.allowed:
+                    if old is None or not 0 <= sent_ms - old[-1] < self._trust_ms:
+                        continue
+                    refused_ms = old[-1]
+                if self._dropped.get(text, 0) <= drops:
+                    seen = (record, verdict.now_ms, sent_ms, received_ms, refused_ms)
+                    _put(self._seen, text, seen, self._entries_max)
+
+    def _drop(self, keys: Iterable[BucketKey]) -> None:
+        with self._lock:
+            self._drops += 1
+            for key in keys:
+                self._seen.pop(key.text, None)
+                _put(self._dropped, key.text, self._drops, self._entries_max)
+
+
+def _put(entries: dict[str, Value], text: str, value: Value, entries_max: int) -> None:
+    """The newest last; the oldest makes room."""
+    entries.pop(text, None)
+    if len(entries) >= entries_max:
+        del entries[next(iter(entries))]
+    entries[text] = value

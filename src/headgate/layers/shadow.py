@@ -1,0 +1,55 @@
+"""Shadow: decides and records, never refuses; for trying limits out on live traffic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from headgate.decision import Demand, LimitStatus, Verdict
+from headgate.layers.layer import Layer
+from headgate.store import Store
+
+OnRefusal = Callable[[Verdict], None]
+
+
+class Shadowed(Verdict):
+    """Allowed although it would have been refused: it took nothing, so it has no demands to give
+    back. `refusal` is the verdict that would have been told, `statuses` are that verdict's."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self, refusal: Verdict) -> None:
+        super().__init__(True, (), (), refusal.now_ms)
+        self.refusal = refusal
+        self.outdated = refusal.outdated
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        return self.refusal.statuses
+
+    @property
+    def violations(self) -> list[LimitStatus]:
+        return []
+
+
+class Shadow(Layer):
+    """Lets pass what the store refuses, and counts it.
+
+    Trouble of the store is not a decision: it is raised as it is.
+    """
+
+    def __init__(self, inner: Store, *, on_refusal: OnRefusal | None = None) -> None:
+        super().__init__(inner)
+        self.would_refuse = 0
+        self._on_refusal = on_refusal
+        self._lock = threading.Lock()
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        verdict = await self.inner.consume(demands, now_ms)
+        if verdict.allowed:
+            return verdict
+        with self._lock:
+            self.would_refuse += 1
+        if self._on_refusal is not None:
+            self._on_refusal(verdict)
+        return Shadowed(verdict)

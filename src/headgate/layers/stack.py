@@ -1,0 +1,97 @@
+"""Which layers stand around a store, and in which order.
+
+    shadow > prefetch > rejections > breaker > store            (the outermost first)
+
+Shadow sees every refusal, whoever makes it. Prefetch is in front of rejections, because what is
+held locally can be served however empty the store is. Rejections are in front of the breaker: a
+proven refusal stays a refusal while the store is away, and counts neither for nor against it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+
+from headgate.clock import Clock
+from headgate.errors import ValidationError
+from headgate.layers.breaker import Breaker, Circuit, State
+from headgate.layers.layer import Layer
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.rejections import Rejections
+from headgate.layers.shadow import OnRefusal, Shadow
+from headgate.store import Capabilities, Store
+
+SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Layering:
+    """Which layers are wanted."""
+
+    breaker: bool = True
+    rejections: bool = True
+    prefetch: bool = False
+    shadow: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, bool):
+                raise ValidationError(field.name, value, "must be True or False")
+
+    def of_use(self, capabilities: Capabilities) -> Layering:
+        """Less what is no use: a store of this process is never away and nothing is nearer."""
+        if capabilities.shared != "process":
+            return self
+        return replace(self, breaker=False, rejections=False, prefetch=False)
+
+    def overruled(self, switches: Mapping[str, bool]) -> Layering:
+        """The same with what a URL says about it: an operator's word counts more than a default."""
+        return replace(self, **switches)
+
+
+def split_options(url: str, options: Mapping[str, str]) -> tuple[dict[str, bool], dict[str, str]]:
+    """The options of a URL: which layers it switches, and what is left for the store."""
+    names = {field.name for field in fields(Layering)}
+    switches: dict[str, bool] = {}
+    for name in names & set(options):
+        switch = SWITCHES.get(options[name].lower())
+        if switch is None:
+            raise ValidationError("url", url, f"has {name}={options[name]!r}; it must be on or off")
+        switches[name] = switch
+    return switches, {name: text for name, text in options.items() if name not in names}
+
+
+def layered(
+    store: Store,
+    *,
+    clock: Clock,
+    breaker: bool = True,
+    rejections: bool = True,
+    prefetch: bool = False,
+    shadow: bool = False,
+    rng: random.Random | None = None,
+    on_change: Callable[[State], None] | None = None,
+    on_refusal: OnRefusal | None = None,
+) -> Store:
+    """The store with the wanted layers around it, each in its place.
+
+    `clock` never steps back. `on_change` is told the breaker's new state, `on_refusal` what shadow
+    let pass.
+    """
+    if breaker:
+        store = Breaker(store, Circuit(clock, rng=rng, on_change=on_change))
+    if rejections:
+        store = Rejections(store, clock)
+    if prefetch:
+        store = Prefetch(store, clock)
+    if shadow:
+        store = Shadow(store, on_refusal=on_refusal)
+    return store
+
+
+async def detach(store: Store) -> None:
+    """The layers end their own business (what was prefetched goes back); the store stays open."""
+    if isinstance(store, Layer):
+        await store.detach()

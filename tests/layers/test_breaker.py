@@ -1,0 +1,284 @@
+"""The breaker by itself: what moves it, for how long it is open, who probes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headgate.bridge import run
+from headgate.decision import Demand, Verdict
+from headgate.errors import (
+    Contended,
+    EntityNotFoundError,
+    HeadgateError,
+    StoreTrouble,
+    Throttled,
+    Unreachable,
+    ValidationError,
+)
+from headgate.layers.breaker import OPEN_MS, PROBE_MS_MAX, Breaker, BreakerOpen, Circuit, State
+from headgate.limits import Limit
+from headgate.store import Store
+from headgate.stores.memory.store import MemoryStore
+from headgate.testing import FakeClock
+from layers.kit import DOWN, Buckets, Client, Switch
+
+BUCKETS = Buckets(Limit.per_second("rps", 1000))
+ONE = BUCKETS.want(1)
+HARMLESS = [
+    Contended("busy"),
+    Throttled("partition is hot"),
+    ValidationError("consume", {}, "asks for nothing"),
+    EntityNotFoundError("x"),
+    ZeroDivisionError(),
+    KeyboardInterrupt(),
+]
+
+
+class World:
+    def __init__(self, seed: int | None = None) -> None:
+        self.clock = FakeClock()
+        self.store = Switch(MemoryStore(self.clock))
+        self.changes: list[State] = []
+        rng = NoJitter() if seed is None else random.Random(seed)
+        self.circuit = Circuit(self.clock, rng=rng, on_change=self.changes.append)
+        self.client = Client(Breaker(self.store, self.circuit), self.clock)
+
+    def call(self, trouble: BaseException | None = None) -> BaseException | None:
+        """One consume while the store is in that trouble; what it ended with."""
+        self.store.trouble = trouble
+        try:
+            self.client.take(ONE)
+        except BaseException as error:  # KeyboardInterrupt stands for cancellation here
+            return error
+        return None
+
+    def open(self) -> None:
+        for _ in range(5):
+            self.call(DOWN)
+        assert self.circuit.state is State.OPEN
+
+    @property
+    def state(self) -> State:
+        return self.circuit.state
+
+    def pause_ms(self) -> int:
+        return self.circuit.open_until_ms - self.clock()
+
+
+class NoJitter(random.Random):
+    def random(self) -> float:
+        return 0.0
+
+
+def test_five_failures_in_a_row_open_it_and_the_store_is_left_alone() -> None:
+    world = World()
+    for failures in range(1, 5):
+        assert world.call(DOWN) is DOWN
+        assert (world.circuit.state, world.circuit.failures) == (State.CLOSED, failures)
+    assert world.call(DOWN) is DOWN
+    assert world.circuit.state is State.OPEN
+    world.store.calls.clear()
+    world.clock.advance(2500)
+    refused = world.call()
+    assert isinstance(refused, BreakerOpen)
+    assert isinstance(refused, Unreachable), "the engine turns it into what was chosen for outages"
+    assert refused.retry_in_ms == 7500
+    assert "connection refused" in str(refused)
+    assert "7.5 s" in str(refused)
+    assert world.store.calls == []
+
+
+def test_failures_must_be_in_a_row() -> None:
+    world = World()
+    for _ in range(50):
+        for _ in range(4):
+            world.call(DOWN)
+        assert world.call() is None
+        assert world.circuit.failures == 0
+    assert world.changes == []
+
+
+def test_every_verb_counts_and_is_stopped_but_close() -> None:
+    world = World()
+    breaker = world.client.store
+    world.open()
+    world.store.calls.clear()
+    for flow in (
+        breaker.consume([ONE], None),
+        breaker.adjust([ONE], None),
+        breaker.peek([BUCKETS.key()], None),
+        breaker.forget([BUCKETS.key()]),
+        breaker.find("ns", limit=1),
+    ):
+        with pytest.raises(BreakerOpen):
+            run(flow)
+    run(breaker.close())
+    assert world.store.verbs == ["close"]
+
+
+@pytest.mark.parametrize("trouble", HARMLESS, ids=lambda error: type(error).__name__)
+def test_what_is_not_an_outage_moves_nothing(trouble: BaseException) -> None:
+    world = World()
+    for _ in range(20):
+        assert world.call(trouble) is trouble
+    assert (world.circuit.state, world.circuit.failures) == (State.CLOSED, 0)
+    for _ in range(4):
+        world.call(DOWN)
+        world.call(trouble)
+    assert world.circuit.failures == 4, "nor does it make failures be forgotten"
+    world.call(DOWN)
+    world.clock.advance(OPEN_MS)
+    for _ in range(5):
+        assert world.call(trouble) is trouble, "a probe that ends so makes room for the next"
+        assert world.circuit.state is State.HALF_OPEN
+    world.call()
+    world.call(trouble)
+    world.call()
+    assert world.circuit.state is State.CLOSED
+
+
+class CountsEverything(Breaker):
+    """Trap 8: any trouble of a key counts for the store as a whole."""
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        turn = self.circuit.enter()
+        try:
+            return await self.inner.consume(demands, now_ms)
+        except HeadgateError as trouble:
+            self.circuit.failed(turn, Unreachable(str(trouble)))
+            raise
+
+
+class OneHotKey(Switch):
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        if demands[0].key.entity_id == "hot":
+            raise Throttled("partition is hot")
+        return await super().consume(demands, now_ms)
+
+
+@pytest.mark.parametrize(("breaker", "served"), [(CountsEverything, False), (Breaker, True)])
+def test_one_throttled_key_never_stops_the_others(breaker: type[Breaker], served: bool) -> None:
+    clock = FakeClock()
+    store: Store = OneHotKey(MemoryStore(clock))
+    client = Client(breaker(store, Circuit(clock)), clock)
+    for _ in range(20):
+        with pytest.raises(StoreTrouble):
+            client.take(BUCKETS.want(1, entity_id="hot"))
+    try:
+        cool = client.take(BUCKETS.want(1, entity_id="cool")).allowed
+    except BreakerOpen:
+        cool = False
+    assert cool is served, "the naive breaker is known to fail here"
+
+
+def test_two_probes_close_it_one_failure_opens_it_again() -> None:
+    world = World()
+    world.open()
+    world.clock.advance(OPEN_MS - 1)
+    assert isinstance(world.call(), BreakerOpen)
+    world.clock.advance(1)
+    assert world.call() is None
+    assert world.state == "half-open"
+    assert world.call(DOWN) is DOWN
+    assert world.state == "open"
+    world.clock.advance(2 * OPEN_MS)
+    assert world.call() is None
+    assert world.call() is None
+    assert (world.state, world.circuit.failures) == ("closed", 0)
+    opened, half, closed = State.OPEN, State.HALF_OPEN, State.CLOSED
+    assert world.changes == [opened, half, opened, half, closed]
+
+
+def test_the_pause_doubles_up_to_a_minute_and_starts_anew_once_closed() -> None:
+    world = World()
+    world.open()
+    pauses = [world.pause_ms()]
+    for _ in range(5):
+        world.clock.advance(world.pause_ms())
+        world.call(DOWN)
+        pauses.append(world.pause_ms())
+    assert pauses == [10_000, 20_000, 40_000, 60_000, 60_000, 60_000]
+    world.clock.advance(world.pause_ms())
+    world.call()
+    world.call()
+    world.open()
+    assert world.pause_ms() == 10_000
+
+
+def test_jitter_shortens_a_pause_by_at_most_a_fifth_and_spreads_processes() -> None:
+    firsts = set()
+    for seed in range(200):
+        world = World(seed)
+        world.open()
+        firsts.add(world.pause_ms())
+        for base_ms in (10_000, 20_000, 40_000, 60_000, 60_000):
+            assert base_ms * 0.8 <= world.pause_ms() <= base_ms
+            world.clock.advance(world.pause_ms())
+            world.call(DOWN)
+    assert len(firsts) > 150
+    assert max(firsts) - min(firsts) > 1500
+
+
+def test_a_probe_that_never_comes_back_blocks_for_a_bounded_time() -> None:
+    world = World()
+    world.open()
+    world.clock.advance(OPEN_MS)
+    lost = world.circuit.enter()
+    world.clock.advance(PROBE_MS_MAX - 1)
+    with pytest.raises(BreakerOpen, match="a probe under way"):
+        world.circuit.enter()
+    world.clock.advance(1)
+    world.circuit.enter()
+    world.circuit.failed(lost, DOWN)
+    assert world.circuit.state is State.HALF_OPEN, "the lost one says nothing any more"
+
+
+def test_calls_sent_before_say_nothing_about_what_came_after() -> None:
+    world = World()
+    circuit = world.circuit
+    early = [circuit.enter() for _ in range(20)]
+    world.open()
+    pause_ms = world.pause_ms()
+    world.clock.advance(10)
+    for turn in early[:10]:
+        circuit.failed(turn, DOWN)
+    assert world.pause_ms() == pause_ms - 10, "stragglers do not prolong the pause"
+    world.clock.advance(OPEN_MS)
+    probe = circuit.enter()
+    circuit.succeeded(early[10])
+    circuit.succeeded(early[11])
+    assert world.state == "half-open", "nor do they close it"
+    circuit.failed(early[12], DOWN)
+    circuit.left(early[13])
+    with pytest.raises(BreakerOpen):
+        circuit.enter()
+    circuit.succeeded(probe)
+    circuit.succeeded(circuit.enter())
+    assert world.state == "closed"
+
+
+def test_one_probe_among_threads() -> None:
+    world = World()
+    world.open()
+    world.clock.advance(OPEN_MS)
+    start = threading.Barrier(16)
+    entered: list[Any] = []
+
+    def enter() -> None:
+        start.wait()
+        for _ in range(50):
+            with contextlib.suppress(BreakerOpen):
+                entered.append(world.circuit.enter())
+
+    threads = [threading.Thread(target=enter) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(entered) == 1

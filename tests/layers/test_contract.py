@@ -1,0 +1,47 @@
+"""The contract suite with every layer, and all of them, around the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from headgate.clock import steady_clock
+from headgate.connect import open_backend
+from headgate.layers.breaker import Breaker, Circuit
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.rejections import Rejections
+from headgate.layers.stack import layered
+from headgate.store import Store
+from headgate.testing import Case, cases, run_case
+
+LAYERS: dict[str, Callable[[Store], Store]] = {
+    "breaker": lambda store: Breaker(store, Circuit(steady_clock())),
+    "rejections": lambda store: Rejections(store, steady_clock()),
+    "prefetch": lambda store: Prefetch(store, steady_clock()),
+    "default": lambda store: layered(store, clock=steady_clock()),
+    "all": lambda store: layered(store, clock=steady_clock(), prefetch=True),
+}
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_contract(case: Case, layer: str, blocking: bool) -> None:
+    backend = open_backend("memory://", blocking=blocking)
+    run_case(case, replace(backend, store=LAYERS[layer](backend.store)), blocking=blocking)
+
+
+def test_the_suite_does_reach_what_the_layers_do_themselves() -> None:
+    """No case had to be left out for any layer; so make sure that they are not just passed by."""
+    served = refused = 0
+    for case in cases():
+        backend = open_backend("memory://", blocking=True)
+        rejections = Rejections(backend.store, steady_clock())
+        prefetch = Prefetch(rejections, steady_clock())
+        run_case(case, replace(backend, store=prefetch), blocking=True)
+        served += prefetch.served
+        refused += rejections.refused
+    assert served > 500
+    assert refused > 500

@@ -1,0 +1,176 @@
+"""Prefetch: far fewer calls, refusals still exact, and every token accounted for."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headgate.bridge import run
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.stack import layered
+from headgate.limits import Limit
+from headgate.record import cell_of
+from headgate.stores.memory.store import MemoryStore
+from headgate.testing import FakeClock
+from layers.kit import Buckets, Client
+from layers.prefetching import FAST, STILL, World
+
+
+def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls() -> None:
+    world = World()
+    assert world.warm(calls=5000) == 5000
+    assert len(world.store.calls) <= 5000 / 20
+    assert len(world.store.calls) < 5000 / 60, "a chunk lasts some 80 ms once it has grown"
+
+
+@pytest.mark.parametrize("per_second", [100, 1000, 10_000])
+def test_a_chunk_lasts_50_to_100_ms_of_own_demand(per_second: int) -> None:
+    world = World()
+    wide = Buckets(Limit.per_second("rps", 1_000_000))
+    for _ in range(1000):
+        for _ in range(max(1, per_second // 1000)):
+            world.client.take(wide.want(1))
+        world.clock.advance(max(1, 1000 // per_second))
+    fetched = [call[1][0][0].amounts[0] // 1000 for call in world.store.calls[-8:]]
+    assert world.layer.served > 800
+    assert all(per_second * 0.05 <= chunk <= per_second * 0.1 for chunk in fetched)
+
+
+def test_a_key_that_is_used_now_and_then_fetches_nothing_ahead() -> None:
+    world = World()
+    for _ in range(30):
+        assert world.client.take(FAST.want(1)).allowed
+        assert world.held(FAST) == 0
+        world.clock.advance(200)
+    assert world.store.verbs == ["consume"] * 30
+
+
+def test_what_is_held_stays_below_the_published_share() -> None:
+    world = World()
+    mixed = Buckets(Limit.per_second("rps", 10_000), Limit.per_minute("tpm", 40_000))
+    rng = random.Random(5)
+    most = 0
+    for _ in range(3000):
+        world.clock.advance(rng.choice((0, 0, 1)))
+        world.client.take(mixed.want(1, rng.randint(1, 300)))
+        slack, held = (
+            world.layer.slack_milli(mixed.key()),
+            world.layer.held_milli(mixed.key()),
+        )
+        for name, milli in held.items():
+            assert 0 <= milli <= slack[name]
+            most = max(most, milli)
+    assert most > 0
+    assert world.layer.slack_milli(mixed.key()) == {"rps": 500_000, "tpm": 2_000_000}
+    assert world.layer.slack_milli(mixed.key("nobody")) == {}
+
+
+def test_a_demand_beyond_the_share_goes_straight_to_the_store() -> None:
+    world = World()
+    world.warm()
+    held = world.held(FAST)
+    assert world.client.take(FAST.want(501)).allowed
+    assert world.store.calls[-1][1][0][0].amounts == (501_000,)
+    assert world.held(FAST) == held
+    small = Buckets(Limit.per_second("rps", 19))
+    assert world.client.admitted(small.want(1, entity_id="small"), 50) == 19
+    assert world.layer.held_milli(small.key("small")) == {"rps": 0}
+
+
+def test_every_token_is_given_once_and_the_last_refusal_is_exact() -> None:
+    world = World()
+    assert world.client.admitted(STILL.want(1), 3000) == 1000
+    assert (world.level(STILL), world.held(STILL)) == (0, 0)
+    assert world.client.take(STILL.want(1)).retry_after_ms is None
+
+
+@pytest.mark.parametrize("layers", ["prefetch", "all"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: str) -> None:
+    """Where no bucket runs over, store and pot together are the bucket: nothing is minted, nothing
+    refused too early, and every wait is the same."""
+    rng = random.Random(seed)
+    clock = FakeClock()
+    prefetch = Prefetch(MemoryStore(clock), clock)
+    store = layered(MemoryStore(clock), clock=clock, prefetch=True)
+    ours = Client(prefetch if layers == "prefetch" else store, clock)
+    plain = Client(MemoryStore(clock), clock)
+    used = Buckets(Limit.custom("a", 2000, 900, 1), Limit.custom("b", 90_000, 50_000, 1))
+    for client in (ours, plain):
+        client.take(used.want(1900, 80_000))
+    refused = 0
+    for _ in range(6000):
+        clock.advance(rng.choice((0, 1, 1, 2, 3)))
+        demand = used.want(rng.randint(0, 3), rng.choice((None, 40, 160)))
+        if rng.random() < 0.01:
+            demand = used.want(rng.randint(0, 400), rng.randint(0, 9000))
+        mine, theirs = ours.take(demand), plain.take(demand)
+        assert mine.allowed == theirs.allowed
+        assert mine.retry_after_ms == theirs.retry_after_ms
+        refused += not mine.allowed
+    assert 300 < refused < 5500
+    assert isinstance(ours.store, Prefetch)
+    assert ours.store.served > 50
+    run(ours.store.detach())
+    left, expected = ours.peek(used.key()).records[0], plain.peek(used.key()).records[0]
+    assert left is not None
+    assert expected is not None
+    for name in ("a", "b"):
+        assert cell_of(left, name) == cell_of(expected, name), "level and consumption agree"
+
+
+def test_a_served_verdict_looks_like_a_stores() -> None:
+    world = World()
+    world.client.admitted(STILL.want(1), 800)
+    served = world.layer.served
+    statuses = [world.client.take(STILL.want(1)).statuses[0] for _ in range(100)]
+    assert world.layer.served > served + 90
+    assert [status.available for status in statuses] == list(range(199, 99, -1))
+    assert not any(status.exceeded for status in statuses)
+
+
+def test_a_dry_bucket_is_asked_for_a_chunk_now_and_then_only() -> None:
+    world = World()
+    world.client.admitted(STILL.want(1), 1001)
+    world.store.calls.clear()
+    for _ in range(400):
+        world.clock.advance(1)
+        assert not world.client.take(STILL.want(1)).allowed
+    assert 400 <= len(world.store.calls) <= 410
+
+
+def test_several_buckets_are_served_only_if_all_are_at_hand() -> None:
+    world = World()
+    pair = (STILL.want(1, entity_id="a"), STILL.want(1, entity_id="b"))
+    for name in ("a", "b"):
+        world.client.admitted(STILL.want(1, entity_id=name), 12)
+    held = [world.held(STILL, name) for name in ("a", "b")]
+    assert min(held) > 1
+    world.store.calls.clear()
+    assert world.client.take(*pair).allowed
+    assert world.store.calls == []
+    assert [world.held(STILL, name) for name in ("a", "b")] == [held[0] - 1, held[1] - 1]
+    assert world.client.take(*pair, STILL.want(1, entity_id="c")).allowed
+    assert world.store.verbs == ["consume"]
+    assert len(world.store.calls[0][1][0]) == 3
+    assert [world.held(STILL, name) for name in ("a", "b")] == [held[0] - 1, held[1] - 1]
+
+
+def test_a_refusal_over_several_buckets_counts_what_is_held_here() -> None:
+    world = World()
+    world.client.admitted(STILL.want(1), 12)
+    held = world.held(STILL)
+    assert held > 2
+    world.other.take(STILL.want(world.level(STILL)))
+    other = STILL.want(1, entity_id="other")
+    assert world.client.take(STILL.want(held), other).allowed
+    assert not world.client.take(STILL.want(1), other).allowed
+
+
+def test_soft_limits_are_never_held() -> None:
+    world = World()
+    soft = Buckets(Limit.per_second("rps", 10_000, soft=True))
+    assert world.warm(soft) == 50
+    assert world.held(soft) == 0
+    assert len(world.store.calls) == 50

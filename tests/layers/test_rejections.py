@@ -1,0 +1,255 @@
+"""Rejections under driven time: spared calls, exact waits, nothing stale for more than a second."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from headgate import Limit, RateLimitExceeded, SyncRateLimiter
+from headgate.bridge import run
+from headgate.decision import Verdict
+from headgate.layers.rejections import Rejections
+from headgate.stores.memory.store import MemoryStore
+from headgate.testing import FakeClock, FaultyStore, RecordingStore
+from layers.kit import DOWN, Buckets, Client, Held, recorded, turns
+
+RPM = Buckets(Limit.per_minute("rpm", 10))
+
+
+class World:
+    """A client behind the layer, and another process on the same store without it."""
+
+    def __init__(self, **how: int) -> None:
+        self.clock = FakeClock()
+        self.store = recorded(self.clock)
+        self.layer = Rejections(self.store, self.clock, **how)
+        self.client = Client(self.layer, self.clock)
+        self.other = Client(self.store.store, self.clock)
+
+    @property
+    def calls(self) -> int:
+        return len(self.store.calls)
+
+
+def told(verdict: Verdict) -> list[tuple[object, ...]]:
+    rows = verdict.statuses
+    return [(s.limit_name, s.available, s.requested, s.exceeded, s.retry_after_ms) for s in rows]
+
+
+def test_a_thousand_refused_calls_are_one_store_call_with_exact_waits() -> None:
+    world = World()
+    assert world.client.admitted(RPM.want(1), 10) == 10
+    world.store.calls.clear()
+    start_ms = world.clock()
+    for n in range(1000):
+        world.clock.now_ms = start_ms + n * 990 // 1000
+        verdict = world.client.take(RPM.want(1))
+        assert not verdict.allowed
+        assert verdict.retry_after_ms == start_ms + 6000 - world.clock()
+        assert verdict.now_ms == world.clock()
+    assert world.calls == 1
+    assert world.layer.refused == 999
+
+
+def test_over_ten_seconds_the_store_is_asked_once_a_second() -> None:
+    world = World()
+    slow = Buckets(Limit.per_hour("rph", 1))
+    assert world.client.take(slow.want(1)).allowed
+    world.store.calls.clear()
+    for _ in range(10_000):
+        world.clock.advance(1)
+        assert not world.client.take(slow.want(1)).allowed
+    assert world.calls == 10
+
+
+def test_refused_at_every_millisecond_before_the_wait_and_admitted_at_it() -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 10)
+    world.clock.advance(5100)
+    wait_ms = world.client.take(RPM.want(1)).retry_after_ms
+    assert wait_ms == 900
+    for left_ms in range(wait_ms, 0, -1):
+        assert world.client.take(RPM.want(1)).retry_after_ms == left_ms
+        world.clock.advance(1)
+    assert world.client.take(RPM.want(1)).allowed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> None:
+    """Random programs of one client: the layer is invisible but for the calls it spares."""
+    rng = random.Random(seed)
+    world, plain = World(), Client(MemoryStore(FakeClock()), FakeClock())
+    plain.clock = world.clock
+    kinds = [
+        Buckets(Limit.per_second("a", 30), Limit.custom("b", 500, 1000, 60), version=2),
+        Buckets(Limit.per_second("a", 50), Limit.custom("b", 100, 1000, 60), version=1),
+        Buckets(Limit.custom("b", 90, 500, 60), Limit.per_second("a", 40, soft=True), own=True),
+    ]
+    for _ in range(3000):
+        world.clock.advance(rng.choice((0, 0, 0, 1, 7, 60, 90, 400)))
+        buckets = rng.choices(kinds, (20, 1, 1))[0]
+        demands = [
+            buckets.want(rng.choice((None, 1, 3, 12)), rng.randint(0, 90), entity_id=name)
+            for name in rng.sample(("p", "q", "s"), rng.choice((1, 1, 2, 3)))
+        ]
+        if rng.random() < 0.9:
+            ours, theirs = world.client.take(*demands), plain.take(*demands)
+            assert (ours.allowed, ours.outdated) == (theirs.allowed, theirs.outdated)
+            assert told(ours) == told(theirs)
+            assert ours.retry_after_ms == theirs.retry_after_ms
+        else:
+            signed = [demand.negated() if rng.random() < 0.5 else demand for demand in demands]
+            world.client.adjust(*signed)
+            plain.adjust(*signed)
+    assert world.layer.refused > 300
+
+
+@pytest.mark.parametrize("credit_after_ms", [0, 1, 500, 998, 999])
+def test_a_credit_of_another_process_is_seen_within_a_second(credit_after_ms: int) -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 11)
+    refused_ms = world.clock()
+    world.clock.advance(credit_after_ms)
+    world.other.adjust(RPM.want(-5))
+    while not world.client.take(RPM.want(1)).allowed:
+        world.clock.advance(1)
+        assert world.clock() - refused_ms <= 1000
+    assert world.clock() - refused_ms == 1000
+
+
+def test_own_credits_debits_and_forgetting_are_seen_at_once() -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 11)
+    world.client.adjust(RPM.want(-1))
+    assert world.client.take(RPM.want(1)).allowed
+    assert not world.client.take(RPM.want(1)).allowed
+    world.client.adjust(RPM.want(4))
+    assert world.client.take(RPM.want(1)).retry_after_ms == 30_000
+    run(world.layer.forget([RPM.key()]))
+    assert world.client.admitted(RPM.want(1), 12) == 10
+    world.other.adjust(RPM.want(-2))
+    assert world.client.peek(RPM.key()).records[0] is not None
+    assert world.client.admitted(RPM.want(1), 3) == 2, "what was just seen is not contradicted"
+
+
+def test_a_credit_whose_answer_was_lost_is_reckoned_with() -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 11)
+    faulty = FaultyStore(world.store, after=[DOWN])
+    world.layer.inner = faulty
+    with pytest.raises(type(DOWN)):
+        world.client.adjust(RPM.want(-1))
+    assert world.client.take(RPM.want(1)).allowed
+
+
+def test_an_answer_from_before_a_credit_is_not_kept() -> None:
+    async def flow() -> None:
+        clock = FakeClock()
+        store = Held(MemoryStore(clock))
+        layer = Rejections(store, clock)
+        store.let_go.set()
+        for _ in range(10):
+            await layer.consume([RPM.want(1)], clock())
+        store.let_go.clear()
+        late = asyncio.ensure_future(layer.consume([RPM.want(1)], clock()))
+        await turns()
+        await layer.adjust([RPM.want(-1)], clock())
+        store.let_go.set()
+        assert not (await late).allowed
+        assert (await layer.consume([RPM.want(1)], clock())).allowed
+
+    asyncio.run(flow())
+
+
+def test_other_terms_are_the_stores_to_judge() -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 11)
+    larger = Limit.per_minute("rpm", 100)
+    older, newer = Buckets(larger, version=0), Buckets(larger, version=2)
+    for buckets in (older, newer, Buckets(larger, own=True), Buckets(larger, version=3)):
+        before = world.calls
+        world.client.take(buckets.want(1))
+        assert world.calls == before + 1
+    equal = Buckets(larger, version=3)
+    assert equal.terms is not Buckets(larger, version=3).terms
+    assert not world.client.take(equal.want(1)).allowed
+    assert world.calls == before + 1, "equal terms are the same terms"
+
+
+def test_soft_limits_never_refuse() -> None:
+    world = World()
+    soft = Buckets(Limit.per_minute("rpm", 3, soft=True), Limit.per_minute("hard", 5))
+    assert world.client.admitted(soft.want(3, 1), 9) == 5
+    before = world.calls
+    assert not world.client.take(soft.want(3, 1)).allowed
+    assert world.calls == before
+    assert world.client.admitted(soft.want(3, None), 9) == 9
+
+
+def test_several_buckets_one_proof_is_enough_if_all_are_known() -> None:
+    world = World()
+    wide = Buckets(Limit.per_minute("rpm", 1000))
+    both = (wide.want(1, entity_id="child"), RPM.want(1, entity_id="parent"))
+    assert sum(world.client.take(*both).allowed for _ in range(12)) == 10
+    calls = world.calls
+    verdict = world.client.take(*both)
+    assert world.calls == calls
+    assert [row[1:4] for row in told(verdict)] == [(990, 1, False), (0, 1, True)]
+    assert verdict.retry_after_ms == 6000
+    stranger = wide.want(1, entity_id="stranger")
+    assert not world.client.take(stranger, both[1]).allowed
+    assert world.calls == calls + 1, "the state of one bucket is not known: the store answers"
+    assert list(world.client.peek(stranger.key).records) == [None]
+
+
+def test_it_is_bounded_and_keys_that_recover_leave() -> None:
+    world = World(entries_max=50)
+    for n in range(200):
+        world.client.admitted(RPM.want(10, entity_id=f"e{n}"), 2)
+        world.client.adjust(RPM.want(1, entity_id=f"d{n}"))
+    assert len(world.layer._seen) == 50
+    assert len(world.layer._dropped) == 50
+    world = World()
+    world.client.admitted(RPM.want(10), 2)
+    world.clock.advance(60_000)
+    assert world.client.take(RPM.want(1)).allowed
+    assert len(world.layer._seen) == 0
+
+
+def test_a_clock_that_steps_back_trusts_nothing() -> None:
+    world = World()
+    world.client.admitted(RPM.want(1), 11)
+    world.clock.advance(-5000)
+    calls = world.calls
+    assert not world.client.take(RPM.want(1)).allowed
+    assert world.calls == calls + 1
+
+
+def test_a_limiter_with_it_refunds_and_is_refused_for_nothing() -> None:
+    clock = FakeClock()
+    limiter = SyncRateLimiter("memory://", limits=[Limit.per_minute("rpm", 10)], clock=clock)
+    store = RecordingStore(limiter.engine.store)
+    limiter.engine.use(Rejections(store, clock))
+    refused = 0
+    for _ in range(1000):
+        try:
+            with limiter.acquire("a", "api", {"rpm": 1}):
+                pass
+        except RateLimitExceeded as error:
+            refused += 1
+            assert error.retry_after_ms == 6000
+    assert (refused, len(store.calls)) == (990, 11)
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(6000)
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            with pytest.raises(RateLimitExceeded):
+                with limiter.acquire("a", "api", {"rpm": 1}):
+                    pass
+            raise ZeroDivisionError
+    with limiter.acquire("a", "api", {"rpm": 1}):
+        pass
+    clock.advance(2500)
+    with limiter.acquire("a", "api", {"rpm": 1}, wait=10):
+        assert clock() % 6000 == (store.calls[0][1][1] or 0) % 6000
