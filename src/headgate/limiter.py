@@ -128,7 +128,7 @@ class RateLimiter(Operations):
             on_refusal=self._let_pass,
             **asdict(layering),
         )
-        fallback: Store = MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX)
+        fallback: Store = MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True)
         if layering.shadow:
             fallback = Shadow(fallback, on_refusal=self._let_pass)
         backend = replace(home.backend, store=store)  # so that top_up and reset pass the layers

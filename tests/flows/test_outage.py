@@ -159,7 +159,7 @@ def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
 
 
 def test_without_a_catalog_the_limiters_own_limits_bound_what_passes() -> None:
-    limiter, store, events = broken(on_unavailable=OnUnavailable.ALLOW)
+    limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
     limiter.core.configs.catalog.get_namespace = _down  # type: ignore[method-assign]
     admitted = 0
     for _ in range(12):

@@ -2,7 +2,8 @@
 
 A full bucket carries no information, so it makes room when the store is at its bound. Where no
 bucket that was looked at is full, a new one is refused: making room by forgetting a bucket in use
-would admit more than was promised.
+would admit more than was promised. Only a stand-in for a store that is away (`gives_way`) forgets
+the fullest of those it looked at instead: it must serve whoever comes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headgate.entities import Page
 from headgate.errors import Contended
 from headgate.history import counted, uncounted
 from headgate.names import SEPARATOR
-from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, full_at_ms, opened
+from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, cells_of, full_at_ms, opened
 from headgate.store import Sighting
 from headgate.stores.memory.ledger import MemoryLedger
 
@@ -36,11 +37,13 @@ class MemoryStore:
         *,
         ledger: MemoryLedger | None = None,
         buckets_max: int = BUCKETS_MAX,
+        gives_way: bool = False,
     ) -> None:
         self._clock = clock or steady_clock()
         self._ledger = ledger or MemoryLedger()
         self._ledger.live = self.flush
         self._buckets_max = buckets_max
+        self._gives_way = gives_way
         self._buckets: dict[str, Record] = {}
         self._to_look_at: list[str] = []
         self._once: dict[tuple[str, str], int] = {}
@@ -172,24 +175,40 @@ class MemoryStore:
             return
         free = self._buckets_max - len(self._buckets)
         looks = LOOKS_PER_INSERT if free >= new else LOOKS_AT_BOUND
+        in_use: list[str] = []
         for _ in range(looks * new):
+            self._to_look_at = self._to_look_at or list(self._buckets)
             if not self._to_look_at:
-                self._to_look_at = list(self._buckets)
-            self._evict_if_full(self._to_look_at.pop(), now_ms)
-        if len(self._buckets) + new > self._buckets_max:
+                break
+            text = self._to_look_at.pop()
+            if not self._evict_if_full(text, now_ms):
+                in_use.append(text)
+        over = len(self._buckets) + new - self._buckets_max
+        if over > 0 and self._gives_way:
+            self._evict_fullest(in_use, over, now_ms)
+        elif over > 0:
             raise Contended(
                 f"the memory store is at its bound of {self._buckets_max} buckets in use; open it "
                 f"with memory://?buckets_max=… or use a shared store"
             )
 
-    def _evict_if_full(self, text: str, now_ms: int) -> None:
+    def _evict_if_full(self, text: str, now_ms: int) -> bool:
         record = self._buckets.get(text)
         if record is None:
-            return
+            return True
         full_ms = full_at_ms(record)
-        if full_ms is not None and full_ms <= now_ms:
-            self._ledger.count(BucketKey.from_text(text), record)
-            del self._buckets[text]
+        if full_ms is None or full_ms > now_ms:
+            return False
+        self._evict(text)
+        return True
+
+    def _evict_fullest(self, texts: list[str], count: int, now_ms: int) -> None:
+        by_fill = sorted(set(texts), key=lambda text: -_fill(self._buckets[text], now_ms))
+        for text in by_fill[:count]:
+            self._evict(text)
+
+    def _evict(self, text: str) -> None:
+        self._ledger.count(BucketKey.from_text(text), self._buckets.pop(text))
 
     def _claim(self, name: tuple[str, str], now_ms: int) -> bool:
         if self._once.get(name, now_ms) > now_ms:
@@ -200,6 +219,11 @@ class MemoryStore:
             raise Contended(f"more than {ONCE_MAX} idempotency keys in a day; use a shared store")
         self._once[name] = now_ms + ONCE_MS
         return True
+
+
+def _fill(record: Record, now_ms: int) -> float:
+    """How full the emptiest limit is, 1.0 at the brim."""
+    return min(cell.level_milli(now_ms) / cell.spec.capacity_milli for cell in cells_of(record))
 
 
 def _matches(text: str, namespace: str, entity_id: str | None, resource: str | None) -> bool:

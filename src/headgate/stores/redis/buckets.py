@@ -135,7 +135,7 @@ class RedisStore:
                     once=None,
                     events=-1,
                 ),
-            )  # fmt: skip
+            )
             for group, verdict in zip(groups, verdicts, strict=True)
             if verdict is not None and verdict.allowed
         ]

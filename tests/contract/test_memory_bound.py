@@ -1,0 +1,60 @@
+"""The memory store stays within its bound and forgets nobody who is in use."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.bridge import run
+from headgate.decision import Demand
+from headgate.errors import Contended
+from headgate.limits import Limit
+from headgate.record import BucketKey, Terms
+from headgate.stores.memory.store import MemoryStore
+
+NOW_MS = 1_767_225_600_000
+SLOW = Terms((Limit.per_day("x", 10).spec,), 1)
+FAST = Terms((Limit.per_second("x", 1000).spec,), 1)
+
+
+def take(store: MemoryStore, name: str, terms: Terms, amount: int, now_ms: int) -> bool:
+    demand = Demand(BucketKey("n" * 11, name, "r"), terms, (amount * 1000,))
+    return run(store.consume([demand], now_ms)).allowed
+
+
+def test_full_buckets_make_room() -> None:
+    store = MemoryStore(buckets_max=100)
+    for n in range(20_000):
+        assert take(store, f"k{n}", FAST, 1, NOW_MS + n)
+        assert len(store) <= 100
+
+
+def test_a_bucket_in_use_is_never_forgotten() -> None:
+    store = MemoryStore(buckets_max=100)
+    for n in range(100):
+        assert take(store, f"k{n}", SLOW, 10, NOW_MS)
+    with pytest.raises(Contended, match="buckets_max"):
+        take(store, "one-more", SLOW, 1, NOW_MS)
+    assert not any(take(store, f"k{n}", SLOW, 1, NOW_MS) for n in range(100))
+    assert take(store, "one-more", SLOW, 1, NOW_MS + 86_400_000)
+
+
+def test_a_stand_in_gives_way_with_the_fullest() -> None:
+    store = MemoryStore(buckets_max=50, gives_way=True)
+    for n in range(50):
+        assert take(store, f"k{n}", SLOW, 1 + n % 10, NOW_MS)
+    assert take(store, "new", SLOW, 10, NOW_MS)
+    assert len(store) == 50
+    assert not take(store, "new", SLOW, 1, NOW_MS)
+    empty = [f"k{n}" for n in range(50) if n % 10 == 9]
+    assert not any(take(store, name, SLOW, 1, NOW_MS) for name in empty)
+
+
+def test_usage_of_an_evicted_bucket_is_kept() -> None:
+    store = MemoryStore(buckets_max=10)
+    for n in range(100):
+        assert take(store, f"k{n}", FAST, 3, NOW_MS + n * 10)
+    rows = store._ledger._usage
+    assert (
+        sum(counters["x"] for (_, kind, *_), (counters, _) in rows.items() if kind == "hourly")
+        >= 90 * 3000
+    )
