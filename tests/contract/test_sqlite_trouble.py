@@ -13,7 +13,13 @@ import pytest
 
 from headgate.bridge import run
 from headgate.decision import Demand
-from headgate.errors import Contended, IncompatibleSchemaError, Unreachable, ValidationError
+from headgate.errors import (
+    Contended,
+    Damaged,
+    IncompatibleSchemaError,
+    Unreachable,
+    ValidationError,
+)
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms
 from headgate.store import Backend
@@ -114,7 +120,7 @@ def test_a_bad_row_is_trouble_for_its_own_bucket_only(tmp_path: Path) -> None:
         with used(path) as backend:
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute(f"UPDATE buckets SET {column} = ?", (value,))
-            with pytest.raises(Unreachable, match="cannot be read"):
+            with pytest.raises(Damaged, match="cannot be read"):
                 run(backend.store.consume([DEMAND], NOW_MS))
             neighbour = Demand(BucketKey("ns", "two", "x"), DEMAND.terms, (0,))
             assert run(backend.store.consume([neighbour], NOW_MS)).allowed
