@@ -14,7 +14,8 @@ from headgate.stores.redis import keys
 from headgate.stores.redis.encoding import (
     decoded,
     demand_args,
-    record_from_text,
+    hour_args,
+    record_from_list,
     record_of,
     remembering,
 )
@@ -22,7 +23,7 @@ from headgate.stores.redis.port import Port
 from headgate.stores.redis.scripts import load_script
 
 ONCE_MS = 24 * HOUR_MS
-PER_DEMAND = 5
+USUAL = 5
 
 
 CONSUME = load_script("consume", "warm", "bucket")
@@ -36,11 +37,14 @@ class RedisStore:
     def __init__(self, port: Port, *, usage: bool = True) -> None:
         self._port = port
         self._counting = int(usage)
+        self._hour = hour_args(0)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         groups = self._by_slot(demands)
         if len(groups) == 1:
             reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
+            if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
+                self._hour = hour_args(reply[1])
             return _verdict(demands, reply)
         return await self._consume_apart(groups, demands, now_ms)
 
@@ -59,16 +63,14 @@ class RedisStore:
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        texts: dict[BucketKey, str] = {}
+        found: dict[BucketKey, Any] = {}
         seen_ms = now_ms or 0
-        for group in self._keys_by_slot(keys_):
+        for group in self._keys_by_slot(keys_) or [[]]:
             names = [keys.bucket(key) for key in group]
             reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
-            seen_ms = int(reply[0])
-            texts.update(zip(group, reply[1:], strict=True))
-        if not keys_ and now_ms is None:
-            seen_ms = int((await self._port.script(PEEK, [], [""]))[0])
-        return Sighting(seen_ms, [record_from_text(texts[key], seen_ms) for key in keys_])
+            seen_ms = reply[0]
+            found.update(zip(group, reply[1:], strict=True))
+        return Sighting(seen_ms, [record_from_list(found[key], seen_ms) for key in keys_])
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
@@ -160,7 +162,7 @@ class RedisStore:
         self, demands: Sequence[Demand], now_ms: int | None
     ) -> tuple[list[str], list[str | int]]:
         names: list[str] = []
-        args: list[str | int] = ["" if now_ms is None else now_ms, self._counting]
+        args: list[str | int] = ["" if now_ms is None else now_ms, self._counting, *self._hour]
         for demand in demands:
             names += _names_of(demand.key)
             args += demand_args(demand)
@@ -196,13 +198,14 @@ def _names_of(key: BucketKey) -> tuple[str, str, str]:
 
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
-    code, now_ms = reply[0], int(reply[1])
+    code, now_ms = reply[0], reply[1]
+    if code == USUAL:
+        record = record_of(demands[0].terms, reply[2:], now_ms)
+        return Verdict(True, demands, (record,), now_ms, (_before(record, demands[0], ""),))
     allowed = bool(code & 1)
-    before: list[Record] = []
     after: list[Record] = []
-    for place, demand in enumerate(demands):
-        at = 2 + place * PER_DEMAND
-        cells, core, dormant, newest, passed = reply[at : at + PER_DEMAND]
+    before: list[Record] = []
+    for demand, (core, dormant, newest, *cells, passed) in zip(demands, reply[2:], strict=True):
         if core:
             terms = decoded(core, dormant, newest)
         else:

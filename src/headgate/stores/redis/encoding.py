@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from headgate.decision import Demand
 from headgate.errors import ValidationError
@@ -80,7 +82,7 @@ def demand_args(demand: Demand) -> list[str | int]:
 
 
 @functools.lru_cache(maxsize=4096)
-def decoded(core: str, dormant: str, newest: str) -> Terms:
+def decoded(core: str, dormant: str, newest: int) -> Terms:
     """The terms a bucket is kept under, from their text."""
     values = json.loads(core)
     terms = Terms(
@@ -93,30 +95,36 @@ def decoded(core: str, dormant: str, newest: str) -> Terms:
 
 
 @functools.lru_cache(maxsize=4096)
-def remembering(terms: Terms, dormant: str, newest: str) -> Terms:
+def remembering(terms: Terms, dormant: str, newest: int) -> Terms:
     """The terms, the limits a bucket remembers besides, and the newest version it has met."""
     if not dormant and not newest:
         return terms
-    return terms.extended(_specs(json.loads(dormant or "[]")), int(newest or 0))
+    return terms.extended(_specs(json.loads(dormant or "[]")), newest)
 
 
 def _specs(rows: Iterable[list[object]]) -> tuple[Spec, ...]:
     return tuple(Spec(*row) for row in rows)  # type: ignore[arg-type]
 
 
-def record_of(terms: Terms, cells: str, now_ms: int) -> Record:
+def record_of(terms: Terms, numbers: Sequence[int], now_ms: int) -> Record:
     """A record from its cells. Usage is counted apart, so nothing in it is uncounted."""
-    numbers = [int(number) for number in cells.split()]
     found: list[object] = [terms, now_ms // HOUR_MS, 0]
-    for epoch_ms, tokens, low, high in zip(*[iter(numbers)] * 4, strict=True):
-        consumed = high * CONSUMED_UNIT + low
-        found += (epoch_ms, tokens, consumed, consumed)
+    for at in range(0, len(numbers), 4):
+        consumed = numbers[at + 3] * CONSUMED_UNIT + numbers[at + 2]
+        found += (numbers[at], numbers[at + 1], consumed, consumed)
     return tuple(found)
 
 
-def record_from_text(text: str, now_ms: int) -> Record | None:
-    """A record from a bucket's whole text; None for none."""
-    if not text:
+def record_from_list(values: list[Any] | None, now_ms: int) -> Record | None:
+    """A record from a bucket's whole list; None for none."""
+    if values is None:
         return None
-    cells, core, dormant, newest = text.split("|")
-    return record_of(decoded(core, dormant, newest), cells, now_ms)
+    core, dormant, newest, *numbers = values
+    return record_of(decoded(core, dormant, newest), numbers, now_ms)
+
+
+def hour_args(now_ms: int) -> tuple[int, int, str]:
+    """An hour as the scripts take it: its start, its month since year 0, its fields' beginning."""
+    hour = now_ms // HOUR_MS
+    moment = datetime.datetime.fromtimestamp(hour * 3600, datetime.UTC)
+    return hour * HOUR_MS, moment.year * 12 + moment.month - 1, f"{hour}:"

@@ -1,10 +1,10 @@
 -- What consume and adjust share: the arithmetic of a bucket in integers that a double holds exactly.
 --
--- A bucket is one string:   cells | core | dormant | newest
---   cells    per limit: epoch, tokens, consumed (low and high part), separated by spaces
+-- A bucket is one string, packed: core, dormant, newest, then per limit epoch, tokens and consumed
+-- (low and high part).
 --   core     the terms its callers ask for, as their client wrote them (JSON)
 --   dormant  limits it remembers besides, as JSON, or nothing
---   newest   the newest version it has met, where the core is an override and has none
+--   newest   the newest version it has met, where the core is an override and has none; else 0
 -- Rates come reduced: a millitokens every p milliseconds, gcd(a, p) = 1, p * p <= 2^53, so that no
 -- product below leaves the exact range. An epoch moves only by whole periods, which loses nothing.
 
@@ -84,41 +84,26 @@ local function limits_of(specs)
 end
 
 local function read(value)
-    local first = string.find(value, '|', 1, true)
-    local second = string.find(value, '|', first + 1, true)
-    local third = string.find(value, '|', second + 1, true)
-    local cells, cell, field = {}, nil, 0
-    for number in string.gmatch(string.sub(value, 1, first - 1), '%-?%d+') do
-        field = field + 1
-        if field == 1 then
-            cell = { epoch = tonumber(number) }
-            cells[#cells + 1] = cell
-        elseif field == 2 then
-            cell.tokens = tonumber(number)
-        elseif field == 3 then
-            cell.low = tonumber(number)
-        else
-            cell.high = tonumber(number)
-            field = 0
-        end
+    local packed = { cmsgpack.unpack(value) }
+    local cells = {}
+    for at = 4, #packed, 4 do
+        cells[#cells + 1] = {
+            epoch = packed[at], tokens = packed[at + 1], low = packed[at + 2], high = packed[at + 3],
+        }
     end
-    return {
-        cells = cells,
-        core = string.sub(value, first + 1, second - 1),
-        dormant = string.sub(value, second + 1, third - 1),
-        newest = string.sub(value, third + 1),
-    }
+    return { core = packed[1], dormant = packed[2], newest = packed[3], cells = cells }
 end
 
-local function cells_text(bucket)
-    local parts = {}
+-- The bucket as a list, as it is stored and as callers get it.
+local function listed(bucket, core)
+    local list = { core, bucket.dormant, bucket.newest }
     for _, cell in ipairs(bucket.cells) do
-        parts[#parts + 1] = text(cell.epoch)
-        parts[#parts + 1] = text(cell.tokens)
-        parts[#parts + 1] = text(cell.low)
-        parts[#parts + 1] = text(cell.high)
+        list[#list + 1] = cell.epoch
+        list[#list + 1] = cell.tokens
+        list[#list + 1] = cell.low
+        list[#list + 1] = cell.high
     end
-    return table.concat(parts, ' ')
+    return list
 end
 
 -- A demand off the argument list: terms, version, own, count, then per limit name, capacity, a, p,
@@ -144,7 +129,7 @@ local function opened(demand, now)
         cells[place] = { epoch = now, tokens = limit.capacity, low = 0, high = 0 }
     end
     return {
-        cells = cells, core = demand.core, dormant = '', newest = '', limits = demand.limits, new = true,
+        cells = cells, core = demand.core, dormant = '', newest = 0, limits = demand.limits, new = true,
     }
 end
 
@@ -212,7 +197,7 @@ local function keep_under(bucket, demand, now)
     for _, limit in ipairs(rest) do
         old[#old + 1] = limit
     end
-    local newest = tonumber(bucket.newest) or held.version
+    local newest = math.max(bucket.newest, held.version)
     if not demand.own and demand.version < newest then
         bucket.limits = old
         bucket.outdated = true
@@ -223,9 +208,9 @@ local function keep_under(bucket, demand, now)
     for place, limit in ipairs(old) do
         before[limit.name] = { limit = limit, cell = bucket.cells[place], place = place }
     end
-    local after = { cells = {}, core = demand.core, limits = {}, newest = '', changed = true }
-    if demand.own and newest > 0 then
-        after.newest = text(newest)
+    local after = { cells = {}, core = demand.core, limits = {}, newest = 0, changed = true }
+    if demand.own then
+        after.newest = newest
     end
     local new = limits_of(asked.specs)
     for place, limit in ipairs(new) do
@@ -288,8 +273,7 @@ local function lifetime(bucket, now)
 end
 
 local function save(key, index, bucket, now)
-    local cells = cells_text(bucket)
-    local value = table.concat({ cells, bucket.core, bucket.dormant, bucket.newest }, '|')
+    local value = cmsgpack.pack(unpack(listed(bucket, bucket.core)))
     local life = lifetime(bucket, now)
     if life then
         redis.call('SET', key, value, 'PX', text(life))
@@ -300,7 +284,6 @@ local function save(key, index, bucket, now)
         redis.call('SADD', index, key)
         redis.call('EXPIRE', index, USAGE_SECONDS)
     end
-    return cells
 end
 
 -- Months since year 0 of an hour since 1970 (civil calendar, UTC).

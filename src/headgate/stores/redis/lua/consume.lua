@@ -1,13 +1,20 @@
 -- consume: all demands or none.
 -- KEYS    per demand: bucket, index of the entity's buckets, usage prefix
--- ARGV    now ('' = this server's clock), 1 to count usage, then the demands (see demand_at)
--- reply   code (1 allowed, +2 outdated), now, then per demand: cells, core, dormant, newest, passed
---         soft limits; core is empty where it is what the demand came with
+-- ARGV    now ('' = this server's clock), 1 to count usage, an hour the caller knows: its start in ms,
+--         its month and what its fields begin with; then the demands (see demand_at)
+-- reply   code (1 allowed, +2 outdated), now, then per demand a list: core, dormant, newest, cells …,
+--         and last the passed soft limits; core is empty where it is what the demand came with.
+--         Code 5 is the usual case: now, then the cells alone.
+
+if done then                           -- the usual case, and the first of its hour
+    count(KEYS[3], KEYS[2], demand_at(6).limits, 1, done[2])
+    return done
+end
 
 local now = clock(ARGV[1])
 local counting = ARGV[2] == '1'
 local buckets, demands, outdated = {}, {}, false
-local at = 3
+local at = 6
 for place = 1, #KEYS / 3 do
     demands[place], at = demand_at(at)
     buckets[place] = found_at(KEYS[place * 3 - 2], demands[place], now)
@@ -58,21 +65,16 @@ local function taken(place, bucket)
     end
 end
 
-local reply = { (refused and 0 or 1) + (outdated and 2 or 0), text(now) }
+local reply = { (refused and 0 or 1) + (outdated and 2 or 0), now }
 for place, bucket in ipairs(buckets) do
-    local cells
     if not refused then
         taken(place, bucket)
     end
     if not refused or bucket.changed then
-        cells = save(KEYS[place * 3 - 2], KEYS[place * 3 - 1], bucket, now)
-    else
-        cells = cells_text(bucket)
+        save(KEYS[place * 3 - 2], KEYS[place * 3 - 1], bucket, now)
     end
-    reply[#reply + 1] = cells
-    reply[#reply + 1] = bucket.core ~= demands[place].core and bucket.core or ''
-    reply[#reply + 1] = bucket.dormant
-    reply[#reply + 1] = bucket.newest
-    reply[#reply + 1] = refused and '' or passed[place]
+    local list = listed(bucket, bucket.core ~= demands[place].core and bucket.core or '')
+    list[#list + 1] = refused and '' or passed[place]
+    reply[place + 2] = list
 end
 return reply
