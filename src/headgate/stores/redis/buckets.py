@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,6 +193,7 @@ class RedisStore:
         return names, args
 
 
+@functools.lru_cache(maxsize=16_384)
 def _names_of(key: BucketKey) -> tuple[str, str, str]:
     """Its bucket, the index of the entity's buckets, and where its usage is counted."""
     return keys.bucket(key), keys.index(key.namespace, key.entity_id), keys.usage(key)
@@ -200,10 +202,10 @@ def _names_of(key: BucketKey) -> tuple[str, str, str]:
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     code, now_ms = reply[0], reply[1]
     if code == USUAL:
-        record = record_of(demands[0].terms, reply[2:], now_ms)
-        return Verdict(True, demands, (record,), now_ms, (_before(record, demands[0], ""),))
+        after = Unread(demands[0], reply, taken=False)
+        return Verdict(True, demands, after, now_ms, Unread(demands[0], reply, taken=True))
     allowed = bool(code & 1)
-    after: list[Record] = []
+    records: list[Record] = []
     before: list[Record] = []
     for demand, (core, dormant, newest, *cells, passed) in zip(demands, reply[2:], strict=True):
         if core:
@@ -211,11 +213,29 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
         else:
             terms = remembering(demand.terms, dormant, newest)
         record = record_of(terms, cells, now_ms)
-        after.append(record)
+        records.append(record)
         before.append(_before(record, demand, passed) if allowed else record)
-    verdict = Verdict(allowed, demands, after, now_ms, before)
+    verdict = Verdict(allowed, demands, records, now_ms, before)
     verdict.outdated = bool(code & 2)
     return verdict
+
+
+class Unread(Sequence[Record]):
+    """The one record of the usual reply, made when somebody reads it: hardly anybody does."""
+
+    __slots__ = ("_demand", "_reply", "_taken")
+
+    def __init__(self, demand: Demand, reply: list[Any], *, taken: bool) -> None:
+        self._demand = demand
+        self._reply = reply
+        self._taken = taken
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: Any) -> Any:
+        record = record_of(self._demand.terms, self._reply[2:], self._reply[1])
+        return [_before(record, self._demand, "") if self._taken else record][place]
 
 
 def _before(after: Record, demand: Demand, passed: str) -> Record:

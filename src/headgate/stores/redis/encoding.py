@@ -42,9 +42,19 @@ class Encoded:
         )
 
 
-@functools.lru_cache(maxsize=4096)
+_known: dict[int, tuple[Terms, Encoded]] = {}
+KNOWN_MAX = 4096
+
+
 def encoded(terms: Terms) -> Encoded:
-    return Encoded(terms)
+    """Told apart by identity, which costs no hashing; an entry keeps its terms alive, so their id
+    is theirs alone."""
+    known = _known.get(id(terms))
+    if known is None:
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        known = _known[id(terms)] = (terms, Encoded(terms))
+    return known[1]
 
 
 def _reduced(spec: Spec) -> tuple[int, int]:
