@@ -42,13 +42,13 @@ def _terms(count: int, known: dict[int, Terms] = {}) -> Terms:  # noqa: B006  # 
     return known[count]
 
 
-def call(key: str, count: int, usage: bool = True) -> tuple[list[str], list[str | int]]:
-    """Keys and arguments of a real consume; nothing is contacted."""
-    backend = open_redis("redis://127.0.0.1:1", blocking=True, usage=usage)
-    store = backend.store
+def calls(url: str, count: int) -> dict[str, tuple[list[str], list[str | int]]]:
+    """By key, keys and arguments of a real consume, as a store sends them that has sent one."""
+    store = open_redis(url, blocking=True).store
     assert isinstance(store, RedisStore)
     try:
-        return store._consume_call([demand(key, count)], None)
+        run(store.consume([demand(KEYS[0], count)], None))
+        return {key: store._consume_call([demand(key, count)], None) for key in KEYS}
     finally:
         run(store.close())
 
@@ -88,10 +88,10 @@ class BareCalls(Bare):
 
 @asynccontextmanager
 async def bare(url: str) -> AsyncIterator[Decide]:
-    parts = {}
-    for key in KEYS:
-        names, args = call(key, 1)
-        parts[key] = ("EVALSHA", CONSUME.sha, len(names), *names, *args)
+    parts = {
+        key: ("EVALSHA", CONSUME.sha, len(names), *names, *args)
+        for key, (names, args) in calls(url, 1).items()
+    }
     port = int(url.rsplit(":", 1)[1])
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_connection(BareCalls, "127.0.0.1", port)
