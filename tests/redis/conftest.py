@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 import servers
 
+from headgate.stores.redis.port import open_port
+
+PATIENCE_MS = 20_000
+# Where a test is not about deadlines, a busy machine must not make it fail.
+open_port.__kwdefaults__["timeout_ms"] = PATIENCE_MS
+
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[servers.Server]:

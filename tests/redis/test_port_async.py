@@ -26,7 +26,7 @@ BROKEN = Script("broken", "return nonsense.x")
 Test = Callable[[Port], Coroutine[Any, Any, None]]
 
 
-def using(url: str, test: Test, timeout_ms: int = 1000) -> None:
+def using(url: str, test: Test, timeout_ms: int = 5000) -> None:
     async def main() -> None:
         port = open_port(url, blocking=False, timeout_ms=timeout_ms)
         try:

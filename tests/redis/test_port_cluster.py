@@ -29,7 +29,7 @@ def own_cluster() -> Iterator[servers.Cluster]:
         yield cluster
 
 
-def in_both_colours(url: str, test: Test, timeout_ms: int = 2000) -> None:
+def in_both_colours(url: str, test: Test, timeout_ms: int = 5000) -> None:
     """The blocking port never suspends, so the same test runs on both."""
 
     async def main() -> None:
