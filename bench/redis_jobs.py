@@ -44,6 +44,7 @@ class Timing:
     callers: int
     rates: list[float] = field(default_factory=list)
     cpus_us: list[float] = field(default_factory=list)
+    servers_us: list[float] = field(default_factory=list)
 
     @property
     def per_second(self) -> float:
@@ -64,15 +65,23 @@ class Timing:
 
 
 def measure(
-    contestants: Sequence[Contestant], url: str, seconds: float, rounds: int
+    contestants: Sequence[Contestant],
+    url: str,
+    seconds: float,
+    rounds: int,
+    each_round: Callable[[], None],
 ) -> list[Timing]:
-    """All contestants at every number of callers, in turn, so that noise hits them alike."""
+    """All contestants at every number of callers, in turn, so that noise hits them alike; what is
+    compared with them is measured by `each_round`, for the machine's speed changes by the minute.
+    """
     timings = [Timing(each, callers) for callers in CALLERS for each in contestants]
     for place in range(rounds):
         for timing in timings if place % 2 == 0 else reversed(timings):
-            rate, cpu_us, _ = one_round(timing.contestant, url, timing.callers, seconds)
+            rate, cpu_us, spent = one_round(timing.contestant, url, timing.callers, seconds)
             timing.rates.append(rate)
             timing.cpus_us.append(cpu_us)
+            timing.servers_us.append(spent.process_us)
+        each_round()
     return timings
 
 
