@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -64,10 +64,6 @@ class Cache(Generic[Value]):
 
     def drop(self, key: Hashable) -> None:
         self._entries.pop(key, None)
-
-    def drop_where(self, matches: Callable[[Hashable], bool]) -> None:
-        for key in [key for key in list(self._entries) if matches(key)]:
-            self._entries.pop(key, None)
 
     def invalidate(self) -> None:
         self._entries.clear()
