@@ -1,0 +1,222 @@
+"""How everything is named in the table; no two things share a key.
+
+A namespace's keys begin with its id and a `/`. The id has 11 characters and none of them is a `/`;
+the registry's own id is `_`. Names never hold a `#`, so what is joined with `#` can be told apart.
+
+    record            PK                                    SK
+    entity            {ns}/ENTITY#{id}                      #META
+    entity's limits   {ns}/ENTITY#{id}                      #CONFIG#{resource}
+    usage             {ns}/ENTITY#{id}                      #USAGE#{resource}#{type}#{start}
+    resource limits   {ns}/RESOURCE#{resource}              #CONFIG
+    system limits     {ns}/SYSTEM#                          #CONFIG   (and the namespace's state)
+    bucket            {ns}/BUCKET#{id}#{resource}#{shard}   #STATE
+    audit event       {ns}/AUDIT#{id}                       #AUDIT#{event id}
+    namespace         _/SYSTEM#                             #NAMESPACE#{name}, #NSID#{ns}
+    version           _/SYSTEM#                             #VERSION
+
+    index   PK                            SK                                leads to
+    GSI1    {ns}/PARENT#{id}              CHILD#{id}                        children
+    GSI2    {ns}/RESOURCE#{resource}      BUCKET#{id}#{shard}               buckets of a resource
+            {ns}/RESOURCE#{resource}      USAGE#{type}#{newest first}#{id}  usage of a resource
+            {ns}/CONFIG#                  RESOURCE#{resource}               resources with limits
+            {ns}/CONFIG#                  ENTITY#{resource}#{id}            … of some entity
+    GSI3    {ns}/ENTITY_CONFIG#{resource} {id}                              entities with limits
+            {ns}/ENTITY#{id}              BUCKET#{resource}#{shard}         buckets of an entity
+    GSI4    {ns}                          the item's PK                     all of a namespace
+            {ns}                          {ns}/USAGE#{type}#{newest first}#{id}#{resource}
+
+Usage is in GSI4 under a key of its own: sorted as pages of usage are, and out of the way of whoever
+lists entities, whose PK it has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headgate.errors import Damaged
+from headgate.names import SEPARATOR
+
+REGISTRY = "_"  # the namespace id of what is known about namespaces; no namespace has it
+NEXT = "$"  # the character after '#': it ends a range of keys that begin alike
+JUST_AFTER = "!"  # sorts before everything a name can hold: name + '!' follows name at once
+ORDER_BASE = 10**14  # a window's start is subtracted from it, so that the newest sorts first
+
+KEY_BYTES_MAX = 300  # longer than every name; a sort key may have 1024 bytes
+
+PK, SK = "PK", "SK"
+GSI1, GSI2, GSI3, GSI4 = "GSI1", "GSI2", "GSI3", "GSI4"
+
+META = "#META"
+STATE = "#STATE"
+CONFIG = "#CONFIG"
+VERSION = "#VERSION"
+USAGE = "#USAGE#"
+AUDIT = "#AUDIT#"
+NAMESPACE = "#NAMESPACE#"
+NSID = "#NSID#"
+
+
+class BucketPk(NamedTuple):
+    """Whose bucket for what, and which shard of it."""
+
+    namespace: str
+    entity_id: str
+    resource: str
+    shard: int
+
+
+class UsageSk(NamedTuple):
+    resource: str
+    window_type: str
+    window_start: str
+
+
+def pk_system(namespace: str = REGISTRY) -> str:
+    return f"{namespace}/SYSTEM#"
+
+
+def pk_resource(namespace: str, resource: str) -> str:
+    return f"{namespace}/RESOURCE#{resource}"
+
+
+def pk_entity(namespace: str, entity_id: str) -> str:
+    return f"{namespace}/ENTITY#{entity_id}"
+
+
+def pk_bucket(namespace: str, entity_id: str, resource: str, shard: int) -> str:
+    return f"{namespace}/BUCKET#{entity_id}#{resource}#{shard}"
+
+
+def parse_bucket_pk(pk: str) -> BucketPk:
+    """The parts pk_bucket was given; Damaged if it did not make this."""
+    namespace, _, rest = pk.partition("/")
+    parts = rest.split(SEPARATOR)
+    if len(parts) != 4 or parts[0] != "BUCKET" or not (parts[3].isascii() and parts[3].isdigit()):
+        raise Damaged(f"{pk!r} is no bucket's key; it was written by something else")
+    return BucketPk(namespace, parts[1], parts[2], int(parts[3]))
+
+
+def pk_audit(namespace: str, audit_id: str) -> str:
+    """`audit_id` is an entity's, `$SYSTEM` or `$RESOURCE:name`; no entity's begins with a `$`."""
+    return f"{namespace}/AUDIT#{audit_id}"
+
+
+def sk_state() -> str:
+    return STATE
+
+
+def sk_config(resource: str | None = None) -> str:
+    """Of the system or a resource, or (named) an entity's for that resource."""
+    return CONFIG if resource is None else f"{CONFIG}#{resource}"
+
+
+def sk_meta() -> str:
+    return META
+
+
+def sk_version() -> str:
+    return VERSION
+
+
+def sk_usage(resource: str, window_type: str, window_start: str) -> str:
+    """Windows of different types begin at the same moment, so the type is in the key."""
+    return f"{USAGE}{resource}#{window_type}#{window_start}"
+
+
+def parse_usage_sk(sk: str) -> UsageSk:
+    parts = sk.removeprefix(USAGE).split(SEPARATOR)
+    if not sk.startswith(USAGE) or len(parts) != 3:
+        raise Damaged(f"{sk!r} is no usage row's key; `headgate upgrade` moves those of old tables")
+    return UsageSk(*parts)
+
+
+def sk_audit(event_id: str) -> str:
+    return f"{AUDIT}{event_id}"
+
+
+def sk_namespace(name: str) -> str:
+    return f"{NAMESPACE}{name}"
+
+
+def sk_nsid(namespace: str) -> str:
+    return f"{NSID}{namespace}"
+
+
+def pk_parent(namespace: str, parent_id: str) -> str:
+    return f"{namespace}/PARENT#{parent_id}"
+
+
+def gsi1_pk(namespace: str, parent_id: str) -> str:
+    return pk_parent(namespace, parent_id)
+
+
+def gsi1_sk(entity_id: str) -> str:
+    return f"CHILD#{entity_id}"
+
+
+def gsi2_pk_resource(namespace: str, resource: str) -> str:
+    return pk_resource(namespace, resource)
+
+
+def gsi2_sk_bucket(entity_id: str, shard: int) -> str:
+    return f"BUCKET#{entity_id}#{shard}"
+
+
+def gsi2_sk_usage(window_type: str, start_ms: int, entity_id: str) -> str:
+    return f"USAGE#{window_type}#{newest_first(start_ms)}#{entity_id}"
+
+
+def gsi2_pk_configs(namespace: str) -> str:
+    return f"{namespace}/CONFIG#"
+
+
+def gsi2_sk_config(resource: str, entity_id: str | None = None) -> str:
+    return f"RESOURCE#{resource}" if entity_id is None else f"ENTITY#{resource}#{entity_id}"
+
+
+def gsi3_pk_entity_config(namespace: str, resource: str) -> str:
+    return f"{namespace}/ENTITY_CONFIG#{resource}"
+
+
+def gsi3_pk_entity(namespace: str, entity_id: str) -> str:
+    return pk_entity(namespace, entity_id)
+
+
+def gsi3_sk_bucket(resource: str, shard: int) -> str:
+    return f"BUCKET#{resource}#{shard}"
+
+
+def gsi4_pk(namespace: str) -> str:
+    return namespace
+
+
+def gsi4_sk(pk: str) -> str:
+    return pk
+
+
+def gsi4_sk_usage(
+    namespace: str, window_type: str, start_ms: int, entity_id: str, resource: str
+) -> str:
+    place = f"{window_type}#{newest_first(start_ms)}#{entity_id}#{resource}"
+    return f"{namespace}/USAGE#{place}"
+
+
+def newest_first(time_ms: int) -> str:
+    """Fifteen digits that sort against time; beyond what they can tell they stop."""
+    return f"{min(max(ORDER_BASE - time_ms, 0), 10 * ORDER_BASE - 1):015d}"
+
+
+def clipped(cursor: str) -> str:
+    """A caller's cursor as something a key can be compared with."""
+    text = cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.encode()[:KEY_BYTES_MAX].decode(errors="ignore")
+
+
+def last_name(key: str) -> str:
+    """What follows the last `#`."""
+    return key.rpartition(SEPARATOR)[2]
+
+
+def entity_of_pk(pk: str) -> str:
+    """Whom a `{ns}/ENTITY#{id}` key is about."""
+    return last_name(pk)

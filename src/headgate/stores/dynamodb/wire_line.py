@@ -1,0 +1,161 @@
+"""One connection of an event loop, and the call it carries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol, cast
+
+from headgate.errors import StoreTrouble
+from headgate.stores.dynamodb import port_trouble as trouble
+from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Reply, Watch
+
+GRACE_S = 0.001
+
+
+class Errand:
+    """One call on its way: waiting for a connection, then sent, then settled."""
+
+    __slots__ = ("due_s", "future", "kept", "outcome", "packed", "sent")
+
+    def __init__(
+        self, packed: bytes, due_s: float, loop: asyncio.AbstractEventLoop, *, kept: bool = False
+    ) -> None:
+        self.packed = packed
+        self.due_s = due_s
+        self.kept = kept  # sent in any case, also if its caller was cancelled meanwhile
+        self.sent = False
+        self.outcome: Reply | StoreTrouble | None = None
+        self.future: asyncio.Future[Reply | StoreTrouble] = loop.create_future()
+
+    def settle(self, outcome: Reply | StoreTrouble) -> None:
+        self.outcome = outcome
+        if not self.future.done():  # a cancelled caller looks for the outcome itself
+            self.future.set_result(outcome)
+
+    def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A future for a caller whose first one was cancelled under it."""
+        self.future = loop.create_future()
+        if self.outcome is not None:
+            self.future.set_result(self.outcome)
+
+
+class Owner(Protocol):
+    def idle(self, line: Line) -> None:
+        """The line is free for another call."""
+
+    def gone(self, line: Line) -> None:
+        """The line is no more."""
+
+
+class Line(asyncio.Protocol):
+    """Carries one call at a time; a timer of its own watches the call's deadline.
+
+    The timer is not moved with every call: when it goes off too early for the call of that moment
+    it is set again, which costs one timer per time limit instead of one per call.
+    """
+
+    def __init__(
+        self, owner: Owner, place: Place, timeout_ms: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._owner = owner
+        self._place = place
+        self._timeout_ms = timeout_ms
+        self._loop = loop
+        self._reader = Reader()
+        self._errand: Errand | None = None
+        self._transport: asyncio.Transport | None = None
+        self._watch: Watch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: Errand | None = None
+        self._used_s = 0.0
+        self._sent_ns = 0
+        self.ended = loop.create_future()
+
+    @property
+    def busy(self) -> Errand | None:
+        return self._errand
+
+    def fresh(self) -> bool:
+        """Whether it can be used: not old, and not given up by the other side."""
+        transport, watch = self._transport, self._watch
+        return (
+            transport is not None
+            and not transport.is_closing()
+            and self._loop.time() - self._used_s < IDLE_S_MAX
+            and (watch is None or not watch.hung_up())
+        )
+
+    def send(self, errand: Errand) -> None:
+        assert self._errand is None, "a connection carries one call at a time"
+        assert self._transport is not None
+        self._errand = errand
+        errand.sent = True
+        self._sent_ns = time.monotonic_ns()
+        self._transport.write(errand.packed)
+        timer = self._timer
+        if timer is not None and timer.when() > errand.due_s:  # a second attempt has less time
+            timer.cancel()
+            timer = None
+        if timer is None:
+            self._timer = self._loop.call_at(errand.due_s, self._look)
+
+    def hang_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._used_s = self._loop.time()
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            self._watch = Watch(plain.fileno())
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            reply = self._reader.feed(data)
+            if reply is None:
+                return
+            if self._errand is None:
+                raise Garbled("a reply nobody asked for")
+        except (ValueError, Garbled) as error:
+            self._fail(trouble.lost(self._place, f"it sent what is no reply: {error}"))
+            return
+        errand, self._errand = self._errand, None
+        self._used_s = self._loop.time()
+        reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
+        errand.settle(reply)
+        if reply.keep:
+            self._owner.idle(self)
+        else:
+            self.hang_up()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._watch = None
+        self._fail(trouble.lost(self._place, error or "it closed the connection"))
+        self._owner.gone(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _fail(self, why: StoreTrouble) -> None:
+        errand, self._errand = self._errand, None
+        self.hang_up()
+        if errand is not None:
+            errand.settle(why)
+
+    def _look(self) -> None:
+        self._timer = None
+        errand = self._errand
+        if errand is None:
+            return
+        if self._loop.time() < errand.due_s:
+            self._timer = self._loop.call_at(errand.due_s, self._look)
+        elif self._suspect is not errand:
+            # A loop that was busy may have the answer unread: it reads once more, then.
+            self._suspect = errand
+            self._timer = self._loop.call_later(GRACE_S, self._look)
+        else:
+            self._fail(trouble.overdue(self._place, self._timeout_ms))
