@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -12,6 +13,8 @@ from headgate.layers.stack import split_options
 from headgate.store import Backend
 
 URL_LENGTH_MAX = 4096
+
+_TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,13 @@ class Opening:
                 "url", self.url, f"has {name}={text!r}; it must be from {least} to {most}"
             )
         return int(text)
+
+    def one_of(self, name: str, default: str, *others: str) -> str:
+        text = self.options.get(name, default)
+        if text not in (default, *others):
+            offered = ", ".join((default, *others))
+            raise ValidationError("url", f"{name}={text}", f"must be one of {offered}")
+        return text
 
 
 def _memory(opening: Opening) -> Backend:
@@ -85,12 +95,39 @@ def _redis(opening: Opening) -> Backend:
             "url", opening.parts.scheme + "://…",
             f"needs a package that is not installed ({error.name}): pip install 'headgate[redis]'",
         ) from error  # fmt: skip
-    usage = opening.options.get("usage", "on")
-    if usage not in ("on", "off"):
-        raise ValidationError("url", "usage=" + usage, "must be usage=on or usage=off")
+    usage = opening.one_of("usage", "on", "off")
     rest = urlencode([pair for pair in opening.options.items() if pair[0] != "usage"])
     url = opening.url.split("?", 1)[0] + ("?" + rest if rest else "")
     return open_redis(url, blocking=opening.blocking, usage=usage == "on")
+
+
+def _dynamodb(opening: Opening) -> Backend:
+    try:
+        from headgate.stores.dynamodb import open_dynamodb
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "url", "dynamodb://…",
+            f"needs a package that is not installed ({error.name}): "
+            f"pip install 'headgate[dynamodb]'",
+        ) from error  # fmt: skip
+    opening.only("region", "endpoint", "timeout_ms", "connections", "strict", "usage")
+    name = opening.parts.netloc
+    if not _TABLE.fullmatch(name) or opening.parts.path not in ("", "/"):
+        raise ValidationError(
+            "url", opening.url,
+            "must name a table, as in dynamodb://headgate?region=eu-west-1: 3 to 255 letters, "
+            "digits and _ . -",
+        )  # fmt: skip
+    return open_dynamodb(
+        name,
+        region=opening.options.get("region"),
+        endpoint=opening.options.get("endpoint"),
+        blocking=opening.blocking,
+        timeout_ms=opening.whole_number("timeout_ms", 2000, least=1, most=600_000),
+        connections=opening.whole_number("connections", 16, least=1, most=1000),
+        strict=opening.one_of("strict", "off", "on") == "on",
+        usage=opening.one_of("usage", "local", "stream", "off"),
+    )
 
 
 OPENERS: dict[str, Callable[[Opening], Backend]] = {
@@ -103,6 +140,7 @@ OPENERS: dict[str, Callable[[Opening], Backend]] = {
     "rediss+sentinel": _redis,
     "redis+cluster": _redis,
     "rediss+cluster": _redis,
+    "dynamodb": _dynamodb,
 }
 
 

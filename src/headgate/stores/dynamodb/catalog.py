@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.record import BucketKey
 from headgate.stores.dynamodb import (
     levels,
     levels_lookup,
@@ -16,15 +17,23 @@ from headgate.stores.dynamodb import (
     tenants_purge,
     versions,
 )
+from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.table import Table
 
 
+def nobody(key: BucketKey, item: Item | None, now_ms: int) -> None:
+    """Who has no buckets needs none brought along."""
+
+
 class DynamoCatalog:
-    def __init__(self, table: Table) -> None:
+    """`prime` is given the buckets that a lookup reads along with the configuration."""
+
+    def __init__(self, table: Table, prime: levels_lookup.Prime = nobody) -> None:
         self._table = table
+        self._prime = prime
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
-        return await levels_lookup.lookup(self._table, namespace, entity_id, resource)
+        return await levels_lookup.lookup(self._table, namespace, entity_id, resource, self._prime)
 
     async def create_entity(
         self, namespace: str, entity: Entity, principal: str | None, now_ms: int

@@ -6,11 +6,12 @@ can fetch them in the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headgate.entities import Level, Lookup, Standing
 from headgate.lineage import LINEAGE_MAX
 from headgate.names import DEFAULT_RESOURCE
+from headgate.record import BucketKey
 from headgate.stores.dynamodb.catalog_recent import is_torn
 from headgate.stores.dynamodb.catalog_steps import Head
 from headgate.stores.dynamodb.items import (
@@ -23,18 +24,28 @@ from headgate.stores.dynamodb.items import (
     level_key,
     system_key,
 )
+from headgate.stores.dynamodb.seen import bucket_key
 from headgate.stores.dynamodb.table import Table, contended
 
 READS_MAX = 8
 
 Found = Mapping[Key, Item]
+Prime = Callable[[BucketKey, Item | None, int], None]
 
 
-async def lookup(table: Table, namespace: str, entity_id: str, resource: str) -> Lookup:
-    """The configuration of an entity and those it cascades to, all of one version."""
+async def lookup(
+    table: Table, namespace: str, entity_id: str, resource: str, prime: Prime
+) -> Lookup:
+    """The configuration of an entity and those it cascades to, all of one version.
+
+    Their buckets come along in the same batches, and are given to `prime`.
+    """
+    own = BucketKey(namespace, entity_id, resource)
     for attempt in range(READS_MAX):
-        found = await table.get_all(lookup_keys(namespace, entity_id, resource))
-        seen = await continued(table, namespace, entity_id, resource, found)
+        keys = lookup_keys(namespace, entity_id, resource)
+        found = await table.get_all((*keys, bucket_key(own)))
+        prime(own, found.get(bucket_key(own)), table.port.now_ms())
+        seen = await continued(table, namespace, entity_id, resource, found, prime)
         if seen is not None:
             return seen
         await table.pause(attempt)
@@ -48,7 +59,7 @@ def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
 
 
 async def continued(
-    table: Table, namespace: str, entity_id: str, resource: str, first: Found
+    table: Table, namespace: str, entity_id: str, resource: str, first: Found, prime: Prime
 ) -> Lookup | None:
     """The lookup that begins with the items of lookup_keys; None where it was torn: read again.
 
@@ -62,7 +73,9 @@ async def continued(
     asked = set(lookup_keys(namespace, entity_id, resource))
     while wanted is not None and len(names) < LINEAGE_MAX:
         keys = _own_keys(namespace, wanted, resource)
-        found.update(await table.get_all((home, *keys)))
+        bucket = BucketKey(namespace, wanted, resource)
+        found.update(await table.get_all((home, *keys, bucket_key(bucket))))
+        prime(bucket, found.get(bucket_key(bucket)), table.port.now_ms())
         head = Head.of(namespace, found.get(home))
         asked.update(keys)
         names.append(wanted)

@@ -11,6 +11,7 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
     system limits     {ns}/SYSTEM#                          #CONFIG   (and the namespace's state)
     bucket            {ns}/BUCKET#{id}#{resource}#{shard}   #STATE
     audit event       {ns}/AUDIT#{id}                       #AUDIT#{event id}
+    caller's key      {ns}/ONCE#{digest}                    #ONCE
     namespace         _/SYSTEM#                             #NAMESPACE#{name}, #NSID#{ns}
     version           _/SYSTEM#                             #VERSION
 
@@ -54,6 +55,7 @@ USAGE = "#USAGE#"
 AUDIT = "#AUDIT#"
 NAMESPACE = "#NAMESPACE#"
 NSID = "#NSID#"
+ONCE = "#ONCE"
 
 
 class BucketPk(NamedTuple):
@@ -99,6 +101,14 @@ def parse_bucket_pk(pk: str) -> BucketPk:
 def pk_audit(namespace: str, audit_id: str) -> str:
     """`audit_id` is an entity's, `$SYSTEM` or `$RESOURCE:name`; no entity's begins with a `$`."""
     return f"{namespace}/AUDIT#{audit_id}"
+
+
+def pk_once(namespace: str, digest: str) -> str:
+    return f"{namespace}/ONCE#{digest}"
+
+
+def sk_once() -> str:
+    return ONCE
 
 
 def sk_state() -> str:

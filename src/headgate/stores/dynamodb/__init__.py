@@ -1,0 +1,57 @@
+"""The DynamoDB store: one table, one conditional write per decision, no server to run."""
+
+from __future__ import annotations
+
+from headgate.port import pace_for
+from headgate.store import Backend, Capabilities
+from headgate.stores.dynamodb.book import Book
+from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.stores.dynamodb.catalog import DynamoCatalog
+from headgate.stores.dynamodb.ledger import DynamoLedger
+from headgate.stores.dynamodb.port import Port, open_port
+from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.tally import Tally
+
+
+def open_dynamodb(
+    name: str,
+    *,
+    region: str | None = None,
+    endpoint: str | None = None,
+    blocking: bool,
+    timeout_ms: int = 2000,
+    connections: int = 16,
+    strict: bool = False,
+    usage: str = "local",
+) -> Backend:
+    """The backend of one table; nothing is contacted yet."""
+    port = open_port(
+        region=region,
+        endpoint=endpoint,
+        blocking=blocking,
+        timeout_ms=timeout_ms,
+        connections=connections,
+    )
+    return over_port(port, name, blocking=blocking, strict=strict, usage=usage)
+
+
+def over_port(
+    port: Port, name: str, *, blocking: bool, strict: bool = False, usage: str = "local"
+) -> Backend:
+    """The same over a port of one's own. Usage is counted by each process ("local"), by whoever
+    reads the table's stream ("stream"), or not at all ("off")."""
+    table = Table(port, name, pace_for(None, blocking=blocking))
+    ledger = DynamoLedger(table)
+    tally = Tally(ledger.add_usage) if usage == "local" else None
+    store = DynamoStore(table, Book(), tally, strict=strict)
+    if tally is not None:
+        ledger.live = tally.live
+    catalog = DynamoCatalog(table, store.prime)
+    capabilities = Capabilities(
+        name="dynamodb",
+        shared="network",
+        atomic="one step" if strict else "undo",
+        obeys_clock=True,
+        durable=True,
+    )
+    return Backend(store, catalog, ledger, capabilities)

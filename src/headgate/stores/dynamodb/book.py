@@ -1,0 +1,97 @@
+"""What this process knows of buckets: the last state seen of each shard, bounded.
+
+A state is never trusted, only planned on: a write that was planned on an old one fails, and its
+answer is the new one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from headgate.record import BucketKey
+from headgate.stores.dynamodb.items import Item
+from headgate.stores.dynamodb.seen import Seen, seen_from_item
+from headgate.stores.dynamodb.shares import routed
+
+BUCKETS_MAX = 10_000
+CROWDED_MS = 10_000
+ROUTES = 1 << 30
+
+
+class Known:
+    """One bucket. `absent` says that it was looked for and not there."""
+
+    __slots__ = ("absent", "crowded_until_ms", "key", "largest", "looked_at_ms", "shards")
+
+    def __init__(self, key: BucketKey) -> None:
+        self.key = key
+        self.shards: dict[int, Seen] = {}
+        self.absent = False
+        self.crowded_until_ms = 0
+        self.largest: dict[str, int] = {}  # the most that was asked of a limit at once
+        self.looked_at_ms = 0  # when merging was last considered
+
+    def note(self, shard: int, item: Item | None, now_ms: int) -> Seen | None:
+        """Keeps what an answer said. A shard that is gone says that its bucket is no longer
+        divided as it was: then only the first shard can tell how."""
+        seen = seen_from_item(item, shard, self.shards.get(shard), now_ms)
+        if seen is not None:
+            self.absent = False
+            self.shards[shard] = seen
+            if not shard and not seen.depth and len(self.shards) > 1:
+                self.shards = {0: seen}
+        elif shard:
+            self.shards.clear()
+        else:
+            self.shards.clear()
+            self.absent = True
+        return seen
+
+    def forget(self) -> None:
+        self.shards.clear()
+        self.absent = False
+
+    def depths(self) -> dict[int, int]:
+        return {shard: seen.depth for shard, seen in list(self.shards.items())}
+
+    def asked(self, name: str, wanted: int) -> None:
+        if wanted > self.largest.get(name, 0):
+            self.largest[name] = wanted
+
+    def met_others(self, now_ms: int) -> None:
+        """A prediction failed because others use the bucket, too."""
+        self.crowded_until_ms = now_ms + CROWDED_MS
+
+    def crowded(self, now_ms: int) -> bool:
+        return now_ms < self.crowded_until_ms
+
+
+class Book:
+    """Buckets by key; the one that was opened longest ago makes room."""
+
+    def __init__(self, buckets_max: int = BUCKETS_MAX, rng: random.Random | None = None) -> None:
+        self._known: dict[str, Known] = {}
+        self._buckets_max = buckets_max
+        self._lock = threading.Lock()
+        self._rng = rng or random.Random()
+
+    def open(self, key: BucketKey) -> Known:
+        known = self._known.get(key.text)
+        if known is None:
+            with self._lock:
+                while len(self._known) >= self._buckets_max:
+                    del self._known[next(iter(self._known))]
+                known = self._known[key.text] = Known(key)
+        return known
+
+    def drop(self, key: BucketKey) -> None:
+        with self._lock:
+            self._known.pop(key.text, None)
+
+    def route(self, known: Known) -> int:
+        """A shard to ask, each as often as its share is large."""
+        first = known.shards.get(0)
+        if first is None or not first.depth:
+            return 0
+        return routed(self._rng.randrange(ROUTES), known.depths())

@@ -1,0 +1,185 @@
+"""Buckets in DynamoDB: a take is one conditional write; several buckets go in step, with undo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.decision import Demand, Verdict
+from headgate.entities import Page
+from headgate.errors import StoreTrouble
+from headgate.record import TERMS, BucketKey, Record, opened
+from headgate.store import Sighting
+from headgate.stores.dynamodb import finding
+from headgate.stores.dynamodb.adjusting import Adjuster
+from headgate.stores.dynamodb.book import Book
+from headgate.stores.dynamodb.flow import Together, alone
+from headgate.stores.dynamodb.items import Item
+from headgate.stores.dynamodb.once import Once
+from headgate.stores.dynamodb.seen import bucket_key
+from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.taking import Landed, Refused, Taker, standing_under
+from headgate.stores.dynamodb.tally import Tally
+
+
+class DynamoStore:
+    """All buckets of one table. `tally` collects usage where no aggregator does."""
+
+    def __init__(
+        self, table: Table, book: Book, tally: Tally | None, *, strict: bool = False
+    ) -> None:
+        self._table = table
+        self._port = table.port
+        self._book = book
+        self._tally = tally
+        self._taker = Taker(table.name, book, strict=strict)
+        self._adjuster = Adjuster(self._taker)
+        self._once = Once(table, book, self._adjuster)
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        if len(demands) == 1:
+            result = await alone(self._port, self._taker.take(demands[0], moment_ms))
+            verdict = _verdict(demands, [result], moment_ms)
+        else:
+            verdict = await self._consume_all(demands, moment_ms)
+        if self._tally is not None and verdict.allowed:
+            await self._count(demands, moment_ms, 1)
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        if once is not None:
+            applied = await self._once.adjust(demands, moment_ms, metered=metered, once=once)
+        else:
+            await self._adjust_all(demands, moment_ms, metered=metered)
+            applied = True
+        if self._tally is not None and metered and applied:
+            await self._count(demands, moment_ms, 0)
+        return applied
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        found = await self._table.get_all(bucket_key(key) for key in keys)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        records: list[Record | None] = []
+        for key in keys:
+            seen = self._book.open(key).note(0, found.get(bucket_key(key)), moment_ms)
+            records.append(None if seen is None else seen.record)
+        return Sighting(moment_ms, records)
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        await self._table.delete_all([bucket_key(key) for key in keys])
+        for key in keys:
+            self._book.drop(key)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        return await finding.page(self._table, namespace, entity_id, resource, limit, cursor)
+
+    async def close(self) -> None:
+        try:
+            if self._tally is not None:
+                await self._tally.flush()
+        finally:
+            await self._port.close()
+
+    def prime(self, key: BucketKey, item: Item | None, now_ms: int) -> None:
+        """What a lookup found of a bucket, so that the first take plans on it."""
+        known = self._book.open(key)
+        if not known.shards:
+            known.note(0, item, now_ms)
+
+    async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        """All in step; what has landed is given back unless everything has (S6)."""
+        flows = [self._taker.take(demand, now_ms) for demand in demands]
+        together = Together(self._port, flows)
+        try:
+            await together.finish(Refused, StoreTrouble)
+        except BaseException:
+            await self._undo(demands, together.results, now_ms)
+            raise
+        results = together.results
+        if all(isinstance(results.get(place), Landed) for place in range(len(demands))):
+            return _verdict(demands, [results[place] for place in range(len(demands))], now_ms)
+        await self._undo(demands, results, now_ms)
+        for result in results.values():
+            if isinstance(result, StoreTrouble):
+                raise result
+        return self._refusal(demands, results, now_ms)
+
+    def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
+        """The refusal, with the buckets that were given back or not asked as they stand."""
+        stand: list[Landed | Refused] = []
+        for place, demand in enumerate(demands):
+            result = results.get(place)
+            if isinstance(result, Refused):
+                stand.append(result)
+                continue
+            seen = self._book.open(demand.key).shards.get(0)
+            if seen is None:
+                stand.append(Refused(opened(demand.terms, now_ms)))
+            else:
+                stand.append(Refused(standing_under(seen, demand, now_ms)))
+        return _verdict(demands, stand, now_ms)
+
+    async def _undo(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> None:
+        undoing = [
+            self._adjuster.adjust(demand.negated(), now_ms, metered=True)
+            for place, demand in enumerate(demands)
+            if isinstance(results.get(place), Landed)
+        ]
+        if undoing:
+            await Together(self._port, undoing).finish()
+
+    async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
+        flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]
+        if len(flows) == 1:
+            await alone(self._port, flows[0])
+            return
+        together = Together(self._port, flows)
+        await together.finish()
+        for result in together.results.values():
+            if isinstance(result, StoreTrouble):
+                raise result
+
+    async def _count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+        assert self._tally is not None
+        for demand in demands:
+            self._tally.count(demand, now_ms, events)
+        if self._tally.full:
+            await self._tally.flush()
+
+
+def _verdict(
+    demands: Sequence[Demand], results: Sequence[Landed | Refused], now_ms: int
+) -> Verdict:
+    before: list[Record] = []
+    after: list[Record] = []
+    for result in results:
+        if isinstance(result, Landed):
+            before.append(result.before)
+            after.append(result.after)
+        else:
+            before.append(result.record)
+            after.append(result.record)
+    allowed = all(isinstance(result, Landed) for result in results)
+    verdict = Verdict(allowed, demands, after, now_ms, before)
+    verdict.outdated = any(
+        not demand.terms.own and demand.terms.version < record[TERMS].version
+        for demand, record in zip(demands, after, strict=True)
+    )
+    return verdict

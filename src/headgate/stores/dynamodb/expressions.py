@@ -1,0 +1,227 @@
+"""The writes to a bucket's item as values: create, take, adjust, all in one conditional update.
+
+A write names the generation it was planned on. Under that generation everything but the counters is
+as it was seen, and `ttl` only ever moves on, so a plan holds whatever others do meanwhile; or its
+condition fails, and the answer tells the true state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.bucket import div_ceil
+from headgate.decision import Demand
+from headgate.record import TERMS, BucketKey, Cell, Record, Terms, cells_of
+from headgate.stores.dynamodb import moves
+from headgate.stores.dynamodb.draft import Draft
+from headgate.stores.dynamodb.items_history import TTL
+from headgate.stores.dynamodb.layout import layout_of
+from headgate.stores.dynamodb.seen import (
+    EPOCH,
+    GENERATION,
+    LAYOUT,
+    VERSION,
+    WRITES,
+    WRITES_MILLI,
+    Seen,
+    names_of,
+    rate_attributes,
+    static_attributes,
+)
+
+MARGIN_S = 60
+WRITE_MILLI = 1000
+
+Amounts = Sequence[int | None]
+
+
+def creation(
+    key: BucketKey,
+    record: Record,
+    amounts: Amounts,
+    generation: int,
+    now_ms: int,
+    *,
+    forced: bool = False,
+    metered: bool = True,
+) -> Draft:
+    """A bucket nobody has used, and the first debit from it; heals what is half there.
+
+    `record` is the bucket as it is opened: every limit full at `now_ms`. Forced debits may go into
+    debt, and a credit has nothing to fill.
+    """
+    draft = Draft()
+    whole: Terms = record[TERMS]
+    draft.absent(EPOCH)
+    draft.set_number(EPOCH, now_ms)
+    draft.set_number(GENERATION, generation)
+    draft.set_number(WRITES, WRITES_MILLI - WRITE_MILLI)
+    for name, value in static_attributes(key, 0, whole, 0).items():
+        draft.set(name, value)
+    ends: list[int | None] = []
+    for cell, amount in zip(cells_of(record), amounts, strict=True):
+        counted = (amount or 0) if metered else 0
+        passed = not forced and amount is not None and moves.is_passed(cell, amount, now_ms)
+        least = moves.begin(draft, cell, 0 if passed else max(0, amount or 0), counted, now_ms)
+        ends.append(moves.full_at_ms(cell, least))
+    if None not in ends:
+        draft.set_number(TTL, _ttl_s(max((end for end in ends if end is not None), default=0)))
+    else:
+        draft.remove(TTL)
+    return draft
+
+
+def taking(
+    seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, crowded: bool
+) -> Draft:
+    """A take of all amounts from limits that have them, as far as was seen."""
+    draft = _begun(seen, now_ms)
+    ends: list[int | None] = []
+    for was, cell, amount in _paired(seen, standing, amounts):
+        if was is None:
+            passed = amount is not None and moves.is_passed(cell, amount, now_ms)
+            debit = 0 if passed or amount is None else amount
+            least = moves.begin(draft, cell, debit, amount or 0, seen.epoch_ms)
+        elif was.spec != cell.spec:
+            least = _carried(draft, was, cell, amount, now_ms)
+        elif amount is None:
+            continue
+        elif moves.is_passed(cell, amount, now_ms):
+            moves.count(draft, cell, amount, now_ms)
+            continue
+        else:
+            least = moves.take(draft, cell, amount, now_ms, crowded=crowded)
+            if not amount:
+                continue
+        ends.append(moves.full_at_ms(cell, least))
+    _retermed(draft, seen, standing, whole, now_ms)
+    _expire(draft, seen, ends)
+    return draft
+
+
+def adjusting(
+    seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, metered: bool
+) -> Draft:
+    """Debits that may go into debt and credits (negative) that stop at the brim."""
+    draft = _begun(seen, now_ms)
+    ends: list[int | None] = []
+    for was, cell, amount in _paired(seen, standing, amounts):
+        if was is None:
+            counted = amount or 0 if metered else 0
+            least = moves.begin(draft, cell, max(0, amount or 0), counted, seen.epoch_ms)
+        elif was.spec != cell.spec:
+            least = moves.carry(draft, was, cell, amount or 0, None, now_ms)
+            if metered:
+                draft.add(names_of(cell.spec.name).consumed, amount or 0)
+        elif amount is None:
+            continue
+        else:
+            least = moves.force(draft, cell, amount, now_ms, metered=metered)
+        if was is None or was.spec != cell.spec or (amount or 0) > 0:
+            ends.append(moves.full_at_ms(cell, least))
+    _retermed(draft, seen, standing, whole, now_ms)
+    _expire(draft, seen, ends)
+    return draft
+
+
+def whole_terms(seen: Seen, demand: Demand, standing: Record) -> Terms:
+    """The terms of the whole bucket once this shard stands under the demand's."""
+    terms: Terms = standing[TERMS]
+    if terms is seen.record[TERMS]:
+        return seen.whole
+    if not seen.depth:
+        return terms
+    core = len(terms.core.specs)
+    dormant = terms.specs[core:]
+    held = seen.whole
+    return demand.terms.extended(
+        tuple(held.specs[held.index[spec.name]] for spec in dormant), held.version
+    )
+
+
+def _begun(seen: Seen, now_ms: int) -> Draft:
+    """On the generation seen; the write is counted against what the partition bears.
+
+    That count is a hint to split, so it has no condition and no race that matters.
+    """
+    draft = Draft()
+    draft.equal(GENERATION, seen.generation)
+    arrived = (now_ms - seen.epoch_ms) * WRITES_MILLI // 1000
+    if seen.writes_milli + arrived > WRITES_MILLI:
+        draft.set_number(WRITES, WRITES_MILLI - arrived - WRITE_MILLI)
+    else:
+        draft.add(WRITES, -WRITE_MILLI)
+    return draft
+
+
+def _paired(
+    seen: Seen, standing: Record, amounts: Amounts
+) -> list[tuple[Cell | None, Cell, int | None]]:
+    """Each limit as it was, as it stands now, and what is wanted of it."""
+    cells = list(cells_of(standing))
+    if standing[TERMS].specs is seen.record[TERMS].specs:
+        return list(zip(cells, cells, amounts, strict=True))
+    before = {cell.spec.name: cell for cell in cells_of(seen.record)}
+    return [
+        (before.get(cell.spec.name), cell, amount)
+        for cell, amount in zip(cells, amounts, strict=True)
+    ]
+
+
+def _carried(draft: Draft, was: Cell, cell: Cell, amount: int | None, now_ms: int) -> int:
+    if amount is None:
+        return moves.carry(draft, was, cell, 0, None, now_ms)
+    passed = moves.is_passed(cell, amount, now_ms)
+    draft.add(names_of(cell.spec.name).consumed, amount)
+    if passed:
+        return moves.carry(draft, was, cell, 0, None, now_ms)
+    return moves.carry(draft, was, cell, amount, amount, now_ms)
+
+
+def _retermed(draft: Draft, seen: Seen, standing: Record, whole: Terms, now_ms: int) -> None:
+    """What the item says of its limits, where that changes.
+
+    New sources or a new version alone keep the generation: nothing that others planned on is
+    touched. The version never goes back.
+    """
+    if whole is seen.whole:
+        return
+    draft.set(LAYOUT, {"S": layout_of(whole)})
+    if whole.version != seen.whole.version:
+        draft.set_number(VERSION, whole.version)
+        draft.at_most(VERSION, whole.version)
+    if whole.specs == seen.whole.specs:
+        return
+    draft.set_number(GENERATION, seen.generation + 1)
+    before = {spec.name: spec for spec in seen.whole.specs}
+    for spec in whole.specs:
+        if before.pop(spec.name, None) != spec:
+            rates = rate_attributes(
+                spec.name, spec.capacity_milli, spec.amount_milli, spec.period_ms
+            )
+            for name, value in rates.items():
+                draft.set(name, value)
+    for cell in cells_of(seen.record):
+        if cell.spec.name in before:
+            moves.drop(draft, cell, now_ms)
+
+
+def _expire(draft: Draft, seen: Seen, ends: list[int | None]) -> None:
+    """The item outlives what was taken: its `ttl` is late enough, or moves on, or goes.
+
+    Shards other than a whole bucket have none: they go when they are merged.
+    """
+    if seen.ttl_s is None or not ends:
+        return
+    if None in ends:
+        draft.remove(TTL)
+        return
+    needed_s = _ttl_s(max(end for end in ends if end is not None))
+    if seen.ttl_s < needed_s:
+        later_s = needed_s + MARGIN_S
+        draft.set_number(TTL, later_s)
+        draft.at_most(TTL, later_s)
+
+
+def _ttl_s(full_ms: int) -> int:
+    return div_ceil(full_ms, 1000) + MARGIN_S

@@ -1,0 +1,183 @@
+"""A bucket's item as it was last seen, and items of buckets as they are made.
+
+`g`, the generation, moves whenever something changes that an acquire leaves alone: the limits,
+their epochs, the shard's depth. So whoever finds `g` unchanged knows the whole item but for its
+counters, and those only ever move by what others took or gave.
+
+    rf                   when the item was made: the epoch of every limit without one of its own
+    g, cv, lo            generation, newest configuration version, layout of the limits
+    b_{limit}_cp|ra|rp   capacity, refill amount, refill period of the whole bucket
+    b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
+    b_wcu_tk             what is left of the writes the item's partition bears
+    sd, sp               depth, and when that was changed last
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headgate.errors import Damaged
+from headgate.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.items import Item, Key, indexed, number, unreadable
+from headgate.stores.dynamodb.items_history import TTL
+from headgate.stores.dynamodb.layout import layout_of, names_in, terms_from
+from headgate.stores.dynamodb.shares import share_of
+
+EPOCH = "rf"
+GENERATION = "g"
+VERSION = "cv"
+LAYOUT = "lo"
+DEPTH = "sd"
+SPLIT_AT = "sp"
+WRITES = "b_wcu_tk"
+
+WRITES_MILLI = 1_000_000  # a partition bears a thousand writes a second
+
+
+class Names(NamedTuple):
+    """A limit's attributes."""
+
+    tokens: str
+    consumed: str
+    capacity: str
+    amount: str
+    period: str
+    epoch: str
+
+
+class Seen(NamedTuple):
+    """One shard of a bucket. Its record is kept under the shard's share of the terms."""
+
+    record: Record
+    whole: Terms
+    shard: int
+    depth: int
+    generation: int
+    epoch_ms: int
+    ttl_s: int | None
+    writes_milli: int
+    split_at_ms: int
+
+    def writes_left_milli(self, now_ms: int) -> int:
+        """How much of the partition's write capacity is free."""
+        return min(WRITES_MILLI, self.writes_milli + (now_ms - self.epoch_ms) * 1000)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(limit: str) -> Names:
+    return Names(*(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf")))
+
+
+def new_generation() -> int:
+    """A number that no earlier item under the same key had, as far as chance allows."""
+    return random.getrandbits(46)
+
+
+def bucket_key(key: BucketKey, shard: int = 0) -> Key:
+    return _bucket_key(key.namespace, key.entity_id, key.resource, shard)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Key:
+    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
+
+
+def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: int) -> Seen | None:
+    """What the item says; None where there is no bucket, or only part of one that can be healed."""
+    if item is None or EPOCH not in item:
+        return None
+    try:
+        generation = int(item[GENERATION]["N"])
+        version = int(item[VERSION]["N"])
+        layout = item[LAYOUT]["S"]
+        if (
+            known is not None
+            and known.generation == generation
+            and known.whole.version == version
+            and layout == layout_of(known.whole)
+        ):
+            whole, depth, old = known.whole, known.depth, known.record
+            record = _counters(item, old[TERMS], old[CELLS::STRIDE], now_ms)
+        else:
+            depth = int(item[DEPTH]["N"]) if DEPTH in item else 0
+            whole = _terms(item, layout, version)
+            epoch_ms = int(item[EPOCH]["N"])
+            epochs = [
+                int(item[names_of(spec.name).epoch]["N"])
+                if names_of(spec.name).epoch in item
+                else epoch_ms
+                for spec in whole.specs
+            ]
+            record = _counters(item, share_of(whole, shard, depth), epochs, now_ms)
+        return Seen(
+            record,
+            whole,
+            shard,
+            depth,
+            generation,
+            int(item[EPOCH]["N"]),
+            int(item[TTL]["N"]) if TTL in item else None,
+            int(item[WRITES]["N"]) if WRITES in item else WRITES_MILLI,
+            int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise unreadable("bucket", item, error) from error
+
+
+def _terms(item: Item, layout: str, version: int) -> Terms:
+    numbers = []
+    for limit in names_in(layout):
+        names = names_of(limit)
+        amounts = (item[name]["N"] for name in (names.capacity, names.amount, names.period))
+        capacity, amount, period_ms = map(int, amounts)
+        if capacity < 0 or amount < 0 or period_ms <= 0:
+            raise Damaged(f"the limit {limit} of a bucket is {capacity}, {amount}/{period_ms} ms")
+        numbers.append((capacity, amount, period_ms))
+    return terms_from(layout, version, tuple(numbers))
+
+
+def _counters(item: Item, terms: Terms, epochs: Iterable[int], now_ms: int) -> Record:
+    cells: list[object] = [terms, now_ms // HOUR_MS, 0]
+    for spec, epoch_ms in zip(terms.specs, epochs, strict=True):
+        names = names_of(spec[0])
+        consumed = int(item[names.consumed]["N"])
+        cells += (epoch_ms, int(item[names.tokens]["N"]), consumed, consumed)
+    return tuple(cells)
+
+
+def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> Item:
+    """All of an item but its key, its generation, its epoch and its counters."""
+    pk = bucket_key(key, shard)[0]
+    found: Item = {
+        **indexed(
+            schema.GSI2,
+            schema.gsi2_pk_resource(key.namespace, key.resource),
+            schema.gsi2_sk_bucket(key.entity_id, shard),
+        ),
+        **indexed(
+            schema.GSI3,
+            schema.gsi3_pk_entity(key.namespace, key.entity_id),
+            schema.gsi3_sk_bucket(key.resource, shard),
+        ),
+        **indexed(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
+        VERSION: number(whole.version),
+        LAYOUT: {"S": layout_of(whole)},
+    }
+    for spec in whole.specs:
+        found |= rate_attributes(spec.name, spec.capacity_milli, spec.amount_milli, spec.period_ms)
+    if depth:
+        found[DEPTH] = number(depth)
+    return found
+
+
+def rate_attributes(limit: str, capacity: int, amount: int, period_ms: int) -> Item:
+    names = names_of(limit)
+    return {
+        names.capacity: number(capacity),
+        names.amount: number(amount),
+        names.period: number(period_ms),
+    }

@@ -1,0 +1,14 @@
+"""The whole contract on a real engine: buckets, configuration, catalog and history together."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynamodb.test_store_kit import opened
+from headgate.testing import Case, cases, run_case
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_contract(case: Case, dynamo_endpoint: str, blocking: bool) -> None:
+    run_case(case, opened(dynamo_endpoint, blocking=blocking), blocking=blocking)
