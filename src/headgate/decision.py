@@ -116,6 +116,9 @@ class Verdict:
 
     __slots__ = ("allowed", "before", "demands", "now_ms", "outdated", "records")
 
+    # Whether the records alone tell the waits; a store that keeps a bucket in parts says no.
+    exact_records = True
+
     def __init__(
         self,
         allowed: bool,

@@ -64,7 +64,7 @@ class Rejections(Layer):
                 return refusal
         drops = self._drops
         verdict = await self.inner.consume(demands, now_ms)
-        if known or not verdict.allowed:
+        if (known or not verdict.allowed) and verdict.exact_records:
             received_ms = self._clock() if now_ms is None else now_ms
             self._note(verdict, sent_ms, received_ms, drops)
         return verdict

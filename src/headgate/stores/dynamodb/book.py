@@ -22,7 +22,15 @@ ROUTES = 1 << 30
 class Known:
     """One bucket. `absent` says that it was looked for and not there."""
 
-    __slots__ = ("absent", "crowded_until_ms", "key", "largest", "looked_at_ms", "shards")
+    __slots__ = (
+        "absent",
+        "crowded_until_ms",
+        "key",
+        "largest",
+        "looked_at_ms",
+        "shards",
+        "written",
+    )
 
     def __init__(self, key: BucketKey) -> None:
         self.key = key
@@ -31,6 +39,7 @@ class Known:
         self.crowded_until_ms = 0
         self.largest: dict[str, int] = {}  # the most that was asked of a limit at once
         self.looked_at_ms = 0  # when merging was last considered
+        self.written: dict[int, int] = {}  # by shard, how much had been written then
 
     def note(self, shard: int, item: Item | None, now_ms: int) -> Seen | None:
         """Keeps what an answer said. A shard that is gone says that its bucket is no longer

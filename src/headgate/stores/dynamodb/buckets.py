@@ -12,13 +12,17 @@ from headgate.record import TERMS, BucketKey, Record, opened
 from headgate.store import Sighting
 from headgate.stores.dynamodb import finding
 from headgate.stores.dynamodb.adjusting import Adjuster
-from headgate.stores.dynamodb.book import Book
+from headgate.stores.dynamodb.book import Book, Known
 from headgate.stores.dynamodb.flow import Together, alone
+from headgate.stores.dynamodb.forgetting import forget
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.once import Once
+from headgate.stores.dynamodb.outcomes import Landed, Refused, standing_under
+from headgate.stores.dynamodb.pool import Pool, PooledVerdict
+from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.seen import bucket_key
 from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.taking import Landed, Refused, Taker, standing_under
+from headgate.stores.dynamodb.taking import Taker
 from headgate.stores.dynamodb.tally import Tally
 
 
@@ -70,13 +74,17 @@ class DynamoStore:
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         records: list[Record | None] = []
         for key in keys:
-            seen = self._book.open(key).note(0, found.get(bucket_key(key)), moment_ms)
-            records.append(None if seen is None else seen.record)
+            known = self._book.open(key)
+            seen = known.note(0, found.get(bucket_key(key)), moment_ms)
+            if seen is not None and seen.depth:
+                records.append(await self._pooled(known, moment_ms))
+            else:
+                records.append(None if seen is None else seen.record)
         return Sighting(moment_ms, records)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._table.delete_all([bucket_key(key) for key in keys])
         for key in keys:
+            await alone(self._port, forget(self._table.name, self._book.open(key)))
             self._book.drop(key)
 
     async def find(
@@ -102,6 +110,10 @@ class DynamoStore:
         known = self._book.open(key)
         if not known.shards:
             known.note(0, item, now_ms)
+
+    async def _pooled(self, known: Known, now_ms: int) -> Record | None:
+        shards = await alone(self._port, read_shards(self._table.name, known, now_ms))
+        return Pool.of(shards).record(now_ms) if shards else None
 
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""
@@ -129,11 +141,14 @@ class DynamoStore:
             if isinstance(result, Refused):
                 stand.append(result)
                 continue
-            seen = self._book.open(demand.key).shards.get(0)
-            if seen is None:
-                stand.append(Refused(opened(demand.terms, now_ms)))
+            shards = list(self._book.open(demand.key).shards.values())
+            records = [standing_under(seen, demand, now_ms) for seen in shards]
+            if len(records) == 1:
+                stand.append(Refused(records[0]))
+            elif records:
+                stand.append(Refused(Pool(shards[0].whole, records).record(now_ms)))
             else:
-                stand.append(Refused(standing_under(seen, demand, now_ms)))
+                stand.append(Refused(opened(demand.terms, now_ms)))
         return _verdict(demands, stand, now_ms)
 
     async def _undo(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> None:
@@ -177,7 +192,15 @@ def _verdict(
             before.append(result.record)
             after.append(result.record)
     allowed = all(isinstance(result, Landed) for result in results)
-    verdict = Verdict(allowed, demands, after, now_ms, before)
+    waits = {
+        demand.key.text: result.waits_ms
+        for demand, result in zip(demands, results, strict=True)
+        if isinstance(result, Refused) and result.waits_ms is not None
+    }
+    kind = PooledVerdict if waits else Verdict
+    verdict = kind(allowed, demands, after, now_ms, before)
+    if isinstance(verdict, PooledVerdict):
+        verdict.tell(waits)
     verdict.outdated = any(
         not demand.terms.own and demand.terms.version < record[TERMS].version
         for demand, record in zip(demands, after, strict=True)

@@ -71,6 +71,16 @@ class Draft:
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
+    def check(self, key: Key) -> dict[str, Any]:
+        """The conditions alone, as a deletion takes them."""
+        return {
+            "Key": keyed(key),
+            "ConditionExpression": " AND ".join(self._conditions),
+            "ExpressionAttributeNames": self._names,
+            "ExpressionAttributeValues": self._values,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
     def request(self, table: str, key: Key, *, credit: bool = False) -> Request:
         """One write that answers with the whole item, whether it was done or not."""
         params = {"TableName": table, **self.write(key), "ReturnValues": "ALL_NEW"}

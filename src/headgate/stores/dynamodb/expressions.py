@@ -23,6 +23,7 @@ from headgate.stores.dynamodb.seen import (
     VERSION,
     WRITES,
     WRITES_MILLI,
+    WRITTEN,
     Seen,
     names_of,
     rate_attributes,
@@ -56,6 +57,7 @@ def creation(
     draft.set_number(EPOCH, now_ms)
     draft.set_number(GENERATION, generation)
     draft.set_number(WRITES, WRITES_MILLI - WRITE_MILLI)
+    draft.set_number(WRITTEN, WRITE_MILLI)
     for name, value in static_attributes(key, 0, whole, 0).items():
         draft.set(name, value)
     ends: list[int | None] = []
@@ -65,7 +67,7 @@ def creation(
         least = moves.begin(draft, cell, 0 if passed else max(0, amount or 0), counted, now_ms)
         ends.append(moves.full_at_ms(cell, least))
     if None not in ends:
-        draft.set_number(TTL, _ttl_s(max((end for end in ends if end is not None), default=0)))
+        draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
     else:
         draft.remove(TTL)
     return draft
@@ -151,6 +153,7 @@ def _begun(seen: Seen, now_ms: int) -> Draft:
         draft.set_number(WRITES, WRITES_MILLI - arrived - WRITE_MILLI)
     else:
         draft.add(WRITES, -WRITE_MILLI)
+    draft.add(WRITTEN, WRITE_MILLI)
     return draft
 
 
@@ -216,12 +219,13 @@ def _expire(draft: Draft, seen: Seen, ends: list[int | None]) -> None:
     if None in ends:
         draft.remove(TTL)
         return
-    needed_s = _ttl_s(max(end for end in ends if end is not None))
+    needed_s = ttl_s(max(end for end in ends if end is not None))
     if seen.ttl_s < needed_s:
         later_s = needed_s + MARGIN_S
         draft.set_number(TTL, later_s)
         draft.at_most(TTL, later_s)
 
 
-def _ttl_s(full_ms: int) -> int:
+def ttl_s(full_ms: int) -> int:
+    """When an item may expire that is full then."""
     return div_ceil(full_ms, 1000) + MARGIN_S

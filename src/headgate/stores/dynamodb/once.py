@@ -41,11 +41,9 @@ class Once:
             for at, demand in enumerate(demands):
                 known = self._book.open(demand.key)
                 flow = self._adjuster.planned(known, demand, now_ms, metered=metered)
-                planned = await alone(self._table.port, flow)
-                if planned is not None:
-                    key, shard, draft = planned
-                    writes.append({"Update": draft.write(key)})
-                    places.append((at, shard))
+                for one in await alone(self._table.port, flow):
+                    writes.append({"Update": one.draft.write(one.key)})
+                    places.append((at, one.shard))
             reasons = await self._sent(writes)
             if reasons is None:
                 for at, _ in places:

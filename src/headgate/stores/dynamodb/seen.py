@@ -8,7 +8,7 @@ counters, and those only ever move by what others took or gave.
     g, cv, lo            generation, newest configuration version, layout of the limits
     b_{limit}_cp|ra|rp   capacity, refill amount, refill period of the whole bucket
     b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
-    b_wcu_tk             what is left of the writes the item's partition bears
+    b_wcu_tk|tc          what is left of the writes the item's partition bears, and all there were
     sd, sp               depth, and when that was changed last
 """
 
@@ -34,6 +34,7 @@ LAYOUT = "lo"
 DEPTH = "sd"
 SPLIT_AT = "sp"
 WRITES = "b_wcu_tk"
+WRITTEN = "b_wcu_tc"
 
 WRITES_MILLI = 1_000_000  # a partition bears a thousand writes a second
 
@@ -60,6 +61,7 @@ class Seen(NamedTuple):
     epoch_ms: int
     ttl_s: int | None
     writes_milli: int
+    written_milli: int
     split_at_ms: int
 
     def writes_left_milli(self, now_ms: int) -> int:
@@ -122,6 +124,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             int(item[EPOCH]["N"]),
             int(item[TTL]["N"]) if TTL in item else None,
             int(item[WRITES]["N"]) if WRITES in item else WRITES_MILLI,
+            int(item[WRITTEN]["N"]) if WRITTEN in item else 0,
             int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0,
         )
     except (KeyError, ValueError, TypeError) as error:

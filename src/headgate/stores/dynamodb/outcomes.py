@@ -1,0 +1,79 @@
+"""What a take comes to, and how a shard stands towards a demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headgate.decision import Demand
+from headgate.errors import Throttled
+from headgate.record import (
+    CELLS,
+    EVENTS,
+    STRIDE,
+    TERMS,
+    TOKENS,
+    Record,
+    Terms,
+    cells_of,
+    kept_under,
+)
+from headgate.stores.dynamodb import moves
+from headgate.stores.dynamodb.book import Known
+from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.seen import Seen
+from headgate.stores.dynamodb.shares import share_of
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Taken; the bucket before and after."""
+
+    before: Record
+    after: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing taken; the bucket as it stands, under the terms that count."""
+
+    record: Record
+    waits_ms: dict[str, int | None] | None = None  # by limit, where the record cannot tell
+
+
+# One write to one shard: None where it was not done, and the state is known better now.
+Attempt = Callable[[Known, Seen, Demand, int], Flow[Landed | Refused | None]]
+
+
+def standing_under(seen: Seen, demand: Demand, now_ms: int) -> Record:
+    """The shard's record under the terms that count."""
+    return kept_under(seen.record, share_of(demand.terms, seen.shard, seen.depth), now_ms)
+
+
+def lined_up(demand: Demand, held: Terms) -> list[int | None]:
+    """What is wanted of each limit the bucket holds, also of those it only remembers."""
+    amounts = demand.lined_up(held)
+    return [*amounts, *([None] * (len(held.specs) - len(amounts)))]
+
+
+def before(after: Record, demand: Demand, stood: Record, now_ms: int) -> Record:
+    """The record as the demand found it: what it took put back, but for soft limits it passed."""
+    cells = [*after]
+    cells[EVENTS] = 0
+    passed = {
+        cell.spec.name
+        for cell, wanted in zip(cells_of(stood), lined_up(demand, stood[TERMS]), strict=True)
+        if wanted is not None and moves.is_passed(cell, wanted, now_ms)
+    }
+    terms = after[TERMS]
+    for place, wanted in enumerate(demand.lined_up(terms)):
+        if wanted is not None and terms.specs[place].name not in passed:
+            cells[CELLS + STRIDE * place + TOKENS] += wanted
+    return tuple(cells)
+
+
+def busy(demand: Demand) -> Throttled:
+    return Throttled(
+        f"{demand.key.entity_id} on {demand.key.resource} is written by so many at once that "
+        f"every attempt met another write; nothing was taken: try again in a moment"
+    )

@@ -1,0 +1,181 @@
+"""A bucket in several shards: which one to ask, when to divide it further, when to put it together.
+
+A partition of DynamoDB bears about a thousand writes a second. A shard that comes near that, or
+that the service holds back, is split; two whose writes one could bear are merged. A take asks one
+shard; where that is drained, another; where no single one has enough, all of them together.
+"""
+
+from __future__ import annotations
+
+from headgate.decision import Demand, fits
+from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.stores.dynamodb.book import Book, Known
+from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.gathering import gather
+from headgate.stores.dynamodb.outcomes import Attempt, Landed, Refused, busy, standing_under
+from headgate.stores.dynamodb.pool import Pool
+from headgate.stores.dynamodb.port import Request, TransactionCancelled
+from headgate.stores.dynamodb.reading import read_items, read_shards
+from headgate.stores.dynamodb.seen import WRITES_MILLI, Seen, bucket_key
+from headgate.stores.dynamodb.shares import children_of
+from headgate.stores.dynamodb.splitting import (
+    is_lossless,
+    may_split,
+    mergeable,
+    merging,
+    splitting,
+)
+
+SPLIT_BELOW_MILLI = WRITES_MILLI // 2  # of a partition's writes left
+SETTLE_MS = 100  # after a split, before being held back is a reason for another
+LOOK_MS = 10_000  # between looks at whether shards could be merged
+MERGE_BELOW = 250  # writes a second of two shards together
+ELSEWHERE_MAX = 3  # shards that are asked one by one
+ATTEMPTS_MAX = 12
+
+
+class Shards:
+    def __init__(self, table: str, book: Book, attempt: Attempt) -> None:
+        self._table = table
+        self._book = book
+        self._attempt = attempt
+
+    def take(self, known: Known, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
+        """None where the bucket is not, or no longer, divided."""
+        yield from self._look(known, now_ms)
+        out: set[int] = set()  # shards that had not enough, or were held back
+        splits = 0
+        for _ in range(ATTEMPTS_MAX):
+            first = known.shards.get(0)
+            if first is None or not first.depth:
+                return None
+            shard = self._choice(known, demand, out, now_ms)
+            if shard is None:
+                return (yield from gather(self._table, known, demand, now_ms))
+            seen = known.shards.get(shard)
+            if seen is None:
+                yield from self._read(known, shard, now_ms)
+                continue
+            if not splits and self.is_hot(known, seen, now_ms):
+                splits += 1
+                yield from self.split(known, seen, now_ms)
+                continue
+            try:
+                result = yield from self._attempt(known, seen, demand, now_ms)
+            except Throttled:
+                yield from self.relieve(known, seen, now_ms, out)
+                continue
+            if isinstance(result, Landed):
+                return self._shown(known, seen.shard, result, now_ms)
+            if result is not None:
+                out.add(shard)
+        raise busy(demand)
+
+    def is_hot(self, known: Known, seen: Seen, now_ms: int) -> bool:
+        """Whether the item takes more writes than its partition bears for long."""
+        left = seen.writes_left_milli(now_ms)
+        return left < SPLIT_BELOW_MILLI and may_split(seen, known.largest)
+
+    def relieve(self, known: Known, seen: Seen, now_ms: int, out: set[int]) -> Flow[None]:
+        """After the service held a shard back: half of it goes elsewhere, or the caller does.
+
+        Where neither helps, that stays what it is: this key is held back.
+        """
+        settled = now_ms - seen.split_at_ms >= SETTLE_MS
+        if settled and may_split(seen, known.largest):
+            done = yield from self.split(known, seen, now_ms)
+            if done:
+                return
+        out.add(seen.shard)
+        if len(out) >= ELSEWHERE_MAX or not seen.depth:
+            raise Throttled(
+                f"DynamoDB holds back {known.key.entity_id} on {known.key.resource}: more is "
+                f"written than its partitions bear; nothing was taken: try again in a moment"
+            )
+
+    def split(self, known: Known, seen: Seen, now_ms: int) -> Flow[bool]:
+        """Whether the shard is divided, by this or by somebody else meanwhile."""
+        request = splitting(self._table, known.key, seen, now_ms)
+        done = yield from self._changed(known, request, now_ms)
+        child = children_of(seen.shard, seen.depth + 1)[-1]
+        yield from self._read(known, seen.shard, now_ms)
+        if done:
+            yield from self._read(known, child, now_ms)
+        return done
+
+    def _changed(self, known: Known, request: Request, now_ms: int) -> Flow[bool]:
+        outcome = yield request
+        if isinstance(outcome, TransactionCancelled | Contended | Throttled):
+            return False
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return True
+
+    def _read(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
+        key = bucket_key(known.key, shard)
+        items = yield from read_items(self._table, [key])
+        known.note(shard, items.get(key), now_ms)
+
+    def _choice(self, known: Known, demand: Demand, out: set[int], now_ms: int) -> int | None:
+        """A shard that has enough as far as is known; None where none has."""
+        if len(out) >= ELSEWHERE_MAX:
+            return None
+        shard = self._book.route(known)
+        if self._promises(known, shard, demand, out, now_ms):
+            return shard
+        for other in list(known.shards):
+            if self._promises(known, other, demand, out, now_ms):
+                return other
+        return None
+
+    def _promises(
+        self, known: Known, shard: int, demand: Demand, out: set[int], now_ms: int
+    ) -> bool:
+        seen = known.shards.get(shard)
+        if shard in out:
+            return False
+        return seen is None or fits(standing_under(seen, demand, now_ms), demand, now_ms)
+
+    def _shown(self, known: Known, shard: int, result: Landed, now_ms: int) -> Landed:
+        """The take as seen from the whole bucket, as far as that is known."""
+        others = [seen for number, seen in list(known.shards.items()) if number != shard]
+        whole = known.shards[shard].whole if shard in known.shards else others[0].whole
+        records = [seen.record for seen in others]
+        return Landed(
+            Pool(whole, [result.before, *records]).record(now_ms),
+            Pool(whole, [result.after, *records]).record(now_ms),
+        )
+
+    def _look(self, known: Known, now_ms: int) -> Flow[None]:
+        """Once in a while: shards whose writes one could bear are put together."""
+        if 0 <= now_ms - known.looked_at_ms < LOOK_MS:
+            return
+        since_ms, known.looked_at_ms = known.looked_at_ms, now_ms
+        shards = yield from read_shards(self._table, known, now_ms)
+        before, known.written = known.written, {seen.shard: seen.written_milli for seen in shards}
+        if not since_ms or now_ms - since_ms < LOOK_MS:
+            return
+        for elder in shards:
+            child = _youngest(known, elder)
+            if child is None or not self._is_cold(elder, child, before, now_ms - since_ms, now_ms):
+                continue
+            request = merging(self._table, known.key, elder, child, now_ms)
+            if (yield from self._changed(known, request, now_ms)):
+                known.shards.pop(child.shard, None)
+                yield from self._read(known, elder.shard, now_ms)
+
+    def _is_cold(
+        self, elder: Seen, child: Seen, before: dict[int, int], elapsed_ms: int, now_ms: int
+    ) -> bool:
+        if not mergeable(elder, child) or not is_lossless(elder, child, now_ms):
+            return False
+        if now_ms - elder.split_at_ms < LOOK_MS:
+            return False
+        written = sum(seen.written_milli - before.get(seen.shard, 0) for seen in (elder, child))
+        return written < MERGE_BELOW * elapsed_ms
+
+
+def _youngest(known: Known, elder: Seen) -> Seen | None:
+    """The shard that this one gave half to last."""
+    children = children_of(elder.shard, elder.depth)
+    return known.shards.get(children[-1]) if children else None
