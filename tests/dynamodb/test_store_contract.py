@@ -6,9 +6,17 @@ import pytest
 
 from dynamodb.test_store_kit import opened
 from headgate.testing import Case, cases, run_case
+from headgate.testing.contract_store import CASES
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_contract(case: Case, dynamo_endpoint: str, blocking: bool) -> None:
     run_case(case, opened(dynamo_endpoint, blocking=blocking), blocking=blocking)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case.check in CASES], ids=str)
+def test_contract_of_buckets_where_several_go_in_one_transaction(
+    case: Case, dynamo_endpoint: str
+) -> None:
+    run_case(case, opened(dynamo_endpoint, options="&strict=on"), blocking=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import NamedTuple
 
 from headgate.record import BucketKey
 from headgate.stores.dynamodb.items import Item
@@ -16,7 +17,17 @@ from headgate.stores.dynamodb.shares import routed
 
 BUCKETS_MAX = 10_000
 CROWDED_MS = 10_000
+PACE_MS = 1000
+HELD_BACK_PER_S = 1_000_000
 ROUTES = 1 << 30
+
+
+class Pace(NamedTuple):
+    """How often a shard had been written at a moment, and how fast that grew before it."""
+
+    written: int
+    at_ms: int
+    per_s: int
 
 
 class Known:
@@ -28,6 +39,7 @@ class Known:
         "key",
         "largest",
         "looked_at_ms",
+        "paces",
         "shards",
         "written",
     )
@@ -39,7 +51,8 @@ class Known:
         self.crowded_until_ms = 0
         self.largest: dict[str, int] = {}  # the most that was asked of a limit at once
         self.looked_at_ms = 0  # when merging was last considered
-        self.written: dict[int, int] = {}  # by shard, how much had been written then
+        self.written: dict[int, int] = {}  # by shard, how often it had been written then
+        self.paces: dict[int, Pace] = {}
 
     def note(self, shard: int, item: Item | None, now_ms: int) -> Seen | None:
         """Keeps what an answer said. A shard that is gone says that its bucket is no longer
@@ -48,6 +61,7 @@ class Known:
         if seen is not None:
             self.absent = False
             self.shards[shard] = seen
+            self._pace(seen, now_ms)
             if not shard and not seen.depth and len(self.shards) > 1:
                 self.shards = {0: seen}
         elif shard:
@@ -56,6 +70,24 @@ class Known:
             self.shards.clear()
             self.absent = True
         return seen
+
+    def _pace(self, seen: Seen, now_ms: int) -> None:
+        """All writers together, by this process's clock alone: others' may differ."""
+        last = self.paces.get(seen.shard)
+        if last is None or seen.written < last.written or now_ms < last.at_ms:
+            self.paces[seen.shard] = Pace(seen.written, now_ms, 0)
+        elif now_ms - last.at_ms >= PACE_MS:
+            per_s = (seen.written - last.written) * 1000 // (now_ms - last.at_ms)
+            self.paces[seen.shard] = Pace(seen.written, now_ms, per_s)
+
+    def held_back(self, shard: int, now_ms: int) -> None:
+        """The service would not take a write: whatever was measured, it is too much."""
+        last = self.paces.get(shard)
+        self.paces[shard] = Pace(0 if last is None else last.written, now_ms, HELD_BACK_PER_S)
+
+    def written_per_s(self, shard: int) -> int:
+        pace = self.paces.get(shard)
+        return 0 if pace is None else pace.per_s
 
     def forget(self) -> None:
         self.shards.clear()

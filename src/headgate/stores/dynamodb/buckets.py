@@ -24,6 +24,7 @@ from headgate.stores.dynamodb.seen import bucket_key
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.taking import Taker
 from headgate.stores.dynamodb.tally import Tally
+from headgate.stores.dynamodb.transacting import take_all
 
 
 class DynamoStore:
@@ -117,6 +118,10 @@ class DynamoStore:
 
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""
+        if self._taker.strict:
+            results = await alone(self._port, take_all(self._taker, demands, now_ms))
+            if results is not None:
+                return _verdict(demands, results, now_ms)
         flows = [self._taker.take(demand, now_ms) for demand in demands]
         together = Together(self._port, flows)
         try:
@@ -124,14 +129,14 @@ class DynamoStore:
         except BaseException:
             await self._undo(demands, together.results, now_ms)
             raise
-        results = together.results
-        if all(isinstance(results.get(place), Landed) for place in range(len(demands))):
-            return _verdict(demands, [results[place] for place in range(len(demands))], now_ms)
-        await self._undo(demands, results, now_ms)
-        for result in results.values():
+        found = together.results
+        if all(isinstance(found.get(place), Landed) for place in range(len(demands))):
+            return _verdict(demands, [found[place] for place in range(len(demands))], now_ms)
+        await self._undo(demands, found, now_ms)
+        for result in found.values():
             if isinstance(result, StoreTrouble):
                 raise result
-        return self._refusal(demands, results, now_ms)
+        return self._refusal(demands, found, now_ms)
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""

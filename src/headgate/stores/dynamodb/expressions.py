@@ -21,8 +21,6 @@ from headgate.stores.dynamodb.seen import (
     GENERATION,
     LAYOUT,
     VERSION,
-    WRITES,
-    WRITES_MILLI,
     WRITTEN,
     Seen,
     names_of,
@@ -31,7 +29,6 @@ from headgate.stores.dynamodb.seen import (
 )
 
 MARGIN_S = 60
-WRITE_MILLI = 1000
 
 Amounts = Sequence[int | None]
 
@@ -56,8 +53,7 @@ def creation(
     draft.absent(EPOCH)
     draft.set_number(EPOCH, now_ms)
     draft.set_number(GENERATION, generation)
-    draft.set_number(WRITES, WRITES_MILLI - WRITE_MILLI)
-    draft.set_number(WRITTEN, WRITE_MILLI)
+    draft.set_number(WRITTEN, 1)
     for name, value in static_attributes(key, 0, whole, 0).items():
         draft.set(name, value)
     ends: list[int | None] = []
@@ -77,7 +73,7 @@ def taking(
     seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, crowded: bool
 ) -> Draft:
     """A take of all amounts from limits that have them, as far as was seen."""
-    draft = _begun(seen, now_ms)
+    draft = _begun(seen)
     ends: list[int | None] = []
     for was, cell, amount in _paired(seen, standing, amounts):
         if was is None:
@@ -105,7 +101,7 @@ def adjusting(
     seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, metered: bool
 ) -> Draft:
     """Debits that may go into debt and credits (negative) that stop at the brim."""
-    draft = _begun(seen, now_ms)
+    draft = _begun(seen)
     ends: list[int | None] = []
     for was, cell, amount in _paired(seen, standing, amounts):
         if was is None:
@@ -141,19 +137,11 @@ def whole_terms(seen: Seen, demand: Demand, standing: Record) -> Terms:
     )
 
 
-def _begun(seen: Seen, now_ms: int) -> Draft:
-    """On the generation seen; the write is counted against what the partition bears.
-
-    That count is a hint to split, so it has no condition and no race that matters.
-    """
+def _begun(seen: Seen) -> Draft:
+    """On the generation seen; the write is counted, so that all can tell how hot the item is."""
     draft = Draft()
     draft.equal(GENERATION, seen.generation)
-    arrived = (now_ms - seen.epoch_ms) * WRITES_MILLI // 1000
-    if seen.writes_milli + arrived > WRITES_MILLI:
-        draft.set_number(WRITES, WRITES_MILLI - arrived - WRITE_MILLI)
-    else:
-        draft.add(WRITES, -WRITE_MILLI)
-    draft.add(WRITTEN, WRITE_MILLI)
+    draft.add(WRITTEN, 1)
     return draft
 
 
@@ -198,12 +186,14 @@ def _retermed(draft: Draft, seen: Seen, standing: Record, whole: Terms, now_ms: 
     draft.set_number(GENERATION, seen.generation + 1)
     before = {spec.name: spec for spec in seen.whole.specs}
     for spec in whole.specs:
-        if before.pop(spec.name, None) != spec:
-            rates = rate_attributes(
-                spec.name, spec.capacity_milli, spec.amount_milli, spec.period_ms
-            )
+        was = before.pop(spec.name, None)
+        if was != spec:
+            rates = rate_attributes(spec)
             for name, value in rates.items():
                 draft.set(name, value)
+            amount = names_of(spec.name).amount
+            if was is not None and amount not in rates:
+                draft.remove(amount)
     for cell in cells_of(seen.record):
         if cell.spec.name in before:
             moves.drop(draft, cell, now_ms)

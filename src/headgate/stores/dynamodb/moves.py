@@ -46,7 +46,9 @@ def take(draft: Draft, cell: Cell, wanted: int, now_ms: int, *, crowded: bool) -
     if not wanted:
         draft.at_least(names.tokens, need)
         return cell.tokens_milli
-    if band and cell.tokens_milli > full - band and need <= full - band:
+    # Others can only have taken since: half a band above its edge is safe from them for a while,
+    # and anything below that cannot have run over.
+    if band and cell.tokens_milli > full - band // 2 and need <= full - band:
         draft.set_number(names.tokens, full - band - wanted)
         draft.above(names.tokens, full - band)
     elif cell.tokens_milli > full:

@@ -6,9 +6,9 @@ counters, and those only ever move by what others took or gave.
 
     rf                   when the item was made: the epoch of every limit without one of its own
     g, cv, lo            generation, newest configuration version, layout of the limits
-    b_{limit}_cp|ra|rp   capacity, refill amount, refill period of the whole bucket
+    b_{limit}_cp|ra|rp   capacity, refill amount (if another), period, of the whole bucket
     b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
-    b_wcu_tk|tc          what is left of the writes the item's partition bears, and all there were
+    b_wcu_tc             how often it was written; it is no limit and is shown to nobody
     sd, sp               depth, and when that was changed last
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from headgate.errors import Damaged
+from headgate.limits import Spec
 from headgate.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.items import Item, Key, indexed, number, unreadable
@@ -33,10 +34,7 @@ VERSION = "cv"
 LAYOUT = "lo"
 DEPTH = "sd"
 SPLIT_AT = "sp"
-WRITES = "b_wcu_tk"
 WRITTEN = "b_wcu_tc"
-
-WRITES_MILLI = 1_000_000  # a partition bears a thousand writes a second
 
 
 class Names(NamedTuple):
@@ -60,13 +58,8 @@ class Seen(NamedTuple):
     generation: int
     epoch_ms: int
     ttl_s: int | None
-    writes_milli: int
-    written_milli: int
+    written: int
     split_at_ms: int
-
-    def writes_left_milli(self, now_ms: int) -> int:
-        """How much of the partition's write capacity is free."""
-        return min(WRITES_MILLI, self.writes_milli + (now_ms - self.epoch_ms) * 1000)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -123,7 +116,6 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             generation,
             int(item[EPOCH]["N"]),
             int(item[TTL]["N"]) if TTL in item else None,
-            int(item[WRITES]["N"]) if WRITES in item else WRITES_MILLI,
             int(item[WRITTEN]["N"]) if WRITTEN in item else 0,
             int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0,
         )
@@ -135,8 +127,8 @@ def _terms(item: Item, layout: str, version: int) -> Terms:
     numbers = []
     for limit in names_in(layout):
         names = names_of(limit)
-        amounts = (item[name]["N"] for name in (names.capacity, names.amount, names.period))
-        capacity, amount, period_ms = map(int, amounts)
+        capacity, period_ms = int(item[names.capacity]["N"]), int(item[names.period]["N"])
+        amount = int(item[names.amount]["N"]) if names.amount in item else capacity
         if capacity < 0 or amount < 0 or period_ms <= 0:
             raise Damaged(f"the limit {limit} of a bucket is {capacity}, {amount}/{period_ms} ms")
         numbers.append((capacity, amount, period_ms))
@@ -171,16 +163,16 @@ def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> I
         LAYOUT: {"S": layout_of(whole)},
     }
     for spec in whole.specs:
-        found |= rate_attributes(spec.name, spec.capacity_milli, spec.amount_milli, spec.period_ms)
+        found |= rate_attributes(spec)
     if depth:
         found[DEPTH] = number(depth)
     return found
 
 
-def rate_attributes(limit: str, capacity: int, amount: int, period_ms: int) -> Item:
-    names = names_of(limit)
-    return {
-        names.capacity: number(capacity),
-        names.amount: number(amount),
-        names.period: number(period_ms),
-    }
+def rate_attributes(spec: Spec) -> Item:
+    """Capacity, amount and period; an amount that is the capacity, as it mostly is, goes unsaid."""
+    names = names_of(spec.name)
+    found = {names.capacity: number(spec.capacity_milli), names.period: number(spec.period_ms)}
+    if spec.amount_milli != spec.capacity_milli:
+        found[names.amount] = number(spec.amount_milli)
+    return found

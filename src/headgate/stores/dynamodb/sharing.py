@@ -16,7 +16,7 @@ from headgate.stores.dynamodb.outcomes import Attempt, Landed, Refused, busy, st
 from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.port import Request, TransactionCancelled
 from headgate.stores.dynamodb.reading import read_items, read_shards
-from headgate.stores.dynamodb.seen import WRITES_MILLI, Seen, bucket_key
+from headgate.stores.dynamodb.seen import Seen, bucket_key
 from headgate.stores.dynamodb.shares import children_of
 from headgate.stores.dynamodb.splitting import (
     is_lossless,
@@ -26,7 +26,7 @@ from headgate.stores.dynamodb.splitting import (
     splitting,
 )
 
-SPLIT_BELOW_MILLI = WRITES_MILLI // 2  # of a partition's writes left
+SPLIT_ABOVE = 800  # writes a second to one item; its partition bears a thousand
 SETTLE_MS = 100  # after a split, before being held back is a reason for another
 LOOK_MS = 10_000  # between looks at whether shards could be merged
 MERGE_BELOW = 250  # writes a second of two shards together
@@ -56,7 +56,7 @@ class Shards:
             if seen is None:
                 yield from self._read(known, shard, now_ms)
                 continue
-            if not splits and self.is_hot(known, seen, now_ms):
+            if not splits and self.is_hot(known, seen):
                 splits += 1
                 yield from self.split(known, seen, now_ms)
                 continue
@@ -71,21 +71,20 @@ class Shards:
                 out.add(shard)
         raise busy(demand)
 
-    def is_hot(self, known: Known, seen: Seen, now_ms: int) -> bool:
-        """Whether the item takes more writes than its partition bears for long."""
-        left = seen.writes_left_milli(now_ms)
-        return left < SPLIT_BELOW_MILLI and may_split(seen, known.largest)
+    def is_hot(self, known: Known, seen: Seen) -> bool:
+        """Whether the item takes nearly as many writes as its partition bears."""
+        return known.written_per_s(seen.shard) > SPLIT_ABOVE and may_split(seen, known.largest)
 
     def relieve(self, known: Known, seen: Seen, now_ms: int, out: set[int]) -> Flow[None]:
         """After the service held a shard back: half of it goes elsewhere, or the caller does.
 
         Where neither helps, that stays what it is: this key is held back.
         """
-        settled = now_ms - seen.split_at_ms >= SETTLE_MS
-        if settled and may_split(seen, known.largest):
+        if now_ms - seen.split_at_ms >= SETTLE_MS and may_split(seen, known.largest):
             done = yield from self.split(known, seen, now_ms)
             if done:
                 return
+            known.held_back(seen.shard, now_ms)  # so that the next take tries to split it first
         out.add(seen.shard)
         if len(out) >= ELSEWHERE_MAX or not seen.depth:
             raise Throttled(
@@ -97,6 +96,7 @@ class Shards:
         """Whether the shard is divided, by this or by somebody else meanwhile."""
         request = splitting(self._table, known.key, seen, now_ms)
         done = yield from self._changed(known, request, now_ms)
+        known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
         yield from self._read(known, seen.shard, now_ms)
         if done:
@@ -152,7 +152,7 @@ class Shards:
             return
         since_ms, known.looked_at_ms = known.looked_at_ms, now_ms
         shards = yield from read_shards(self._table, known, now_ms)
-        before, known.written = known.written, {seen.shard: seen.written_milli for seen in shards}
+        before, known.written = known.written, {seen.shard: seen.written for seen in shards}
         if not since_ms or now_ms - since_ms < LOOK_MS:
             return
         for elder in shards:
@@ -171,8 +171,8 @@ class Shards:
             return False
         if now_ms - elder.split_at_ms < LOOK_MS:
             return False
-        written = sum(seen.written_milli - before.get(seen.shard, 0) for seen in (elder, child))
-        return written < MERGE_BELOW * elapsed_ms
+        written = sum(seen.written - before.get(seen.shard, 0) for seen in (elder, child))
+        return written * 1000 < MERGE_BELOW * elapsed_ms
 
 
 def _youngest(known: Known, elder: Seen) -> Seen | None:

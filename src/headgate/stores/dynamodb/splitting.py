@@ -24,8 +24,6 @@ from headgate.stores.dynamodb.seen import (
     EPOCH,
     GENERATION,
     SPLIT_AT,
-    WRITES,
-    WRITES_MILLI,
     WRITTEN,
     Seen,
     bucket_key,
@@ -78,7 +76,6 @@ def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
         **given,
         EPOCH: number(moment_ms),
         GENERATION: number(new_generation()),
-        WRITES: number(WRITES_MILLI),
         WRITTEN: number(0),
         SPLIT_AT: number(moment_ms),
     }
@@ -148,7 +145,6 @@ def _rebased(draft: Draft, seen: Seen, moment_ms: int, depth: int) -> None:
     """Everything counts from one moment, in a new generation."""
     draft.set_number(EPOCH, moment_ms)
     draft.set_number(GENERATION, seen.generation + 1)
-    draft.set_number(WRITES, WRITES_MILLI)
     draft.set_number(SPLIT_AT, moment_ms)
     if depth:
         draft.set_number(DEPTH, depth)

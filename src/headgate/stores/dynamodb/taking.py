@@ -47,7 +47,7 @@ class Taker:
                 result = yield from self._create(known, demand, now_ms)
             elif seen.depth:
                 result = yield from self.shards.take(known, demand, now_ms)
-            elif not number and self.shards.is_hot(known, seen, now_ms):
+            elif not number and self.shards.is_hot(known, seen):
                 yield from self.shards.split(known, seen, now_ms)
                 continue
             else:

@@ -1,0 +1,101 @@
+"""Several buckets in one transaction: all or none, with no moment in between that others could see.
+
+It costs twice the write units of the same writes apart, and they are paid by everybody who asks
+for `strict`. A bucket in several shards is left to the other way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from headgate.decision import Demand, fits
+from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.record import TERMS, Record, cells_of, opened
+from headgate.stores.dynamodb import expressions, moves
+from headgate.stores.dynamodb import table_requests as ask
+from headgate.stores.dynamodb.book import Known
+from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, lined_up, standing_under
+from headgate.stores.dynamodb.port import TransactionCancelled
+from headgate.stores.dynamodb.reading import read_items
+from headgate.stores.dynamodb.seen import bucket_key, new_generation
+from headgate.stores.dynamodb.taking import Taker
+
+ATTEMPTS_MAX = 8
+
+Results = list[Landed | Refused]
+
+
+def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Results | None]:
+    """What all came to together; None where one of them is in several shards."""
+    known = [taker.book.open(demand.key) for demand in demands]
+    for _ in range(ATTEMPTS_MAX):
+        yield from _looked(taker.table, known, now_ms)
+        if any(one.shards and one.shards[0].depth for one in known):
+            return None
+        stands = [
+            _standing(one, demand, now_ms) for one, demand in zip(known, demands, strict=True)
+        ]
+        fitting = [fits(*pair, now_ms) for pair in zip(stands, demands, strict=True)]
+        if not all(fitting):
+            return [Refused(record) for record in stands]
+        writes = [_write(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+        outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
+        if isinstance(outcome, TransactionCancelled):
+            if any(code.startswith(("Thrott", "Provisioned")) for code, _ in outcome.reasons):
+                raise Throttled(str(outcome))
+            for one in known:
+                one.forget()
+            continue
+        if isinstance(outcome, Contended):
+            continue
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return [_landed(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+    raise busy(demands[0])
+
+
+def _looked(table: str, known: Sequence[Known], now_ms: int) -> Flow[None]:
+    """Buckets that are not known are read: a transaction that fails tells little."""
+    unknown = [one for one in known if not one.shards and not one.absent]
+    if unknown:
+        items = yield from read_items(table, [bucket_key(one.key) for one in unknown])
+        for one in unknown:
+            one.note(0, items.get(bucket_key(one.key)), now_ms)
+
+
+def _standing(known: Known, demand: Demand, now_ms: int) -> Record:
+    seen = known.shards.get(0)
+    return opened(demand.terms, now_ms) if seen is None else standing_under(seen, demand, now_ms)
+
+
+def _write(known: Known, demand: Demand, standing: Record, now_ms: int) -> ask.Write:
+    seen = known.shards.get(0)
+    key = bucket_key(demand.key)
+    if seen is None:
+        draft = expressions.creation(demand.key, standing, demand.amounts, new_generation(), now_ms)
+        return {"Update": draft.write(key)}
+    whole = expressions.whole_terms(seen, demand, standing)
+    amounts = lined_up(demand, standing[TERMS])
+    draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=False)
+    return {"Update": draft.write(key)}
+
+
+def _landed(known: Known, demand: Demand, standing: Record, now_ms: int) -> Landed:
+    """The take as it must have been; the item itself was not told."""
+    cells = [*standing[:3]]
+    for cell, wanted in zip(cells_of(standing), lined_up(demand, standing[TERMS]), strict=True):
+        consumed = cell.consumed_milli + (wanted or 0)
+        tokens = cell.tokens_milli
+        if wanted and not moves.is_passed(cell, wanted, now_ms):
+            full = cell.spec.capacity_milli - moves.arrived_milli(cell, now_ms)
+            tokens = min(tokens, full) - wanted
+        cells += (cell.epoch_ms, tokens, consumed, consumed)
+    after = tuple(cells)
+    seen = known.shards.get(0)
+    if seen is None or standing[TERMS] is not seen.record[TERMS]:
+        known.forget()  # its generation is new
+    else:
+        known.shards[0] = seen._replace(record=after)
+    return Landed(standing, after)
