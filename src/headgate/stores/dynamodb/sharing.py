@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from headgate.decision import Demand, fits
 from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.record import cell_of
 from headgate.stores.dynamodb.book import Book, Known
 from headgate.stores.dynamodb.flow import Flow
 from headgate.stores.dynamodb.gathering import gather
@@ -27,10 +28,10 @@ from headgate.stores.dynamodb.splitting import (
 )
 
 SPLIT_ABOVE = 800  # writes a second to one item; its partition bears a thousand
-SETTLE_MS = 100  # after a split, before being held back is a reason for another
+SETTLE_MS = 20  # after a split, before being held back is a reason for another
 LOOK_MS = 10_000  # between looks at whether shards could be merged
 MERGE_BELOW = 250  # writes a second of two shards together
-ELSEWHERE_MAX = 3  # shards that are asked one by one
+ELSEWHERE_MAX = 2  # shards that are asked one by one
 ATTEMPTS_MAX = 12
 
 
@@ -121,12 +122,13 @@ class Shards:
         if len(out) >= ELSEWHERE_MAX:
             return None
         shard = self._book.route(known)
-        if self._promises(known, shard, demand, out, now_ms):
+        if not out and self._promises(known, shard, demand, out, now_ms):
             return shard
-        for other in list(known.shards):
-            if self._promises(known, other, demand, out, now_ms):
-                return other
-        return None
+        others = [
+            other for other in list(known.shards)
+            if self._promises(known, other, demand, out, now_ms)
+        ]  # fmt: skip
+        return max(others, key=lambda other: _fullness(known, other, demand, now_ms), default=None)
 
     def _promises(
         self, known: Known, shard: int, demand: Demand, out: set[int], now_ms: int
@@ -179,3 +181,12 @@ def _youngest(known: Known, elder: Seen) -> Seen | None:
     """The shard that this one gave half to last."""
     children = children_of(elder.shard, elder.depth)
     return known.shards.get(children[-1]) if children else None
+
+
+def _fullness(known: Known, shard: int, demand: Demand, now_ms: int) -> int:
+    """How much the shard has of what is wanted, as far as is known, where that is least."""
+    seen = known.shards.get(shard)
+    if seen is None:
+        return 0
+    cells = [cell_of(seen.record, name) for name, _ in demand.named()]
+    return min([cell.level_milli(now_ms) for cell in cells if cell is not None], default=0)
