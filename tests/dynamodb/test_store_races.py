@@ -136,6 +136,30 @@ def test_a_stale_cache_costs_one_failed_write(pair: Pair) -> None:
     assert two.level() == 0
 
 
+@pytest.mark.parametrize("way", ["credit", "forget"])
+@pytest.mark.parametrize("options", [{}, {"strict": True}], ids=["apart", "strict"])
+def test_a_client_that_was_refused_asks_again(
+    dynamo_endpoint: str, table: str, way: str, options: dict[str, Any]
+) -> None:
+    """Others may have given back meanwhile: what was seen before this call refuses nothing."""
+    ports = [Watched(port_to(dynamo_endpoint)) for _ in range(2)]
+    stores = [over_port(port, table, blocking=True, usage="off", **options).store for port in ports]
+    never = [Limit.custom("x", 3, 0, 1)]
+    one, two = (Bucket(store, never, f"asks-{way}-{len(options)}") for store in stores)  # type: ignore[arg-type]
+    other = Bucket(stores[0], never, "beside")  # type: ignore[arg-type]
+    assert one.take(x=3).allowed
+    assert not one.take(x=1).allowed
+    if way == "credit":
+        two.adjust(x=-2)
+    else:
+        run(stores[1].forget([two.key]))
+    both = [one.demand(x=1), other.demand(x=0)]
+    assert run(stores[0].consume(both, one.now_ms)).allowed
+    assert one.take(x=1).allowed
+    for store in stores:
+        run(store.close())
+
+
 def test_an_item_that_expired_and_is_still_there_is_full(pair: Pair) -> None:
     one = Bucket(pair[0].store, PER_MINUTE)
     assert one.take(x=10).allowed

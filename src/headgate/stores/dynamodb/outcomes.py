@@ -42,7 +42,7 @@ class Refused:
 
 
 # One write to one shard: None where it was not done, and the state is known better now.
-Attempt = Callable[[Known, Seen, Demand, int], Flow[Landed | Refused | None]]
+Attempt = Callable[[Known, Seen, Demand, int, set[int]], Flow[Landed | Refused | None]]
 
 
 def standing_under(seen: Seen, demand: Demand, now_ms: int) -> Record:

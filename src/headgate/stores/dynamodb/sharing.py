@@ -62,14 +62,14 @@ class Shards:
                 yield from self.split(known, seen, now_ms)
                 continue
             try:
-                result = yield from self._attempt(known, seen, demand, now_ms)
+                result = yield from self._attempt(known, seen, demand, now_ms, set())
             except Throttled:
                 yield from self.relieve(known, seen, now_ms, out)
                 continue
             if isinstance(result, Landed):
                 return self._shown(known, seen.shard, result, now_ms)
             if result is not None:
-                out.add(shard)
+                out.add(shard)  # whether all of them refuse, gathering will tell
         raise busy(demand)
 
     def is_hot(self, known: Known, seen: Seen) -> bool:

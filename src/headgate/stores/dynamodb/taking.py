@@ -41,25 +41,30 @@ class Taker:
         known = self.book.open(demand.key)
         for name, wanted in demand.named():
             known.asked(name, wanted)
+        told: set[int] = set()  # shards whose state is an answer to this very call
         for number in range(ATTEMPTS_MAX):
             seen = known.shards.get(0)
             if seen is None:
-                result = yield from self._create(known, demand, now_ms)
+                result = yield from self._create(known, demand, now_ms, told)
             elif seen.depth:
                 result = yield from self.shards.take(known, demand, now_ms)
             elif not number and self.shards.is_hot(known, seen):
                 yield from self.shards.split(known, seen, now_ms)
                 continue
             else:
-                result = yield from self._take_whole(known, seen, demand, now_ms)
+                result = yield from self._take_whole(known, seen, demand, now_ms, told)
             if result is not None:
                 return result
         raise busy(demand)
 
     def attempt(
-        self, known: Known, seen: Seen, demand: Demand, now_ms: int
+        self, known: Known, seen: Seen, demand: Demand, now_ms: int, told: set[int]
     ) -> Flow[Landed | Refused | None]:
-        """One write to one shard; None where it was not done and the state is known better now."""
+        """One write to one shard; None where it was not done and the state is known better now.
+
+        Refused is what a state refuses that was told in this call, or is left to the caller to
+        make sure of: an old one may have had tokens given back since.
+        """
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)
@@ -71,6 +76,7 @@ class Taker:
         draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=crowded)
         outcome = yield draft.request(self.table, bucket_key(demand.key, seen.shard))
         after = learned(known, seen.shard, outcome, now_ms)
+        told.add(seen.shard)
         if after is None:
             return None
         if not fitting:
@@ -78,29 +84,37 @@ class Taker:
         return Landed(before(after.record, demand, standing, now_ms), after.record)
 
     def _take_whole(
-        self, known: Known, seen: Seen, demand: Demand, now_ms: int
+        self, known: Known, seen: Seen, demand: Demand, now_ms: int, told: set[int]
     ) -> Flow[Landed | Refused | None]:
         try:
-            return (yield from self.attempt(known, seen, demand, now_ms))
+            result = yield from self.attempt(known, seen, demand, now_ms, told)
         except Throttled:
             yield from self.shards.relieve(known, seen, now_ms, set())
             return None
+        if isinstance(result, Refused) and 0 not in told:
+            yield from self._look(known, now_ms, told)
+            return None
+        return result
 
-    def _create(self, known: Known, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
+    def _look(self, known: Known, now_ms: int, told: set[int]) -> Flow[Seen | None]:
+        outcome = yield ask.get(self.table, bucket_key(known.key))
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        told.add(0)
+        return known.note(0, outcome.get("Item"), now_ms)
+
+    def _create(
+        self, known: Known, demand: Demand, now_ms: int, told: set[int]
+    ) -> Flow[Landed | Refused | None]:
         """None where the bucket exists after all: its state is known now."""
         record = opened(demand.terms, now_ms)
         if not fits(record, demand, now_ms):
-            if known.absent:
-                return Refused(record)
-            outcome = yield ask.get(self.table, bucket_key(demand.key))
-            if isinstance(outcome, StoreTrouble):
-                raise outcome
-            if known.note(0, outcome.get("Item"), now_ms) is not None:
-                return None
-            return Refused(record)
+            found = yield from self._look(known, now_ms, told)
+            return Refused(record) if found is None else None
         draft = expressions.creation(demand.key, record, demand.amounts, new_generation(), now_ms)
         outcome = yield draft.request(self.table, bucket_key(demand.key))
         seen = learned(known, 0, outcome, now_ms)
+        told.add(0)
         if seen is None:
             return None
         return Landed(before(seen.record, demand, record, now_ms), seen.record)

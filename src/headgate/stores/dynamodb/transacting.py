@@ -30,7 +30,7 @@ Results = list[Landed | Refused]
 def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Results | None]:
     """What all came to together; None where one of them is in several shards."""
     known = [taker.book.open(demand.key) for demand in demands]
-    for _ in range(ATTEMPTS_MAX):
+    for number in range(ATTEMPTS_MAX):
         yield from _looked(taker.table, known, now_ms)
         if any(one.shards and one.shards[0].depth for one in known):
             return None
@@ -38,8 +38,12 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
             _standing(one, demand, now_ms) for one, demand in zip(known, demands, strict=True)
         ]
         fitting = [fits(*pair, now_ms) for pair in zip(stands, demands, strict=True)]
-        if not all(fitting):
+        if not all(fitting) and number:
             return [Refused(record) for record in stands]
+        if not all(fitting):  # as far as was known: now it is asked
+            for one in known:
+                one.forget()
+            continue
         writes = [_write(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
         outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
         if isinstance(outcome, TransactionCancelled):
