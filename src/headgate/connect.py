@@ -26,6 +26,7 @@ class Opening:
     options: Mapping[str, str]
     blocking: bool
     clock: Clock | None
+    strict: bool = False
 
     def only(self, *known: str) -> None:
         """Refuses options that would be ignored."""
@@ -125,7 +126,7 @@ def _dynamodb(opening: Opening) -> Backend:
         blocking=opening.blocking,
         timeout_ms=opening.whole_number("timeout_ms", 2000, least=1, most=600_000),
         connections=opening.whole_number("connections", 16, least=1, most=1000),
-        strict=opening.one_of("strict", "off", "on") == "on",
+        strict=opening.strict or opening.one_of("strict", "off", "on") == "on",
         usage=opening.one_of("usage", "local", "stream", "off"),
     )
 
@@ -144,12 +145,30 @@ OPENERS: dict[str, Callable[[Opening], Backend]] = {
 }
 
 
-def open_backend(url: object, *, blocking: bool, clock: Clock | None = None) -> Backend:
-    """The backend a URL names; nothing is contacted yet. Layers are the limiter's business."""
+def open_backend(
+    url: object, *, blocking: bool, clock: Clock | None = None, strict: bool = False
+) -> Backend:
+    """The backend a URL names; nothing is contacted yet. Layers are the limiter's business.
+
+    `strict` asks for several buckets in one step; a store that cannot is refused.
+    """
     parts, options = _read(url)
     opener = OPENERS[parts.scheme]
     _, rest = split_options(str(url), options)
-    return opener(Opening(str(url), parts, rest, blocking, clock))
+    backend = opener(Opening(str(url), parts, rest, blocking, clock, strict))
+    return check_strict(backend) if strict else backend
+
+
+def check_strict(backend: Backend) -> Backend:
+    """The backend, if it decides several buckets in one step."""
+    if backend.capabilities.atomic != "one step":
+        raise ValidationError(
+            "strict", True,
+            f"is not what {backend.capabilities.name} can do as it was opened: it takes from "
+            f"several buckets apart and undoes; open dynamodb://…?strict=on, one Redis server "
+            f"instead of a cluster, or leave strict out",
+        )  # fmt: skip
+    return backend
 
 
 def layer_switches(url: str) -> dict[str, bool]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from headgate.admin import parse_rule
 from headgate.clock import Clock
 from headgate.config import Defaults
-from headgate.connect import layer_switches
+from headgate.connect import check_strict, layer_switches
 from headgate.decision import Verdict
 from headgate.engine import Engine, Want
 from headgate.entities import OnUnavailable
@@ -96,8 +96,9 @@ class Acquiring:
 class RateLimiter(Operations):
     """Decides, for many processes at once, whether work may run now.
 
-    `limits` are its own defaults, below everything stored. `clock` (milliseconds) drives time in
-    tests and simulations. `observer` is called with one Event for everything that happens.
+    `limits` are its own defaults, below everything stored. `strict` takes from several buckets in
+    one step, or refuses a store that cannot. `clock` (milliseconds) drives time in tests and
+    simulations. `observer` is called with one Event for everything that happens.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class RateLimiter(Operations):
         namespace: str | None = None,
         limits: Sequence[Limit] | None = None,
         on_unavailable: OnUnavailable = OnUnavailable.BLOCK,
+        strict: bool = False,
         clock: Clock | None = None,
         observer: Observer | None = None,
         rejections: bool = True,
@@ -116,7 +118,7 @@ class RateLimiter(Operations):
         _blocking: bool = False,
     ) -> None:
         self.defaults = Defaults(limits)
-        self.repository = _opened(repository_or_url, namespace, clock, _blocking)
+        self.repository = _opened(repository_or_url, namespace, clock, _blocking, strict)
         self._owns = not isinstance(repository_or_url, Repository)
         home = self.repository
         layering = Layering(breaker, rejections, prefetch or False, shadow)
@@ -268,9 +270,15 @@ def many_wanted(requests: object) -> list[Want]:
 
 
 def _opened(
-    repository_or_url: object, namespace: str | None, clock: Clock | None, blocking: bool
+    repository_or_url: object,
+    namespace: str | None,
+    clock: Clock | None,
+    blocking: bool,
+    strict: bool,
 ) -> Repository:
     if isinstance(repository_or_url, Repository):
+        if strict:
+            check_strict(repository_or_url.backend)
         if clock is not None:
             raise ValidationError("clock", clock, "belongs to the repository; give it there")
         if repository_or_url.blocking is not blocking:
@@ -283,5 +291,9 @@ def _opened(
     if repository_or_url is not None and not isinstance(repository_or_url, str):
         raise ValidationError("repository_or_url", repository_or_url, "must be a URL or Repository")
     return Repository(
-        repository_or_url, namespace=namespace or "default", clock=clock, _blocking=blocking
+        repository_or_url,
+        namespace=namespace or "default",
+        clock=clock,
+        _blocking=blocking,
+        _strict=strict,
     )

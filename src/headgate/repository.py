@@ -35,12 +35,15 @@ class Repository(Tenancy, Operations):
         clock: Clock | None = None,
         _blocking: bool = False,
         _backend: Backend | None = None,
+        _strict: bool = False,
     ) -> None:
         self.url = url or os.environ.get("HEADGATE_URL") or DEFAULT_URL
         self.blocking = _blocking
         self.given_clock = clock
         self._config_cache_ttl = config_cache_ttl
-        backend = _backend or open_backend(self.url, blocking=_blocking, clock=clock)
+        backend = _backend or open_backend(
+            self.url, blocking=_blocking, clock=clock, strict=_strict
+        )
         time = clock or steady_clock()
         self._sit(
             backend,
@@ -67,8 +70,12 @@ class Repository(Tenancy, Operations):
             clock=clock,
             _blocking=_blocking,
         )
-        await repository.create_table()
-        await repository.configs.namespace_id()
+        try:
+            await repository.create_table()
+            await repository.configs.namespace_id()
+        except BaseException:
+            await repository.close()
+            raise
         return repository
 
     @classmethod

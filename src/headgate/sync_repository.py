@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -115,6 +115,11 @@ class SyncRepository(SyncAdmin):
 
     def create_table(self) -> None:
         run(self.core.create_table())
+
+    def upgrade(
+        self, *, dry_run: bool = False, report: Callable[[Any], None] | None = None
+    ) -> list[Any]:
+        return run(self.core.upgrade(dry_run=dry_run, report=report))
 
     def delete_table(self) -> None:
         run(self.core.delete_table())

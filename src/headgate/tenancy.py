@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.cache import CacheStats
@@ -80,6 +80,20 @@ class Tenancy(Desk):
     async def create_table(self) -> None:
         """The store's own structures exist; doing it again changes nothing."""
         await self.backend.catalog.prepare()
+
+    async def upgrade(
+        self, *, dry_run: bool = False, report: Callable[[Any], None] | None = None
+    ) -> list[Any]:
+        """The steps that moved the store on from an older schema; none where it is up to date.
+
+        `report` is called with each step's progress. A dry run changes nothing and tells what
+        would be. Stores that move on by themselves have no steps.
+        """
+        moving = getattr(self.backend.catalog, "upgrade", None)
+        if moving is None:
+            return []
+        steps: list[Any] = await moving(dry_run=dry_run, report=report)
+        return steps
 
     async def delete_table(self) -> None:
         """Everything of every namespace is gone."""

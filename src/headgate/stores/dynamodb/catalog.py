@@ -10,6 +10,7 @@ from headgate.record import BucketKey
 from headgate.stores.dynamodb import (
     levels,
     levels_lookup,
+    migrations,
     people,
     people_leaving,
     table_making,
@@ -121,6 +122,14 @@ class DynamoCatalog:
 
     async def prepare(self) -> None:
         await table_making.prepare(self._table)
+
+    async def upgrade(
+        self, *, dry_run: bool = False, report: migrations.Report | None = None
+    ) -> list[migrations.Progress]:
+        """See migrations.upgrade."""
+        return await migrations.upgrade(
+            self._table, dry_run=dry_run, report=report or migrations.silent
+        )
 
     async def destroy(self) -> None:
         await table_making.destroy(self._table)

@@ -59,7 +59,7 @@ MIGRATIONS = (Migration(1, "usage rows with their window type in the key", usage
 assert MIGRATIONS[-1].version == SCHEMA_VERSION
 
 
-def _silent(progress: Progress) -> None:
+def silent(progress: Progress) -> None:
     return None
 
 
@@ -67,7 +67,7 @@ async def upgrade(
     table: Table,
     *,
     dry_run: bool = False,
-    report: Report = _silent,
+    report: Report = silent,
     steps: Sequence[Migration] = MIGRATIONS,
 ) -> list[Progress]:
     """The steps the table needed, each done; on a dry run what they would do.
