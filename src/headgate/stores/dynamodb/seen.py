@@ -8,6 +8,7 @@ counters, and those only ever move by what others took or gave.
     g, cv, lo            generation, newest configuration version, layout of the limits
     b_{limit}_cp|ra|rp   capacity, refill amount (if another), period, of the whole bucket
     b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
+    b_{limit}_mg         the part of the consumption that came with shards that were merged into it
     b_wcu_tc             how often it was written; it is no limit and is shown to nobody
     sd, sp               depth, and when that was changed last
 """
@@ -46,6 +47,7 @@ class Names(NamedTuple):
     amount: str
     period: str
     epoch: str
+    merged: str
 
 
 class Seen(NamedTuple):
@@ -64,7 +66,7 @@ class Seen(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def names_of(limit: str) -> Names:
-    return Names(*(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf")))
+    return Names(*(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg")))
 
 
 def new_generation() -> int:

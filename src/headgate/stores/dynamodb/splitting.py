@@ -105,6 +105,7 @@ def merging(table: str, key: BucketKey, elder: Seen, child: Seen, now_ms: int) -
             draft.between(names.tokens, low, cell.spec.capacity_milli - arrived)
             least = low + arrived + back
         draft.add(names.consumed, other.consumed_milli)
+        draft.add(names.merged, other.consumed_milli)  # counted when the child consumed it
         gone.equal(names.tokens, other.tokens_milli)
         gone.equal(names.consumed, other.consumed_milli)
         ends.append(_whole_at_ms(elder, cell.spec.name, depth, least, moment_ms))
