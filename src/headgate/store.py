@@ -1,6 +1,6 @@
-"""The contracts a backend keeps: Store (buckets), Catalog (who and what), Ledger (what was).
+"""The contracts of a backend: Store (buckets), Catalog (who and what), Ledger (what was), Drawer.
 
-All three are asynchronous in form only: they await their port and nothing else, so a backend
+They are asynchronous in form only: they await their port and nothing else, so a backend
 opened with a blocking port serves blocking callers through `bridge.run`.
 
 What every method promises: names and amounts arrive parsed; trouble of the engine below is raised
@@ -206,14 +206,49 @@ class Ledger(Protocol):
         ...
 
 
+class Kept(NamedTuple):
+    """A text in a drawer, until when it is of use, and which writing of it this is."""
+
+    text: str
+    until_ms: int
+    version: int
+
+
+class Drawer(Protocol):
+    """Small texts by name, each with an end. Only who has seen the newest can change one."""
+
+    async def put(
+        self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
+    ) -> int | None:
+        """Keeps the text in place of the version seen, or (None) where there is none: its version.
+
+        None where it is not as it was seen: then nothing is changed.
+        """
+        ...
+
+    async def get(self, namespace: str, name: str) -> Kept | None:
+        """The text, also when its end is over: that is for whoever asks for what is due."""
+        ...
+
+    async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
+        """It is gone, and this call alone has done that; False where it is not as it was seen."""
+        ...
+
+    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+        """Those whose end came before the moment, the earliest first."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The three opened together, and what they can do."""
+    """All of them opened together, and what they can do. A store without a drawer serves the
+    library; what must outlive the process is then kept in the process."""
 
     store: Store
     catalog: Catalog
     ledger: Ledger
     capabilities: Capabilities
+    drawer: Drawer | None = None
 
 
 def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 
 from headgate.bridge import run
 from headgate.store import Backend
-from headgate.testing import contract_catalog, contract_config, contract_ledger, contract_store
+from headgate.testing import (
+    contract_catalog,
+    contract_config,
+    contract_drawer,
+    contract_ledger,
+    contract_store,
+)
 from headgate.testing.arena import Arena
 
 
@@ -38,7 +44,9 @@ class Case:
 
 
 def cases() -> list[Case]:
-    modules = (contract_store, contract_config, contract_catalog, contract_ledger)
+    modules = (
+        contract_store, contract_config, contract_catalog, contract_ledger, contract_drawer,
+    )  # fmt: skip
     return [Case(check) for module in modules for check in module.CASES]
 
 

@@ -7,6 +7,7 @@ from headgate.store import Backend, Capabilities
 from headgate.stores.dynamodb.book import Book
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.catalog import DynamoCatalog
+from headgate.stores.dynamodb.drawer import DynamoDrawer
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.port import Port, open_port
 from headgate.stores.dynamodb.table import Table
@@ -54,4 +55,4 @@ def over_port(
         obeys_clock=True,
         durable=True,
     )
-    return Backend(store, catalog, ledger, capabilities)
+    return Backend(store, catalog, ledger, capabilities, DynamoDrawer(table))

@@ -1,83 +1,125 @@
-"""An UpdateItem in the making: what is set, added and removed, and under which conditions."""
+"""An UpdateItem in the making: what is set, added and removed, and under which conditions.
+
+The texts of a write depend on its shape alone: which clauses there are, on which attributes. So a
+draft keeps the shape apart from the values, and a text is made once per shape.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 from headgate.stores.dynamodb.items import Item, Key, Value, keyed, number
 from headgate.stores.dynamodb.port import Request
+
+SHAPES_MAX = 2048
+
+Part = tuple[str, str]  # a form and the attribute it is about
+
+
+class Form(NamedTuple):
+    """Which clause a part goes to, its text with the attribute's place first, and its values."""
+
+    clause: str
+    text: str
+    values: int
+
+
+FORMS = {
+    "set": Form("SET", "{} = {}", 1),
+    "add": Form("ADD", "{} {}", 1),
+    "remove": Form("REMOVE", "{}", 0),
+    "equal": Form("IF", "{} = {}", 1),
+    "above": Form("IF", "{} > {}", 1),
+    "below": Form("IF", "{} < {}", 1),
+    "at_least": Form("IF", "{} >= {}", 1),
+    "at_most": Form("IF", "{} <= {}", 1),
+    "between": Form("IF", "{} BETWEEN {} AND {}", 2),
+    "absent": Form("IF", "attribute_not_exists({})", 0),
+}
+
+
+class Texts(NamedTuple):
+    """What a shape is written as. `names` is shared by all drafts of that shape."""
+
+    update: str
+    condition: str
+    names: dict[str, str]
+    places: tuple[str, ...]  # of the values, in the order of the draft
 
 
 class Draft:
     """Collects clauses; every attribute goes by a placeholder, so none is a reserved word."""
 
-    __slots__ = ("_adds", "_conditions", "_names", "_places", "_removes", "_sets", "_values")
+    __slots__ = ("_parts", "_values")
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        self._places: dict[str, str] = {}
-        self._values: Item = {}
-        self._sets: list[str] = []
-        self._adds: list[str] = []
-        self._removes: list[str] = []
-        self._conditions: list[str] = []
+        self._parts: list[Part] = []
+        self._values: list[Value] = []
 
     def set(self, name: str, value: Value) -> None:
-        self._sets.append(f"{self._name(name)} = {self._value(value)}")
+        self._parts.append(("set", name))
+        self._values.append(value)
 
     def set_number(self, name: str, amount: int) -> None:
-        self._sets.append(f"{self._name(name)} = {self._value(number(amount))}")
+        self._parts.append(("set", name))
+        self._values.append(number(amount))
 
     def add(self, name: str, amount: int) -> None:
         if amount:
-            self._adds.append(f"{self._name(name)} {self._value(number(amount))}")
+            self._parts.append(("add", name))
+            self._values.append(number(amount))
 
     def remove(self, name: str) -> None:
-        self._removes.append(self._name(name))
+        self._parts.append(("remove", name))
 
     def equal(self, name: str, amount: int) -> None:
-        self._conditions.append(f"{self._name(name)} = {self._value(number(amount))}")
+        self._parts.append(("equal", name))
+        self._values.append(number(amount))
 
     def above(self, name: str, amount: int) -> None:
-        self._conditions.append(f"{self._name(name)} > {self._value(number(amount))}")
+        self._parts.append(("above", name))
+        self._values.append(number(amount))
 
     def below(self, name: str, amount: int) -> None:
-        self._conditions.append(f"{self._name(name)} < {self._value(number(amount))}")
+        self._parts.append(("below", name))
+        self._values.append(number(amount))
 
     def at_least(self, name: str, amount: int) -> None:
-        self._conditions.append(f"{self._name(name)} >= {self._value(number(amount))}")
+        self._parts.append(("at_least", name))
+        self._values.append(number(amount))
 
     def at_most(self, name: str, amount: int) -> None:
-        self._conditions.append(f"{self._name(name)} <= {self._value(number(amount))}")
+        self._parts.append(("at_most", name))
+        self._values.append(number(amount))
 
     def between(self, name: str, low: int, high: int) -> None:
-        first, last = self._value(number(low)), self._value(number(high))
-        self._conditions.append(f"{self._name(name)} BETWEEN {first} AND {last}")
+        self._parts.append(("between", name))
+        self._values += (number(low), number(high))
 
     def absent(self, name: str) -> None:
-        self._conditions.append(f"attribute_not_exists({self._name(name)})")
+        self._parts.append(("absent", name))
 
     def write(self, key: Key) -> dict[str, Any]:
         """The update, as UpdateItem and TransactWriteItems both take it."""
-        clauses = (("SET", self._sets), ("ADD", self._adds), ("REMOVE", self._removes))
+        texts = texts_of(tuple(self._parts))
         return {
             "Key": keyed(key),
-            "UpdateExpression": " ".join(
-                f"{verb} {', '.join(parts)}" for verb, parts in clauses if parts
-            ),
-            "ConditionExpression": " AND ".join(self._conditions),
-            "ExpressionAttributeNames": self._names,
-            "ExpressionAttributeValues": self._values,
+            "UpdateExpression": texts.update,
+            "ConditionExpression": texts.condition,
+            "ExpressionAttributeNames": texts.names,
+            "ExpressionAttributeValues": self._placed(texts),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
     def check(self, key: Key) -> dict[str, Any]:
         """The conditions alone, as a deletion takes them."""
+        texts = texts_of(tuple(self._parts))
         return {
             "Key": keyed(key),
-            "ConditionExpression": " AND ".join(self._conditions),
-            "ExpressionAttributeNames": self._names,
-            "ExpressionAttributeValues": self._values,
+            "ConditionExpression": texts.condition,
+            "ExpressionAttributeNames": texts.names,
+            "ExpressionAttributeValues": self._placed(texts),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
@@ -86,14 +128,25 @@ class Draft:
         params = {"TableName": table, **self.write(key), "ReturnValues": "ALL_NEW"}
         return Request("UpdateItem", params, credit)
 
-    def _name(self, attribute: str) -> str:
-        place = self._places.get(attribute)
-        if place is None:
-            place = self._places[attribute] = f"#{len(self._places)}"
-            self._names[place] = attribute
-        return place
+    def _placed(self, texts: Texts) -> Item:
+        return dict(zip(texts.places, self._values, strict=True))
 
-    def _value(self, value: Value) -> str:
-        place = f":{len(self._values)}"
-        self._values[place] = value
-        return place
+
+@functools.lru_cache(maxsize=SHAPES_MAX)
+def texts_of(parts: tuple[Part, ...]) -> Texts:
+    names: dict[str, str] = {}
+    places: list[str] = []
+    clauses: dict[str, list[str]] = {"SET": [], "ADD": [], "REMOVE": [], "IF": []}
+    for kind, attribute in parts:
+        form = FORMS[kind]
+        name = names.setdefault(attribute, f"#{len(names)}")
+        values = [f":{len(places) + offset}" for offset in range(form.values)]
+        places += values
+        clauses[form.clause].append(form.text.format(name, *values))
+    conditions = clauses.pop("IF")
+    return Texts(
+        " ".join(f"{verb} {', '.join(texts)}" for verb, texts in clauses.items() if texts),
+        " AND ".join(conditions),
+        {place: attribute for attribute, place in names.items()},
+        tuple(places),
+    )

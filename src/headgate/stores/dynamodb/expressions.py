@@ -206,10 +206,11 @@ def _expire(draft: Draft, seen: Seen, ends: list[int | None]) -> None:
     """
     if seen.ttl_s is None or not ends:
         return
-    if None in ends:
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
         draft.remove(TTL)
         return
-    needed_s = ttl_s(max(end for end in ends if end is not None))
+    needed_s = ttl_s(max(known))
     if seen.ttl_s < needed_s:
         later_s = needed_s + MARGIN_S
         draft.set_number(TTL, later_s)

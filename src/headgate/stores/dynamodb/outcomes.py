@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headgate.decision import Demand
 from headgate.errors import Throttled
+from headgate.limits import Spec
 from headgate.record import (
     CELLS,
     EVENTS,
@@ -52,6 +53,8 @@ def standing_under(seen: Seen, demand: Demand, now_ms: int) -> Record:
 
 def lined_up(demand: Demand, held: Terms) -> list[int | None]:
     """What is wanted of each limit the bucket holds, also of those it only remembers."""
+    if held.specs == demand.terms.specs:
+        return [*demand.amounts]
     amounts = demand.lined_up(held)
     return [*amounts, *([None] * (len(held.specs) - len(amounts)))]
 
@@ -60,16 +63,30 @@ def before(after: Record, demand: Demand, stood: Record, now_ms: int) -> Record:
     """The record as the demand found it: what it took put back, but for soft limits it passed."""
     cells = [*after]
     cells[EVENTS] = 0
-    passed = {
+    terms = after[TERMS]
+    passed = _passed(demand, stood, now_ms) if _any_soft(stood[TERMS].specs) else ()
+    at = CELLS + TOKENS
+    for spec, wanted in zip(terms.specs, lined_up(demand, terms), strict=True):
+        if wanted is not None and spec.name not in passed:
+            cells[at] += wanted
+        at += STRIDE
+    return tuple(cells)
+
+
+def _passed(demand: Demand, stood: Record, now_ms: int) -> set[str]:
+    """The soft limits that had not got what was wanted."""
+    return {
         cell.spec.name
         for cell, wanted in zip(cells_of(stood), lined_up(demand, stood[TERMS]), strict=True)
         if wanted is not None and moves.is_passed(cell, wanted, now_ms)
     }
-    terms = after[TERMS]
-    for place, wanted in enumerate(demand.lined_up(terms)):
-        if wanted is not None and terms.specs[place].name not in passed:
-            cells[CELLS + STRIDE * place + TOKENS] += wanted
-    return tuple(cells)
+
+
+def _any_soft(specs: Sequence[Spec]) -> bool:
+    for spec in specs:  # noqa: SIM110 - any() costs a generator
+        if spec.soft:
+            return True
+    return False
 
 
 def busy(demand: Demand) -> Throttled:

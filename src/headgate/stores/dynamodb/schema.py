@@ -12,6 +12,7 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
     bucket            {ns}/BUCKET#{id}#{resource}#{shard}   #STATE
     audit event       {ns}/AUDIT#{id}                       #AUDIT#{event id}
     caller's key      {ns}/ONCE#{digest}                    #ONCE
+    small text        {ns}/DRAWER#{name}                    #KEPT
     namespace         _/SYSTEM#                             #NAMESPACE#{name}, #NSID#{ns}
     version           _/SYSTEM#                             #VERSION
 
@@ -21,6 +22,7 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
             {ns}/RESOURCE#{resource}      USAGE#{type}#{newest first}#{id}  usage of a resource
             {ns}/CONFIG#                  RESOURCE#{resource}               resources with limits
             {ns}/CONFIG#                  ENTITY#{resource}#{id}            … of some entity
+            {ns}/DRAWER#                  {end}#{name}                      texts by their end
     GSI3    {ns}/ENTITY_CONFIG#{resource} {id}                              entities with limits
             {ns}/ENTITY#{id}              BUCKET#{resource}#{shard}         buckets of an entity
     GSI4    {ns}                          the item's PK                     all of a namespace
@@ -56,6 +58,7 @@ AUDIT = "#AUDIT#"
 NAMESPACE = "#NAMESPACE#"
 NSID = "#NSID#"
 ONCE = "#ONCE"
+DRAWER = "#KEPT"
 
 
 class BucketPk(NamedTuple):
@@ -105,6 +108,22 @@ def pk_audit(namespace: str, audit_id: str) -> str:
 
 def pk_once(namespace: str, digest: str) -> str:
     return f"{namespace}/ONCE#{digest}"
+
+
+def pk_drawer(namespace: str, name: str) -> str:
+    return f"{namespace}/DRAWER#{name}"
+
+
+def sk_drawer() -> str:
+    return DRAWER
+
+
+def gsi2_pk_drawer(namespace: str) -> str:
+    return f"{namespace}/DRAWER#"
+
+
+def gsi2_sk_drawer(until_ms: int, name: str) -> str:
+    return f"{max(0, until_ms):015d}#{name}"
 
 
 def sk_once() -> str:

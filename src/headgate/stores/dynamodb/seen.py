@@ -55,6 +55,7 @@ class Seen(NamedTuple):
 
     record: Record
     whole: Terms
+    layout: str
     shard: int
     depth: int
     generation: int
@@ -95,7 +96,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             known is not None
             and known.generation == generation
             and known.whole.version == version
-            and layout == layout_of(known.whole)
+            and known.layout == layout
         ):
             whole, depth, old = known.whole, known.depth, known.record
             record = _counters(item, old[TERMS], old[CELLS::STRIDE], now_ms)
@@ -113,6 +114,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
         return Seen(
             record,
             whole,
+            layout,
             shard,
             depth,
             generation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.clock import Clock
 from headgate.store import Backend, Capabilities
 from headgate.stores.memory.catalog import MemoryCatalog
+from headgate.stores.memory.drawer import MemoryDrawer
 from headgate.stores.memory.ledger import MemoryLedger
 from headgate.stores.memory.store import BUCKETS_MAX, MemoryStore
 
@@ -17,4 +18,6 @@ def open_memory(clock: Clock | None = None, *, buckets_max: int = BUCKETS_MAX) -
     """A backend of this process's own; what it knows ends with it."""
     ledger = MemoryLedger()
     store = MemoryStore(clock, ledger=ledger, buckets_max=buckets_max)
-    return Backend(store, MemoryCatalog(store, ledger), ledger, CAPABILITIES)
+    drawer = MemoryDrawer()
+    catalog = MemoryCatalog(store, ledger, drawer)
+    return Backend(store, catalog, ledger, CAPABILITIES, drawer)

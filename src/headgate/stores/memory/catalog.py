@@ -27,6 +27,7 @@ from headgate.history import audit_event
 from headgate.lineage import changed, check_parent, lineage, updated
 from headgate.names import DEFAULT_RESOURCE, new_namespace_id
 from headgate.store import entity_as_json, stored_as_json
+from headgate.stores.memory.drawer import MemoryDrawer
 from headgate.stores.memory.ledger import MemoryLedger
 from headgate.stores.memory.store import MemoryStore
 
@@ -42,9 +43,10 @@ class Tenant:
 
 
 class MemoryCatalog:
-    def __init__(self, store: MemoryStore, ledger: MemoryLedger) -> None:
+    def __init__(self, store: MemoryStore, ledger: MemoryLedger, drawer: MemoryDrawer) -> None:
         self._store = store
         self._ledger = ledger
+        self._drawer = drawer
         self._tenants: dict[str, Tenant] = {}
         self._notes: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -248,6 +250,7 @@ class MemoryCatalog:
             del self._tenants[namespace_id]
             gone = 1 + len(tenant.entities) + len(tenant.stored)
             gone += self._store.drop_namespace(namespace_id)
+            self._drawer.drop_namespace(namespace_id)
             return gone + self._ledger.drop_namespace(namespace_id)
 
     async def get_version_record(self) -> Mapping[str, Any]:
@@ -264,6 +267,7 @@ class MemoryCatalog:
             for namespace in list(self._tenants):
                 del self._tenants[namespace]
                 self._store.drop_namespace(namespace)
+                self._drawer.drop_namespace(namespace)
                 self._ledger.drop_namespace(namespace)
 
     def _tenant(self, namespace: str) -> Tenant:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.catalog import RedisCatalog
+from headgate.stores.redis.drawer import RedisDrawer
 from headgate.stores.redis.ledger import RedisLedger
 from headgate.stores.redis.port import open_port
 
@@ -21,4 +22,4 @@ def open_redis(url: str, *, blocking: bool, usage: bool = True) -> Backend:
         obeys_clock=False,
         durable=True,
     )
-    return Backend(store, RedisCatalog(port), RedisLedger(port), capabilities)
+    return Backend(store, RedisCatalog(port), RedisLedger(port), capabilities, RedisDrawer(port))

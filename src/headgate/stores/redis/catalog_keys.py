@@ -5,6 +5,7 @@ All of a namespace's catalog shares the hash tag `{namespace id}` and so one slo
     hg:n:{ns}       the head: state, name, version, …         hg:e:{ns}       entity id -> entity
     hg:l:{ns}       entity#resource -> stored limits          hg:x:{ns}       the index
     hg:a:{ns}#id    the audit of one entity or level
+    hg:d:{ns}       name -> small text                        hg:t:{ns}       their ends
 
 The index is a sorted set with every score 0, which makes it an ordered list of texts. It holds
 `e#id` per entity, `c#parent#id` per child, `l#entity#resource` per level of an entity, and for
@@ -43,6 +44,14 @@ def levels(namespace: str) -> str:
 
 def index(namespace: str) -> str:
     return _key("x", namespace)
+
+
+def drawer(namespace: str) -> str:
+    return _key("d", namespace)
+
+
+def drawer_ends(namespace: str) -> str:
+    return _key("t", namespace)
 
 
 def audit(namespace: str, audit_id: str) -> str:

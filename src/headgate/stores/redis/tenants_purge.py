@@ -23,7 +23,10 @@ async def purge(port: Port, namespace: str) -> int:
     gone = await _purge_entities(port, namespace) + await _purge_audit(port, namespace)
     entities, levels = keys.entities(namespace), keys.levels(namespace)
     people_count, levels_count = await read(port, ("HLEN", entities), ("HLEN", levels))
-    await port.command("UNLINK", entities, levels, keys.index(namespace), keys.head(namespace))
+    texts = keys.drawer(namespace), keys.drawer_ends(namespace)
+    await port.command(
+        "UNLINK", entities, levels, *texts, keys.index(namespace), keys.head(namespace)
+    )
     await tenants.strike(port, namespace)
     return gone + int(people_count) + int(levels_count) + 1
 

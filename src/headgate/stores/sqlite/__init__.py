@@ -9,6 +9,7 @@ from headgate.errors import ValidationError
 from headgate.store import Backend, Capabilities
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.catalog import SqliteCatalog
+from headgate.stores.sqlite.drawer import SqliteDrawer
 from headgate.stores.sqlite.ledger import SqliteLedger
 from headgate.stores.sqlite.port import AsyncPort, BlockingPort
 from headgate.stores.sqlite.shelf import Shelf
@@ -37,6 +38,7 @@ def open_sqlite(
         SqliteCatalog(port),
         SqliteLedger(port, now, shelf),
         CAPABILITIES,
+        SqliteDrawer(port),
     )
 
 

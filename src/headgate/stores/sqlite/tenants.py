@@ -98,7 +98,7 @@ def purge_some(connection: Connection, namespace: str, limit: int) -> tuple[int,
     """How many records went, at most `limit` of each kind, and whether nothing is left."""
     gone = [
         connection.execute(SQL[f"purge_{kind}"], (namespace, limit)).rowcount
-        for kind in (*COUNTED, "once")
+        for kind in (*COUNTED, "once", "drawer")
     ]
     done = max(gone) < limit
     if done:

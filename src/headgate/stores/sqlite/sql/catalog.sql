@@ -99,6 +99,10 @@ DELETE FROM audit WHERE (namespace, entity_id, event_id) IN
 DELETE FROM once WHERE (namespace, name) IN
   (SELECT namespace, name FROM once WHERE namespace = ? LIMIT ?)
 
+-- name: purge_drawer
+DELETE FROM drawer WHERE (namespace, name) IN
+  (SELECT namespace, name FROM drawer WHERE namespace = ? LIMIT ?)
+
 -- name: notes_get
 SELECT body FROM notes WHERE id = 1
 
