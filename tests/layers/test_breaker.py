@@ -21,7 +21,7 @@ from headgate.errors import (
     Unreachable,
     ValidationError,
 )
-from headgate.layers.breaker import OPEN_MS, PROBE_MS_MAX, Breaker, BreakerOpen, Circuit, State
+from headgate.layers.breaker import PROBE_MS_MAX, Breaker, BreakerOpen, Circuit, Patience, State
 from headgate.limits import Limit
 from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
@@ -133,7 +133,7 @@ def test_what_is_not_an_outage_moves_nothing(trouble: BaseException) -> None:
         world.call(trouble)
     assert world.circuit.failures == 4, "nor does it make failures be forgotten"
     world.call(DOWN)
-    world.clock.advance(OPEN_MS)
+    world.clock.advance(Patience().open_ms)
     for _ in range(5):
         assert world.call(trouble) is trouble, "a probe that ends so makes room for the next"
         assert world.circuit.state is State.HALF_OPEN
@@ -180,14 +180,14 @@ def test_one_throttled_key_never_stops_the_others(breaker: type[Breaker], served
 def test_two_probes_close_it_one_failure_opens_it_again() -> None:
     world = World()
     world.open()
-    world.clock.advance(OPEN_MS - 1)
+    world.clock.advance(Patience().open_ms - 1)
     assert isinstance(world.call(), BreakerOpen)
     world.clock.advance(1)
     assert world.call() is None
     assert world.state == "half-open"
     assert world.call(DOWN) is DOWN
     assert world.state == "open"
-    world.clock.advance(2 * OPEN_MS)
+    world.clock.advance(2 * Patience().open_ms)
     assert world.call() is None
     assert world.call() is None
     assert (world.state, world.circuit.failures) == ("closed", 0)
@@ -228,7 +228,7 @@ def test_jitter_shortens_a_pause_by_at_most_a_fifth_and_spreads_processes() -> N
 def test_a_probe_that_never_comes_back_blocks_for_a_bounded_time() -> None:
     world = World()
     world.open()
-    world.clock.advance(OPEN_MS)
+    world.clock.advance(Patience().open_ms)
     lost = world.circuit.enter()
     world.clock.advance(PROBE_MS_MAX - 1)
     with pytest.raises(BreakerOpen, match="a probe under way"):
@@ -249,7 +249,7 @@ def test_calls_sent_before_say_nothing_about_what_came_after() -> None:
     for turn in early[:10]:
         circuit.failed(turn, DOWN)
     assert world.pause_ms() == pause_ms - 10, "stragglers do not prolong the pause"
-    world.clock.advance(OPEN_MS)
+    world.clock.advance(Patience().open_ms)
     probe = circuit.enter()
     circuit.succeeded(early[10])
     circuit.succeeded(early[11])
@@ -266,7 +266,7 @@ def test_calls_sent_before_say_nothing_about_what_came_after() -> None:
 def test_one_probe_among_threads() -> None:
     world = World()
     world.open()
-    world.clock.advance(OPEN_MS)
+    world.clock.advance(Patience().open_ms)
     start = threading.Barrier(16)
     entered: list[Any] = []
 
@@ -282,3 +282,37 @@ def test_one_probe_among_threads() -> None:
     for thread in threads:
         thread.join()
     assert len(entered) == 1
+
+
+def test_patience_is_a_choice() -> None:
+    """Fewer failures, a shorter pause, another growth: as SERVICE's runtime section has them."""
+    clock = FakeClock()
+    patience = Patience(2, 1, 1000, 2500, 2.0)
+    circuit = Circuit(clock, patience=patience, rng=_NoJitter())
+    trouble = Unreachable("away")
+    for _ in range(2):
+        circuit.failed(circuit.enter(), trouble)
+    assert circuit.state is State.OPEN
+    pauses = []
+    for _ in range(4):
+        pauses.append(circuit.open_until_ms - clock.now_ms)
+        clock.advance(pauses[-1])
+        circuit.failed(circuit.enter(), trouble)
+    assert pauses == [1000, 2000, 2500, 2500]
+    clock.advance(2500)
+    circuit.succeeded(circuit.enter())
+    assert circuit.state is State.CLOSED
+
+
+class _NoJitter(random.Random):
+    def random(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"failures_to_open": 0}, {"open_ms": True}, {"growth": 0.5}, {"open_ms": 5, "open_ms_max": 4}],
+)
+def test_impossible_patience_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Patience(**wrong)

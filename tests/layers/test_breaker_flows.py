@@ -17,7 +17,7 @@ from headgate import (
     SyncRateLimiter,
 )
 from headgate.decision import Demand, Verdict
-from headgate.layers.breaker import OPEN_MS, Breaker, BreakerOpen, Circuit, State
+from headgate.layers.breaker import Breaker, BreakerOpen, Circuit, Patience, State
 from headgate.layers.stack import layered
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
@@ -51,7 +51,7 @@ async def half_open(breaker: type[Breaker]) -> tuple[Breaker, Held]:
     for _ in range(5):
         with pytest.raises(type(DOWN)):
             await layer.consume([ONE], None)
-    clock.advance(OPEN_MS)
+    clock.advance(Patience().open_ms)
     store.let_go.clear()
     store.calls.clear()
     return layer, store
@@ -152,7 +152,7 @@ def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing()
     assert store.calls == []
     assert len(store.before) == 0, "five callers met the outage, the others were told at once"
     assert {event.kind for event in events} == {"degraded"}
-    clock.advance(OPEN_MS)
+    clock.advance(Patience().open_ms)
     for _ in range(3):
         with limiter.acquire("b", "api", {"rph": 1}) as lease:
             assert not lease.degraded

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.bridge import run
 from headgate.errors import ValidationError
-from headgate.layers.breaker import OPEN_MS, Breaker, BreakerOpen
+from headgate.layers.breaker import Breaker, BreakerOpen, Patience
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
@@ -75,7 +75,7 @@ def test_a_proven_refusal_stays_one_while_the_store_is_away() -> None:
     with pytest.raises(BreakerOpen):
         client.take(FEW.want(1))
     store.trouble = None
-    clock.advance(OPEN_MS)
+    clock.advance(Patience().open_ms)
     assert not client.take(FEW.want(1)).allowed
 
 

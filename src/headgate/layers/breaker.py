@@ -13,21 +13,18 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from headgate.clock import Clock
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
-from headgate.errors import Unreachable
+from headgate.errors import Unreachable, ValidationError
 from headgate.layers.layer import Layer
 from headgate.record import BucketKey
 from headgate.store import Sighting, Store
 
-FAILURES_TO_OPEN = 5
-SUCCESSES_TO_CLOSE = 2
-OPEN_MS = 10_000
-OPEN_MS_MAX = 60_000
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
 PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
 
@@ -40,14 +37,35 @@ class State(StrEnum):
     HALF_OPEN = "half-open"
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When to give a store up for a while, for how long, and when to trust it again."""
+
+    failures_to_open: int = 5
+    successes_to_close: int = 2
+    open_ms: int = 10_000
+    open_ms_max: int = 60_000
+    growth: float = 2.0  # how much longer each pause is than the one before
+
+    def __post_init__(self) -> None:
+        for name in ("failures_to_open", "successes_to_close", "open_ms", "open_ms_max"):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= 10**9:
+                raise ValidationError(name, value, "must be a whole number from 1 to 10^9")
+        if not 1 <= self.growth <= 1000 or self.open_ms_max < self.open_ms:
+            raise ValidationError(
+                "growth", self.growth, "must be 1 to 1000, and open_ms_max at least open_ms"
+            )
+
+
 class BreakerOpen(Unreachable):
     """The store was not asked: it did not answer just now and is given time."""
 
-    def __init__(self, retry_in_ms: int, cause: Unreachable | None) -> None:
+    def __init__(self, retry_in_ms: int, failures: int, cause: Unreachable | None) -> None:
         self.retry_in_ms = retry_in_ms
         when = f"in {retry_in_ms / 1000:g} s" if retry_in_ms else "by a probe under way"
         super().__init__(
-            f"the circuit breaker is open after {FAILURES_TO_OPEN} failures in a row (the last: "
+            f"the circuit breaker is open after {failures} failures in a row (the last: "
             f"{cause}); the store is tried again {when}"
         )
 
@@ -64,9 +82,11 @@ class Circuit:
         self,
         clock: Clock,
         *,
+        patience: Patience = Patience(),  # noqa: B008  # it is frozen
         rng: random.Random | None = None,
         on_change: Callable[[State], None] | None = None,
     ) -> None:
+        self._patience = patience
         self.state = State.CLOSED
         self.failures = 0
         self.open_until_ms = 0
@@ -75,7 +95,7 @@ class Circuit:
         self._clock = clock
         self._rng = rng or random.Random()
         self._on_change = on_change
-        self._pause_ms = OPEN_MS
+        self._pause_ms = patience.open_ms
         self._probe_until_ms: int | None = None
         self._successes = 0
         self._cause: Unreachable | None = None
@@ -89,9 +109,9 @@ class Circuit:
             if before is State.CLOSED:
                 return self.turn
             if now_ms < self.open_until_ms:
-                raise BreakerOpen(self.open_until_ms - now_ms, self._cause)
+                raise self._refusal(self.open_until_ms - now_ms)
             if self._probe_until_ms is not None and now_ms < self._probe_until_ms:
-                raise BreakerOpen(0, self._cause)
+                raise self._refusal(0)
             self._probe_until_ms = now_ms + PROBE_MS_MAX
             self.state = State.HALF_OPEN
             self.turn += 1
@@ -109,7 +129,7 @@ class Circuit:
             if before is State.HALF_OPEN:
                 self._probe_until_ms = None
                 self._successes += 1
-                if self._successes >= SUCCESSES_TO_CLOSE:
+                if self._successes >= self._patience.successes_to_close:
                     self._close()
         self._tell(before)
 
@@ -122,7 +142,7 @@ class Circuit:
             self.failures += 1
             self.calm = False
             self._cause = cause
-            if before is State.HALF_OPEN or self.failures >= FAILURES_TO_OPEN:
+            if before is State.HALF_OPEN or self.failures >= self._patience.failures_to_open:
                 self._open(now_ms)
         self._tell(before)
 
@@ -132,14 +152,18 @@ class Circuit:
             if turn == self.turn:
                 self._probe_until_ms = None
 
+    def _refusal(self, retry_in_ms: int) -> BreakerOpen:
+        return BreakerOpen(retry_in_ms, self._patience.failures_to_open, self._cause)
+
     def _open(self, now_ms: int) -> None:
         shorter = self._rng.random() * JITTER
         self.open_until_ms = now_ms + int(self._pause_ms * (1 - shorter))
-        self._pause_ms = min(2 * self._pause_ms, OPEN_MS_MAX)
+        longer_ms = int(self._patience.growth * self._pause_ms)
+        self._pause_ms = min(longer_ms, self._patience.open_ms_max)
         self._begin(State.OPEN)
 
     def _close(self) -> None:
-        self._pause_ms = OPEN_MS
+        self._pause_ms = self._patience.open_ms
         self.calm = True
         self._begin(State.CLOSED)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 
 from headgate.clock import Clock
 from headgate.errors import ValidationError
-from headgate.layers.breaker import Breaker, Circuit, State
+from headgate.layers.breaker import Breaker, Circuit, Patience, State
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
@@ -71,17 +71,18 @@ def layered(
     rejections: bool = True,
     prefetch: bool = False,
     shadow: bool = False,
+    patience: Patience = Patience(),  # noqa: B008  # it is frozen
     rng: random.Random | None = None,
     on_change: Callable[[State], None] | None = None,
     on_refusal: OnRefusal | None = None,
 ) -> Store:
     """The store with the wanted layers around it, each in its place.
 
-    `clock` never steps back. `on_change` is told the breaker's new state, `on_refusal` what shadow
-    let pass.
+    `clock` never steps back. `patience` is the breaker's. `on_change` is told its new state,
+    `on_refusal` what shadow let pass.
     """
     if breaker:
-        store = Breaker(store, Circuit(clock, rng=rng, on_change=on_change))
+        store = Breaker(store, Circuit(clock, patience=patience, rng=rng, on_change=on_change))
     if rejections:
         store = Rejections(store, clock)
     if prefetch:
