@@ -64,11 +64,11 @@ class Adjuster:
         self, known: Known, demand: Demand, now_ms: int, *, metered: bool
     ) -> Flow[list[Planned]]:
         """The writes to make, on the state known; none where there is nothing to write."""
-        if 0 not in known.shards and only_credits(demand) and not known.absent:
-            yield from self._looked(known, 0, now_ms)
+        if 0 not in known.shards and only_credits(demand):
+            yield from self._looked(known, 0, now_ms)  # others may have made it since
         first = known.shards.get(0)
         if first is None:
-            return [] if only_credits(demand) else [self._made(demand, now_ms, metered)]
+            return self._made(demand, now_ms, metered)
         if not first.depth:
             return _moved(first, demand, now_ms, metered)
         shard = self._book.route(known)
@@ -78,6 +78,8 @@ class Adjuster:
         if seen is not None and _is_small(seen, demand):
             return _moved(seen, demand, now_ms, metered)
         shards = yield from read_shards(self._table, known, now_ms)
+        if not shards:
+            return self._made(demand, now_ms, metered)
         return [
             write for seen in shards for write in _moved(seen, _part(seen, demand), now_ms, metered)
         ]
@@ -87,13 +89,16 @@ class Adjuster:
         items = yield from read_items(self._table, [key])
         known.note(shard, items.get(key), now_ms)
 
-    def _made(self, demand: Demand, now_ms: int, metered: bool) -> Planned:
+    def _made(self, demand: Demand, now_ms: int, metered: bool) -> list[Planned]:
+        """A bucket that is not there is full: a credit has nothing to add to it."""
+        if only_credits(demand):
+            return []
         record = opened(demand.terms, now_ms)
         draft = expressions.creation(
             demand.key, record, demand.amounts, new_generation(), now_ms,
             forced=True, metered=metered,
         )  # fmt: skip
-        return Planned(bucket_key(demand.key), 0, draft)
+        return [Planned(bucket_key(demand.key), 0, draft)]
 
     def _all(self, known: Known, writes: list[Planned], now_ms: int) -> Flow[bool]:
         """All shards in one transaction, whose token makes it happen once."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
-from headgate.errors import StoreTrouble
+from headgate.errors import Contended, StoreTrouble, Throttled
 from headgate.record import TERMS, BucketKey, Record, opened
 from headgate.store import Sighting
 from headgate.stores.dynamodb import finding
@@ -19,12 +19,15 @@ from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.once import Once
 from headgate.stores.dynamodb.outcomes import Landed, Refused, standing_under
 from headgate.stores.dynamodb.pool import Pool, PooledVerdict
+from headgate.stores.dynamodb.port import NotApplied
 from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.seen import bucket_key
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.taking import Taker
 from headgate.stores.dynamodb.tally import Tally
 from headgate.stores.dynamodb.transacting import take_all
+
+UNDOS_MAX = 4
 
 
 class DynamoStore:
@@ -157,13 +160,25 @@ class DynamoStore:
         return _verdict(demands, stand, now_ms)
 
     async def _undo(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> None:
-        undoing = [
-            self._adjuster.adjust(demand.negated(), now_ms, metered=True)
+        """What landed is given back; a credit that certainly was not applied is sent again."""
+        left = [
+            demand.negated()
             for place, demand in enumerate(demands)
             if isinstance(results.get(place), Landed)
         ]
-        if undoing:
-            await Together(self._port, undoing).finish()
+        for attempt in range(UNDOS_MAX):
+            if not left:
+                return
+            flows = [self._adjuster.adjust(demand, now_ms, metered=True) for demand in left]
+            together = Together(self._port, flows)
+            await together.finish()
+            left = [
+                demand
+                for place, demand in enumerate(left)
+                if isinstance(together.results.get(place), Throttled | Contended | NotApplied)
+            ]
+            if left and attempt < UNDOS_MAX - 1:
+                await self._table.pause(attempt)
 
     async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
         flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]

@@ -1,0 +1,282 @@
+"""Clients of the real store as trees of what they were answered.
+
+What a client does next depends on its script, its clock, what its book knows and the outcomes it
+was given: on nothing else. So a client's position is a node in a tree, made by running the real
+code once and shared by every state of a search that passes through it. Between two operations
+only the book counts, so histories that leave the same book are the same node again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.decision import Demand, Verdict
+from headgate.errors import StoreTrouble, Unreachable
+from headgate.stores.dynamodb.book import Book
+from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.stores.dynamodb.port import Request
+from headgate.stores.dynamodb.table import Table
+
+TABLE = "model"
+ENDING_MAX = 200
+
+_TOKEN = re.compile(r'"ClientRequestToken": "[^"]*"')
+
+Outcomes = list[Any]
+Begin = Callable[[DynamoStore, int], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One call of a script: what it does and, for the monitors, what it may change."""
+
+    verb: str  # take, adjust, forget or reshape
+    demands: tuple[Demand, ...]
+    begin: Begin
+    route: int = 0  # where the client's dice send it, in a bucket of several shards
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it may give back what it took: over several buckets it is all or nothing."""
+        return self.verb == "take" and len(self.demands) > 1
+
+    def __str__(self) -> str:
+        return f"{self.verb}{[dict(demand.named()) for demand in self.demands]}"
+
+
+@types.coroutine
+def _asked(requests: Sequence[Request]) -> Generator[Sequence[Request], Outcomes, Outcomes]:
+    return (yield requests)
+
+
+class SteppingPort:
+    """Suspends at every request, and goes on with the outcome it is given."""
+
+    def now_ms(self) -> int:
+        raise AssertionError("every operation of a script is given its moment")
+
+    async def call(self, request: Request) -> dict[str, Any]:
+        [outcome] = await _asked([request])
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        found: dict[str, Any] = outcome
+        return found
+
+    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+        return await _asked(requests)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class _AtOnce:
+    """A pace without waiting."""
+
+    def gate(self) -> Any:
+        return self
+
+    def open(self) -> None:
+        """Nobody waits."""
+
+    async def wait(self, timeout_ms: int) -> bool:
+        return False
+
+
+class Dice:
+    """Numbers that a search can repeat: generations and tokens by operation, routes as told."""
+
+    def __init__(self) -> None:
+        self.base = 0
+        self._count = 0
+
+    def begin(self, client: int, number: int, count: int = 0) -> None:
+        self.base = (client + 1) * 100 + number
+        self._count = count
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def generation(self) -> int:
+        self._count += 1
+        return self.base * 10_000 + self._count * 100
+
+    def token(self, _: int = 16) -> str:
+        self._count += 1
+        return f"{self.base}-{self._count}"
+
+
+class _Route:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def randrange(self, _: int) -> int:
+        return self._number
+
+
+class Node:
+    """A client somewhere in its script: before an operation, or waiting for answers in it."""
+
+    __slots__ = (
+        "book", "children", "client", "history", "live", "now_ms", "number", "op", "plans",
+        "requests", "result", "texts",
+    )  # fmt: skip
+
+    def __init__(self, client: int, number: int, op: Op | None, book: Book) -> None:
+        self.client = client
+        self.number = number
+        self.op = op
+        self.book = book  # as it was when the operation began
+        self.now_ms = 0
+        self.history: tuple[Outcomes, ...] = ()
+        self.requests: Sequence[Request] | None = None
+        self.texts: tuple[str, ...] = ()
+        self.plans: tuple[str, ...] = ()  # the same without what is new in every attempt
+        self.children: dict[Any, int] = {}
+        self.result: Any = None  # of the operation before, at a node between two
+        self.live: tuple[Coroutine[Any, Any, Any], Book, int] | None = None
+
+
+class Clients:
+    """All nodes of all clients of one search."""
+
+    def __init__(
+        self,
+        scripts: Sequence[Sequence[Op]],
+        dice: Dice,
+        first: int = 0,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._strict = strict
+        self._number = first  # of the first client: what chance gives is each client's own
+        self.nodes: list[Node] = []
+        self._scripts = scripts
+        self._dice = dice
+        self._idle: dict[Any, int] = {}
+
+    def first(self, client: int) -> int:
+        return self._between(client, 0, Book(), None)
+
+    def begun(self, at: int, now_ms: int) -> int:
+        """The node after its next operation has begun at this moment of its clock."""
+        node = self.nodes[at]
+        found = node.children.get(now_ms)
+        if found is None:
+            found = node.children[now_ms] = self._extended(node, now_ms, ())
+        return found
+
+    def answered(self, at: int, names: tuple[str, ...], outcomes: Outcomes) -> int:
+        """The node after all its requests came to these outcomes, which go by these names."""
+        node = self.nodes[at]
+        found = node.children.get(names)
+        if found is None:
+            found = node.children[names] = self._extended(node, node.now_ms, outcomes)
+        return found
+
+    def close(self) -> None:
+        for node in self.nodes:
+            if node.live is not None:
+                _end(node.live[0], len(node.requests or ()))
+                node.live = None
+
+    def _extended(self, node: Node, now_ms: int, outcomes: Any) -> int:
+        assert node.op is not None
+        history = node.history if node.requests is None else (*node.history, outcomes)
+        live, node.live = node.live, None
+        if live is None:
+            flow, book = self._flow(node, now_ms)
+            sends: list[Any] = [None, *history]
+        else:
+            flow, book, count = live
+            self._dice.begin(self._number + node.client, node.number, count)
+            sends = [outcomes]
+        try:
+            for send in sends:
+                requests = flow.send(send)
+        except StopIteration as done:
+            return self._between(node.client, node.number + 1, book, done.value)
+        except StoreTrouble as trouble:
+            return self._between(node.client, node.number + 1, book, trouble)
+        made = Node(node.client, node.number, node.op, node.book)
+        made.now_ms, made.history, made.requests = now_ms, history, requests
+        made.texts = tuple(_text(request) for request in requests)
+        made.plans = tuple(_TOKEN.sub("", text) for text in made.texts)
+        made.live = flow, book, self._dice.count
+        self.nodes.append(made)
+        return len(self.nodes) - 1
+
+    def _flow(self, node: Node, now_ms: int) -> tuple[Coroutine[Any, Any, Any], Book]:
+        assert node.op is not None
+        self._dice.begin(self._number + node.client, node.number)
+        book = copied(node.book)
+        book._rng = _Route(node.op.route)  # type: ignore[assignment]
+        table = Table(SteppingPort(), TABLE, _AtOnce())
+        return node.op.begin(DynamoStore(table, book, None, strict=self._strict), now_ms), book
+
+    def _between(self, client: int, number: int, book: Book, result: Any) -> int:
+        name = client, number, digest(book), _said(result)
+        found = self._idle.get(name)
+        if found is None:
+            script = self._scripts[client]
+            node = Node(client, number, script[number] if number < len(script) else None, book)
+            node.result = result
+            self.nodes.append(node)
+            found = self._idle[name] = len(self.nodes) - 1
+        return found
+
+
+def copied(book: Book) -> Book:
+    """A book that knows the same; what it knows of shards is immutable."""
+    made = Book()
+    for text, known in book._known.items():
+        twin = copy.copy(known)
+        for name in known.__slots__:
+            value = getattr(known, name)
+            if isinstance(value, (dict, list, set)):
+                setattr(twin, name, copy.copy(value))
+        made._known[text] = twin
+    return made
+
+
+def digest(book: Book) -> Any:
+    """All that a book knows, to compare it by."""
+    return tuple(
+        (text, *(_frozen(getattr(known, name)) for name in known.__slots__ if name != "key"))
+        for text, known in sorted(book._known.items())
+    )
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted(((key, _frozen(inner)) for key, inner in value.items()), key=repr))
+    if isinstance(value, (set, frozenset, list)):
+        return tuple(value)
+    whole = getattr(value, "whole", None)  # terms of overrides are equal whatever their version
+    return value if whole is None else (value, whole.version)
+
+
+def _said(result: Any) -> Any:
+    if isinstance(result, Verdict):
+        return "allowed" if result.allowed else "refused"
+    return type(result).__name__ if isinstance(result, Exception) else result
+
+
+def _text(request: Request) -> str:
+    return f"{request.operation} {json.dumps(request.params, sort_keys=True)}"
+
+
+def _end(flow: Coroutine[Any, Any, Any], requests: int) -> None:
+    """Lets a flow that nobody follows any more run out: closing one would break its undo."""
+    for _ in range(ENDING_MAX):
+        try:
+            requests = len(flow.send([Unreachable("given up")] * requests))
+        except (StopIteration, StoreTrouble):
+            return
+    raise AssertionError("a flow does not end though nothing is answered")
