@@ -115,6 +115,27 @@ def full_at_ms(tokens_milli: int, epoch_ms: int, rate: Rate) -> int | None:
     return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli)
 
 
+def outlook(
+    tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate
+) -> tuple[int, int | None, int | None]:
+    """What people want to know of a limit at once, for little: whole tokens now (negative in debt),
+    the wait until there is one more, and when it is full.
+
+    The wait is None where it is full; both are None where it never will be.
+    """
+    capacity_milli, amount_milli, period_ms = rate
+    level = tokens_milli + (now_ms - epoch_ms) * amount_milli // period_ms
+    if level >= capacity_milli:
+        return capacity_milli // MILLI, None, now_ms
+    whole = level // MILLI
+    if amount_milli == 0:
+        return whole, None, None
+    missing = (whole + 1) * MILLI - tokens_milli
+    next_ms = epoch_ms - (-missing * period_ms // amount_milli)
+    full_ms = epoch_ms - ((tokens_milli - capacity_milli) * period_ms // amount_milli)
+    return whole, next_ms - now_ms, full_ms
+
+
 def rebase(tokens_milli: int, epoch_ms: int, new_epoch_ms: int, rate: Rate) -> int:
     """The tokens to store at a later epoch: the level there is the same, and from then on never
     higher and less than one millitoken lower than it would have been."""

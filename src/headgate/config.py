@@ -22,12 +22,16 @@ Variant = object
 
 
 class Defaults:
-    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing."""
+    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing.
 
-    __slots__ = ("limits",)
+    With `whole` they serve as they are where nothing at all is stored, and not limit by limit.
+    """
 
-    def __init__(self, limits: Sequence[Limit] | None) -> None:
+    __slots__ = ("limits", "whole")
+
+    def __init__(self, limits: Sequence[Limit] | None, *, whole: bool = False) -> None:
         self.limits = parse_limits(limits) if limits else ()
+        self.whole = whole
 
 
 NO_DEFAULTS = Defaults(None)
@@ -92,8 +96,9 @@ class Configs:
         if plan is None:
             namespace = await self.namespace_id()
             plan = make_plan(
-                namespace, resource, looked.lookup, defaults.limits, override, self._terms
-            )
+                namespace, resource, looked.lookup, defaults.limits, override, self._terms,
+                whole=defaults.whole,
+            )  # fmt: skip
             self._intern(plan)
             if len(looked.plans) >= VARIANTS_MAX:
                 looked.plans.clear()

@@ -7,8 +7,8 @@ store call, and leaving its lease makes none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from headgate.clock import Clock
 from headgate.config import Configs, Defaults, variant_of
@@ -19,7 +19,7 @@ from headgate.hierarchy import Explanation, explain
 from headgate.lease import LeaseBook
 from headgate.limits import Limit, parse_limits
 from headgate.observe import Event, Observer
-from headgate.plan import DEMANDS_MAX, Plan, merged
+from headgate.plan import DEMANDS_MAX, Amounts, Plan, joined
 from headgate.port import Pace
 from headgate.record import BucketKey, Record
 from headgate.refusal import refusal, throttled, unavailable
@@ -32,8 +32,23 @@ AnyLease = TypeVar("AnyLease", bound=LeaseBook)
 ON_ERROR = ("refund", "keep")
 
 
+# Limits that come with a request: they replace what is stored, or (Defaults) stand below it.
+Chosen = Sequence[Limit] | Defaults | None
+
 # One part of a request: an entity, a resource, how much of its limits, and limits of its own.
-Want = tuple[str, str, Mapping[str, int], Sequence[Limit] | None]
+Want = tuple[str, str, Amounts, Chosen]
+
+
+class Ruling(NamedTuple):
+    """A verdict and how it came about.
+
+    `parts` are the demands of each want, before those on one bucket were added up. `trouble` says
+    why the store did not decide, where buckets of this process did.
+    """
+
+    verdict: Verdict
+    parts: Sequence[Sequence[Demand]]
+    trouble: StoreTrouble | None = None
 
 
 class Engine:
@@ -95,9 +110,11 @@ class Engine:
                 raise throttled(demands, trouble) from trouble
             raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
         except StoreTrouble as trouble:
-            demands = await self._degraded(wants, on_unavailable, trouble)
+            verdict = (await self._degraded(wants, on_unavailable, trouble)).verdict
+            if not verdict.allowed:
+                raise refusal(verdict) from trouble
             keep = on_error == "keep"
-            return lease_type(self.settlements, self.fallback, demands, now_ms, keep, True)
+            return lease_type(self.settlements, self.fallback, verdict.demands, now_ms, keep, True)
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
@@ -106,6 +123,41 @@ class Engine:
         if self.observer is not None:
             self.tell("admitted", wants[0][0], wants[0][1])
         return lease_type(self.settlements, self.store, verdict.demands, now_ms, on_error == "keep")
+
+    async def consume(
+        self,
+        wants: Sequence[Want],
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        dry_run: bool = False,
+        plan: Plan | None = None,
+    ) -> Ruling:
+        """All that is wanted or nothing, for callers that need no lease: a refusal is a verdict,
+        not an error. A dry run takes nothing. `plan` is that of a single want, if at hand."""
+        now_ms = self.clock()
+        parts: Sequence[Sequence[Demand]] = ()
+        try:
+            if plan is None or plan.bypass:
+                parts = (await self._parts(wants, now_ms))[0]
+            else:
+                parts = (plan.demands(wants[0][2]),)
+            demands = joined(parts)
+            if dry_run or not demands:
+                verdict = await self._asked(self.store, demands, now_ms, dry_run)
+            else:
+                verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
+        except Throttled as trouble:
+            self.tell("refused", wants[0][0], wants[0][1], str(trouble))
+            if parts:
+                raise throttled(joined(parts), trouble) from trouble
+            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+        except StoreTrouble as trouble:
+            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run)
+        if verdict.outdated:
+            self._forget_plans(verdict)
+        if self.observer is not None and not dry_run:
+            self.tell("admitted" if verdict.allowed else "refused", wants[0][0], wants[0][1])
+        return Ruling(verdict, parts)
 
     async def check(self, wants: Sequence[Want]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
@@ -155,27 +207,34 @@ class Engine:
             found[status.limit_name] = least
         return found
 
-    async def explain(self, entity_id: str, resource: str) -> Explanation:
+    async def explain(
+        self, entity_id: str, resource: str, defaults: Defaults | None = None
+    ) -> Explanation:
         """Which level gave each limit, as this engine would use it now."""
+        below = defaults or self.defaults
         try:
             looked = await self.configs.looked(entity_id, resource, self.clock())
         except StoreTrouble as trouble:
             raise unavailable(trouble, entity_id, resource) from trouble
-        return explain(looked.lookup.lineage, resource, self.defaults.limits, looked.lookup.version)
+        lookup = looked.lookup
+        return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
 
-    async def plan(
-        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, now_ms: int
-    ) -> Plan:
+    async def plan(self, entity_id: str, resource: str, chosen: Chosen, now_ms: int) -> Plan:
         """What the entity's requests on the resource touch; from the cache where it is fresh."""
+        defaults, limits = self._apart(chosen)
         try:
-            variant = self.defaults if limits is None else variant_of(limits)
+            variant = defaults if limits is None else variant_of(limits)
             plan = self.configs.warm(entity_id, resource, variant, now_ms)
         except TypeError:  # something that is no name or no list of limits; parsing will say what
             plan = None
         if plan is not None:
             return plan
         override = None if limits is None else parse_limits(limits)
-        return await self.configs.plan(entity_id, resource, self.defaults, override, now_ms)
+        return await self.configs.plan(entity_id, resource, defaults, override, now_ms)
+
+    def _apart(self, chosen: Chosen) -> tuple[Defaults, Sequence[Limit] | None]:
+        """What stands below the stored limits, and what replaces them."""
+        return (chosen, None) if isinstance(chosen, Defaults) else (self.defaults, chosen)
 
     def tell(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
         if self.observer is not None:
@@ -183,19 +242,22 @@ class Engine:
 
     async def _planned(
         self, wants: Sequence[Want], now_ms: int
-    ) -> tuple[list[Demand], OnUnavailable | None]:
+    ) -> tuple[Sequence[Demand], OnUnavailable | None]:
         """The demands of all wants together, and the stored rule for outages."""
-        if len(wants) == 1:
-            entity_id, resource, consume, limits = wants[0]
-            plan = await self.plan(entity_id, resource, limits, now_ms)
-            return [] if plan.bypass else plan.demands(consume), plan.on_unavailable
+        parts, rule = await self._parts(wants, now_ms)
+        return joined(parts), rule
+
+    async def _parts(
+        self, wants: Sequence[Want], now_ms: int
+    ) -> tuple[list[list[Demand]], OnUnavailable | None]:
+        """The demands of each want; none where an operator lets it pass."""
         if not 1 <= len(wants) <= DEMANDS_MAX:
             raise ValidationError("requests", len(wants), f"must be 1 to {DEMANDS_MAX} requests")
-        demands: list[Demand] = []
+        parts: list[list[Demand]] = []
         for entity_id, resource, consume, limits in wants:
             plan = await self.plan(entity_id, resource, limits, now_ms)
-            demands += [] if plan.bypass else plan.demands(consume)
-        return merged(demands), plan.on_unavailable
+            parts.append([] if plan.bypass else plan.demands(consume))
+        return parts, plan.on_unavailable
 
     def _at_hand(self, wants: Sequence[Want], now_ms: int) -> Sequence[Demand] | None:
         """The demands of a plain request whose plan is in the cache: no waiting, no call."""
@@ -226,40 +288,54 @@ class Engine:
         keys = [demand.key.text for demand in demands]
         return await in_turn(self.lines, keys, attempt, self.clock, now_ms + wait_ms)
 
+    async def _asked(
+        self, store: Store, demands: Sequence[Demand], now_ms: int, dry_run: bool
+    ) -> Verdict:
+        if not demands:  # an operator lets this one pass
+            return Verdict(True, (), (), now_ms)
+        store_ms = now_ms if self.drives_time else None
+        if not dry_run:
+            return await store.consume(demands, store_ms)
+        seen = await store.peek([demand.key for demand in demands], store_ms)
+        return judge(demands, seen.records, seen.now_ms)
+
     async def _degraded(
-        self, wants: Sequence[Want], on_unavailable: OnUnavailable | None, trouble: StoreTrouble
-    ) -> Sequence[Demand]:
+        self,
+        wants: Sequence[Want],
+        on_unavailable: OnUnavailable | None,
+        trouble: StoreTrouble,
+        *,
+        dry_run: bool = False,
+    ) -> Ruling:
         """The store is away. As was chosen: refused, or taken from buckets of this process."""
         entity_id, resource = wants[0][:2]
         now_ms = self.clock()
-        demands, stored_rule = await self._planned_anyhow(wants, now_ms)
+        parts, stored_rule = await self._parts_anyhow(wants, now_ms)
+        demands = joined(parts)
         rule = on_unavailable or stored_rule or self.on_unavailable
         if rule is OnUnavailable.BLOCK or not demands:
             self.tell("unavailable", entity_id, resource, str(trouble))
             raise unavailable(trouble, entity_id, resource) from trouble
-        verdict = await self.fallback.consume(demands, now_ms if self.drives_time else None)
+        verdict = await self._asked(self.fallback, demands, now_ms, dry_run)
         self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
-        if not verdict.allowed:
-            raise refusal(verdict) from trouble
-        return verdict.demands
+        return Ruling(verdict, parts, trouble)
 
-    async def _planned_anyhow(
+    async def _parts_anyhow(
         self, wants: Sequence[Want], now_ms: int
-    ) -> tuple[list[Demand], OnUnavailable | None]:
+    ) -> tuple[list[list[Demand]], OnUnavailable | None]:
         """The demands as known, else by the caller's own limits; none where no limit is known."""
         try:
-            return await self._planned(wants, now_ms)
+            return await self._parts(wants, now_ms)
         except StoreTrouble:
-            demands: list[Demand] = []
-            for entity_id, resource, consume, limits in wants:
+            parts: list[list[Demand]] = []
+            for entity_id, resource, consume, chosen in wants:
+                defaults, limits = self._apart(chosen)
                 override = None if limits is None else parse_limits(limits)
-                plan = self.configs.plan_without_catalog(
-                    entity_id, resource, self.defaults, override
-                )
+                plan = self.configs.plan_without_catalog(entity_id, resource, defaults, override)
                 if plan is None:
                     return [], None
-                demands += plan.demands(consume)
-            return merged(demands), None
+                parts.append(plan.demands(consume))
+            return parts, None
 
     def _forget_plans(self, verdict: Verdict) -> None:
         for demand in verdict.demands:

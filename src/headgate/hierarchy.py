@@ -72,11 +72,16 @@ class Explanation:
 
 
 def explain(
-    lineage: Sequence[Standing], resource: str, defaults: Sequence[Limit], version: int
+    lineage: Sequence[Standing],
+    resource: str,
+    defaults: Sequence[Limit],
+    version: int,
+    *,
+    whole: bool = False,
 ) -> Explanation:
     parts = []
     for standing in lineage:
-        found = resolve(standing, resource, defaults)
+        found = resolve(standing, resource, defaults, whole=whole)
         parts.append(
             Explanation(
                 standing.entity_id,
@@ -91,10 +96,15 @@ def explain(
     return replace(parts[0], parents=tuple(parts[1:]))
 
 
-def resolve(standing: Standing, resource: str, defaults: Sequence[Limit] = ()) -> Resolution:
-    """Every limit that some level names, taken from the highest level that names it."""
+def resolve(
+    standing: Standing, resource: str, defaults: Sequence[Limit] = (), *, whole: bool = False
+) -> Resolution:
+    """Every limit that some level names, taken from the highest level that names it. Defaults that
+    serve as a `whole` count only where no level names any."""
     found: dict[str, list[tuple[str, str, int, Limit]]] = {}
     for level, source, version, limits in _ladder(standing, resource, defaults):
+        if whole and found and level == "limiter":
+            break
         for limit in limits:
             found.setdefault(limit.name, []).append((level, source, version, limit))
     given = tuple(

@@ -15,10 +15,22 @@ from headgate.record import BucketKey, Terms
 DEMANDS_MAX = 64
 
 
+class Each:
+    """That much of every limit the entity's own bucket has, whatever their names."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = parse_amount("tokens", tokens)
+
+
+Amounts = Mapping[str, int] | Each
+
+
 class Slot:
     """One bucket of a plan: its key, its terms and the most that can be asked of each limit."""
 
-    __slots__ = ("bounds", "key", "names", "terms")
+    __slots__ = ("bounds", "each_max", "key", "names", "terms")
 
     def __init__(self, key: BucketKey, terms: Terms) -> None:
         self.key = key
@@ -28,6 +40,7 @@ class Slot:
             (spec.name, AMOUNT_MAX if spec.soft else spec.capacity_milli // MILLI)
             for spec in terms.specs
         )
+        self.each_max = min((most for _, most in self.bounds), default=0)
 
 
 class Plan:
@@ -53,11 +66,16 @@ class Plan:
         self.on_unavailable = on_unavailable
         self.bypass = bypass
 
-    def demands(self, consume: Mapping[str, int]) -> list[Demand]:
+    def demands(self, consume: Amounts) -> list[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
-        if type(consume) is not dict and not isinstance(consume, Mapping):
-            raise ValidationError("consume", consume, "must map limit names to amounts")
         slot = self.slots[0]
+        if type(consume) is not dict and not isinstance(consume, Mapping):
+            if type(consume) is not Each:
+                raise ValidationError("consume", consume, "must map limit names to amounts")
+            if len(self.slots) == 1 and consume.tokens <= slot.each_max:
+                line = (consume.tokens * MILLI,) * len(slot.names)
+                return [Demand(slot.key, slot.terms, line)]
+            consume = dict.fromkeys(slot.names, consume.tokens)
         amounts: list[int | None] = []
         known = 0
         for name, most in slot.bounds:
@@ -92,11 +110,13 @@ def make_plan(
     defaults: Sequence[Limit],
     override: tuple[Limit, ...] | None,
     intern: Mapping[Terms, Terms],
+    *,
+    whole: bool = False,
 ) -> Plan:
     """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
     serves its parents where they have none."""
     fallback = override or defaults
-    resolutions = tuple(resolve(one, resource, defaults) for one in lookup.lineage)
+    resolutions = tuple(resolve(one, resource, defaults, whole=whole) for one in lookup.lineage)
     own = resolutions[0]
     for one in resolutions:
         if one.mode is Mode.DISABLED:
@@ -124,6 +144,13 @@ def make_plan(
     return Plan(
         tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
     )
+
+
+def joined(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:
+    """The demands of all parts of a request together."""
+    if len(parts) == 1:
+        return parts[0]
+    return merged([demand for part in parts for demand in part])
 
 
 def merged(demands: Sequence[Demand]) -> list[Demand]:
