@@ -1,0 +1,1 @@
+"""The service: one class that decides, and the wires (REST, gRPC, Envoy) that speak for it."""

@@ -1,0 +1,165 @@
+"""Counters, gauges and histograms in the Prometheus text format, a few nanoseconds each.
+
+They belong to one event loop: a cell is a plain number, and only its own thread adds to it. Each
+family has a bound on its series; what comes after that is counted as "other".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SERIES_MAX = 2000
+OTHER = "other"
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+Sample = tuple[str, tuple[tuple[str, str], ...], float]
+
+
+class Exposable(Protocol):
+    """What the text format can tell: a name, a kind, a sentence and numbers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def told(self) -> str: ...
+
+    def samples(self) -> Iterable[Sample]: ...
+
+
+class Cell:
+    """One number: add to `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
+class Spread:
+    """One histogram: how many observations fell between which bounds, and their sum."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1  # left: a bound counts as within it
+        self.sum += value
+
+
+class Family:
+    """All series of one name; `kind` is "counter" or "gauge"."""
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        told: str,
+        labels: Sequence[str] = (),
+        *,
+        series_max: int = SERIES_MAX,
+    ) -> None:
+        if not _NAME.fullmatch(name) or not all(map(_LABEL.fullmatch, labels)):
+            raise ValueError(f"{name} {labels} cannot be the names of a metric and its labels")
+        self.kind = kind
+        self.name = name
+        self.told = told
+        self.labels = tuple(labels)
+        self._series_max = series_max
+        self._cells: dict[tuple[str, ...], Cell] = {}
+        if not labels:
+            self.cell()  # a series without labels is there from the start, at 0
+
+    def cell(self, *values: str) -> Cell:
+        """The series of these labels, made where there is room for it."""
+        found = self._cells.get(values)
+        if found is not None:
+            return found
+        if len(values) != len(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels}")
+        if len(self._cells) >= self._series_max:
+            values = (OTHER,) * len(values)
+        return self._cells.setdefault(values, Cell())
+
+    def samples(self) -> Iterator[Sample]:
+        for values, cell in self._cells.items():
+            yield self.name, tuple(zip(self.labels, values, strict=True)), cell.value
+
+
+class Reading(Family):
+    """A gauge without labels that is asked for its value when somebody looks."""
+
+    def __init__(self, name: str, told: str, ask: Callable[[], float]) -> None:
+        super().__init__("gauge", name, told)
+        self._ask = ask
+
+    def samples(self) -> Iterator[Sample]:
+        yield self.name, (), self._ask()
+
+
+class Histogram(Family):
+    def __init__(
+        self,
+        name: str,
+        told: str,
+        bounds: Sequence[float],
+        label: str,
+        values: Sequence[str],
+    ) -> None:
+        """One spread for each of the label's values, which are all there are."""
+        super().__init__("histogram", name, told, (label,))
+        if list(bounds) != sorted(set(bounds)):
+            raise ValueError("bounds must rise")
+        self._bounds = tuple(bounds)
+        self.spreads = {value: Spread(self._bounds) for value in values}
+
+    def samples(self) -> Iterator[Sample]:
+        for value, spread in self.spreads.items():
+            label = (self.labels[0], value)
+            passed = 0
+            for bound, count in zip((*self._bounds, math.inf), spread.counts, strict=True):
+                passed += count
+                yield f"{self.name}_bucket", (label, ("le", written(bound))), passed
+            yield f"{self.name}_sum", (label,), spread.sum
+            yield f"{self.name}_count", (label,), passed
+
+
+def exposed(families: Iterable[Exposable]) -> bytes:
+    """All of it as Prometheus reads it; its content type is CONTENT_TYPE."""
+    lines: list[str] = []
+    for family in families:
+        told = family.told.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"# HELP {family.name} {told}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        for name, labels, value in family.samples():
+            inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+            series = f"{name}{{{inner}}}" if inner else name
+            lines.append(f"{series} {written(value)}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def written(value: float) -> str:
+    """A number as the format wants it: whole numbers whole, the others so that they come back."""
+    if isinstance(value, int):
+        return str(value)
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return "NaN" if math.isnan(value) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

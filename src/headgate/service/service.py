@@ -1,0 +1,327 @@
+"""Service: every request of every wire, decided here.
+
+A wire decodes bytes, has `requests` parse them, calls one of the verbs below, and writes the answer
+with `bodies` and `headers`. It holds no rules. A verb returns an answer, also for "limited" and
+"the store is away"; whatever else is wrong is raised as ServiceError, and nothing was consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Self
+
+from headgate.config import NO_DEFAULTS
+from headgate.connect import layer_switches
+from headgate.engine import Chosen, Want
+from headgate.errors import (
+    HeadgateError,
+    NamespaceStateError,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    StoreTrouble,
+)
+from headgate.hierarchy import Explanation
+from headgate.layers.breaker import State
+from headgate.layers.stack import Layering, layered
+from headgate.lease import LeaseBook
+from headgate.observe import Event, Observer
+from headgate.plan import Amounts, Each
+from headgate.repository import Repository
+from headgate.service.answers import (
+    AcquireAnswer,
+    BatchAnswer,
+    CheckAnswer,
+    CombinedAnswer,
+    Health,
+    HealthAnswer,
+    LeaseAnswer,
+)
+from headgate.service.combining import combined, identifier_of
+from headgate.service.identity import entity_id_of
+from headgate.service.leases import Leases
+from headgate.service.leases_shelf import DrawerShelf, LeaseShelf, MemoryShelf
+from headgate.service.port import each
+from headgate.service.problems import ServiceError, invalid, raise_translated
+from headgate.service.reading import read, throttled, unavailable
+from headgate.service.requests import (
+    AcquireRequest,
+    BatchRequest,
+    ChangeRequest,
+    CheckRequest,
+    DescriptorsRequest,
+)
+from headgate.service.rooms import Room
+from headgate.service.rules import BUILTIN_SCOPES, NoPolicies, Rule, Rules
+from headgate.service.settings import DEFAULT_SETTINGS, Settings
+from headgate.stores.memory.store import MemoryStore
+
+FALLBACK_BUCKETS_MAX = 10_000
+
+OnAnswer = Callable[[CheckAnswer], None]
+Asked = tuple[str, str, int]
+
+
+class Service:
+    """One per process. `rules` may be replaced at any time, as a whole."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        rules: Rules | None = None,
+        settings: Settings = DEFAULT_SETTINGS,
+        *,
+        observer: Observer | None = None,
+        on_answer: OnAnswer | None = None,
+        shelf: LeaseShelf | None = None,
+    ) -> None:
+        self.repository = repository
+        self.rules: Rules = rules or NoPolicies()
+        self.rules_trouble: str | None = None
+        self.settings = settings
+        self.breaker = State.CLOSED
+        self.clock = repository.clock
+        self._observer = observer
+        self._on_answer = on_answer
+        backend = repository.backend
+        layering = Layering().of_use(backend.capabilities)
+        self._store = layered(
+            backend.store,
+            clock=repository.clock,
+            on_change=self._breaker_changed,
+            **asdict(layering.overruled(layer_switches(repository.url))),
+        )
+        self._fallback = MemoryStore(
+            repository.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True
+        )
+        self._waits = backend.capabilities.shared != "process"
+        self._rooms: dict[str, Room] = {}
+        self.leases = Leases(shelf or self._shelf(), repository.clock)
+
+    def _shelf(self) -> LeaseShelf:
+        """In the store where that outlives the process."""
+        backend, most = self.repository.backend, self.settings.leases_max
+        if backend.drawer is None or not backend.capabilities.durable:
+            return MemoryShelf(most)
+        return DrawerShelf(backend.drawer, self.room, self._rooms, self.clock, most)
+
+    @classmethod
+    async def open(
+        cls, url: str | None = None, rules: Rules | None = None, settings: Settings | None = None
+    ) -> Self:
+        """A service on the store a URL names, which is there and fit for use."""
+        return cls(await Repository.open(url), rules, settings or DEFAULT_SETTINGS)
+
+    async def check(self, request: CheckRequest) -> CheckAnswer:
+        """Takes the tokens, or says how long to wait; a dry run takes nothing."""
+        rules = self.rules
+        scope, identifier, resource = request[:3]
+        tokens = request.tokens
+        if tokens is None:
+            tokens = self._cost(rules, request.endpoint)
+        rule = _rule_for(rules, scope, resource)
+        asked = (scope, resource, tokens)
+        try:
+            room = self._rooms.get(request.namespace) or await self.room(request.namespace)
+            entity_id = entity_id_of(scope, identifier)
+            chosen = request.limits or (NO_DEFAULTS if rule is None else rule.defaults)
+            now_ms = self.clock()
+            plan = room.configs.warm(entity_id, resource, chosen, now_ms)
+            if plan is None:
+                entity_id = await room.entered(scope, entity_id, resource, now_ms)
+            verdict, parts, trouble = await room.engine.consume(
+                ((entity_id, resource, Each(tokens), chosen),), dry_run=request.dry_run, plan=plan
+            )
+        except HeadgateError as error:
+            answer = self._told(error, request.namespace, asked, request.dry_run)
+        else:
+            answer = read(verdict, parts[0], rule, asked, trouble, request.dry_run)
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer
+
+    async def batch(self, request: BatchRequest) -> BatchAnswer:
+        """Each check for itself; a problem of one is its result and touches no other."""
+        results = await each(self._one, request.requests, at_once=self._waits)
+        return BatchAnswer(tuple(results))
+
+    async def check_all(self, request: DescriptorsRequest) -> CombinedAnswer:
+        """All descriptors or none, in one atomic step."""
+        rules = self.rules
+        cost = request.tokens or self._cost(rules, request.endpoint)
+        asked: list[Asked] = []
+        chosen: list[Rule | None] = []
+        for one in request.descriptors:
+            chosen.append(_rule_for(rules, one.scope, one.resource))
+            asked.append((one.scope, one.resource, cost if one.tokens is None else one.tokens))
+        names = [identifier_of(rules, request, place) for place in range(len(asked))]
+        try:
+            room = self._rooms.get(request.namespace) or await self.room(request.namespace)
+            wants = [
+                await self._want(room, scope, name, resource, Each(tokens), rule, one.limits)
+                for (scope, resource, tokens), name, rule, one in zip(
+                    asked, names, chosen, request.descriptors, strict=True
+                )
+            ]
+            verdict, parts, trouble = await room.engine.consume(wants, dry_run=request.dry_run)
+        except HeadgateError as error:
+            results = [self._told(error, request.namespace, one, request.dry_run) for one in asked]
+        else:
+            results = [
+                read(verdict, part, rule, one, trouble, request.dry_run)
+                for part, rule, one in zip(parts, chosen, asked, strict=True)
+            ]
+        if self._on_answer is not None:
+            for result in results:
+                self._on_answer(result)
+        return combined(results)
+
+    async def acquire(self, request: AcquireRequest) -> AcquireAnswer:
+        """Takes the amounts and answers with a lease on them."""
+        rules = self.rules
+        scope, identifier, resource = request[:3]
+        amounts: Amounts
+        if request.amounts is not None:
+            tokens, amounts = max(request.amounts.values()), request.amounts
+        else:
+            tokens = request.tokens or self._cost(rules, request.endpoint)
+            amounts = Each(tokens)
+        rule = _rule_for(rules, scope, resource)
+        asked = (scope, resource, tokens)
+        await self.leases.room()
+        try:
+            room = self._rooms.get(request.namespace) or await self.room(request.namespace)
+            want = await self._want(room, scope, identifier, resource, amounts, rule, None)
+            verdict, parts, trouble = await room.engine.consume((want,))
+        except HeadgateError as error:
+            answer = self._told(error, request.namespace, asked, False)
+        else:
+            answer = read(verdict, parts[0], rule, asked, trouble)
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        if not answer.allowed:
+            return AcquireAnswer(answer, None)
+        store = room.engine.store if trouble is None else self._fallback
+        book = LeaseBook(
+            room.engine.settlements, store, verdict.demands, self.clock(), request.keep,
+            trouble is not None,
+        )  # fmt: skip
+        lease = await self.leases.opened(request.namespace, book, request.ttl_ms)
+        return AcquireAnswer(answer, lease)
+
+    async def lease(self, lease_id: str, namespace: str) -> LeaseAnswer:
+        return await self.leases.read(lease_id, namespace)
+
+    async def adjust(self, request: ChangeRequest) -> LeaseAnswer:
+        return await self._leasing(self.leases.adjust, request)
+
+    async def settle(self, request: ChangeRequest) -> LeaseAnswer:
+        return await self._leasing(self.leases.settle, request)
+
+    async def release(self, request: ChangeRequest) -> LeaseAnswer:
+        return await self._leasing(self.leases.release, request)
+
+    async def explain(
+        self, namespace: str, scope: str, identifier: str, resource: str
+    ) -> tuple[Rule | None, Explanation]:
+        """The policy that matches, and which level gives each limit in the end."""
+        rule = _rule_for(self.rules, scope, resource)
+        entity_id = entity_id_of(scope, identifier)
+        try:
+            room = await self.room(namespace)
+            found = await room.engine.explain(entity_id, resource, rule.defaults if rule else None)
+        except HeadgateError as error:
+            raise_translated(error)
+        return rule, found
+
+    async def health(self) -> HealthAnswer:
+        """How things stand; asks the store once."""
+        answers = await self.repository.ping()
+        ready = answers or self.settings.fail_open
+        well = answers and self.breaker is State.CLOSED and self.rules_trouble is None
+        status = Health.HEALTHY if well else Health.DEGRADED if ready else Health.UNHEALTHY
+        return HealthAnswer(
+            status, ready, answers, self.breaker.value, self.rules_trouble, len(self.leases.shelf)
+        )
+
+    async def room(self, namespace: str) -> Room:
+        """The namespace's engine and operator flows; ServiceError NOT_FOUND where there is none."""
+        room = self._rooms.get(namespace)
+        if room is not None:
+            return room
+        home = self.repository.namespace(namespace)
+        room = Room(home, self._store, self._fallback, self.settings, self._observer)
+        try:
+            await home.configs.namespace_id()
+        except StoreTrouble:  # the engine decides what an outage means; the next call asks again
+            return room
+        except HeadgateError as error:
+            raise_translated(error)
+        if len(self._rooms) >= self.settings.namespaces_max:
+            self._rooms.pop(next(iter(self._rooms)))
+        return self._rooms.setdefault(namespace, room)
+
+    async def tick(self) -> None:
+        """What must happen from time to time though nobody asks; call it about every second."""
+        await self.leases.sweep()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _one(self, request: CheckRequest) -> CheckAnswer | ServiceError:
+        try:
+            return await self.check(request)
+        except ServiceError as error:
+            return error
+
+    async def _want(
+        self,
+        room: Room,
+        scope: str,
+        identifier: str,
+        resource: str,
+        amounts: Amounts,
+        rule: Rule | None,
+        limits: Chosen,
+    ) -> Want:
+        entity_id = entity_id_of(scope, identifier)
+        chosen = limits or (NO_DEFAULTS if rule is None else rule.defaults)
+        now_ms = self.clock()
+        if room.configs.warm(entity_id, resource, chosen, now_ms) is None:
+            entity_id = await room.entered(scope, entity_id, resource, now_ms)
+        return entity_id, resource, amounts, chosen
+
+    async def _leasing(
+        self, verb: Callable[[ChangeRequest], Any], request: ChangeRequest
+    ) -> LeaseAnswer:
+        try:
+            answer: LeaseAnswer = await verb(request)
+        except HeadgateError as error:
+            raise_translated(error)
+        return answer
+
+    def _told(
+        self, error: HeadgateError, namespace: str, asked: Asked, dry_run: bool
+    ) -> CheckAnswer:
+        """The answer where an error is one: the store is away, or has a speed limit of its own."""
+        if isinstance(error, RateLimitExceeded):
+            return throttled(error, asked, dry_run)
+        if not isinstance(error, RateLimiterUnavailable):
+            if isinstance(error, NamespaceStateError):
+                self._rooms.pop(namespace, None)
+            raise_translated(error)
+        return unavailable(error, asked, dry_run)
+
+    def _cost(self, rules: Rules, endpoint: str | None) -> int:
+        return 1 if endpoint is None else rules.cost_of(endpoint) or 1
+
+    def _breaker_changed(self, state: State) -> None:
+        self.breaker = state
+        if self._observer is not None:
+            self._observer(Event("breaker", "", "", "", state.value))
+
+
+def _rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:
+    if scope not in BUILTIN_SCOPES and scope not in rules.scopes:
+        raise invalid("scope", "is not one of user, ip, api_key, global or a configured scope")
+    return rules.limits_for(scope, resource)

@@ -1,0 +1,156 @@
+"""The door asks the shelf, remembers for a while within bounds, and never lets doubt pass."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+
+import pytest
+
+from headgate.errors import Unreachable
+from headgate.service import keys_door
+from headgate.service.keys import Grant, Key, Minted, Scope, mint
+from headgate.service.keys_access import Because, Caller, Refusal
+from headgate.service.keys_door import Door
+from headgate.service.keys_shelf import MemoryShelf
+
+GRANT = Grant(frozenset({Scope.CHECK}), "default")
+
+
+class CountingShelf(MemoryShelf):
+    asked = 0
+    trouble: Exception | None = None
+
+    async def get(self, key_id: str) -> Key | None:
+        self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().get(key_id)
+
+
+class Doorway:
+    def __init__(self, *, ttl_ms: int = 1000, **bounds: int) -> None:
+        self.now_ms = 0
+        self.shelf = CountingShelf()
+        self.door = Door(self.shelf, lambda: self.now_ms, ttl_ms=ttl_ms, **bounds)
+
+    def mint(self, grant: Grant = GRANT) -> Minted:
+        minted = mint(grant, now_ms=self.now_ms)
+        asyncio.run(self.shelf.put(minted.key))
+        return minted
+
+    def come(self, text: str | None, need: Scope = Scope.CHECK) -> Caller | Refusal:
+        return asyncio.run(self.door.authorise(text, need, "default", "user:1"))
+
+
+def test_a_good_key_is_asked_for_once_per_ttl() -> None:
+    way = Doorway()
+    minted = way.mint()
+    assert way.come(minted.text) == Caller(f"key:{minted.key.id}", GRANT)
+    way.now_ms = 999
+    way.come(minted.text)
+    assert way.shelf.asked == 1
+    way.now_ms = 1000
+    way.come(minted.text)
+    assert way.shelf.asked == 2
+
+
+def test_each_way_to_be_turned_away() -> None:
+    way = Doorway()
+    good, other = way.mint(), way.mint()
+    wrong = f"hg_{good.key.id}_{other.text.split('_', 2)[2]}"
+    assert way.come(None) == way.come("") == Refusal(Because.NO_KEY)
+    assert way.come("Bearer x") == Refusal(Because.MALFORMED)
+    assert way.come(mint(GRANT, now_ms=0).text) == Refusal(Because.UNKNOWN)
+    assert way.come(wrong) == Refusal(Because.WRONG_SECRET)
+    assert way.come(good.text, Scope.ADMIN) == Refusal(Because.SCOPE)
+    assert isinstance(way.come(good.text), Caller), "a wrong guess locks nobody out"
+
+
+def test_revocation_is_in_force_within_the_ttl_and_at_once_where_it_was_made() -> None:
+    way = Doorway()
+    minted = way.mint()
+    assert isinstance(way.come(minted.text), Caller)
+    asyncio.run(way.shelf.revoke(minted.key.id, "ann", 1))
+    way.now_ms = 999
+    assert isinstance(way.come(minted.text), Caller), "another process may still remember it"
+    way.now_ms = 1000
+    assert way.come(minted.text) == Refusal(Because.REVOKED)
+
+    again = way.mint()
+    way.come(again.text)
+    asyncio.run(way.shelf.revoke(again.key.id, "ann", 1))
+    way.door.forget(again.key.id)
+    assert way.come(again.text) == Refusal(Because.REVOKED)
+
+
+def test_the_time_of_an_entry_counts_from_before_the_shelf_was_asked() -> None:
+    """A slow shelf must not lengthen the life of what it said at the beginning."""
+    way = Doorway()
+    minted = way.mint()
+
+    class Slow(CountingShelf):
+        async def get(self, key_id: str) -> Key | None:
+            way.now_ms += 900
+            return minted.key
+
+    way.door.shelf = Slow()
+    assert isinstance(way.come(minted.text), Caller)
+    asyncio.run(way.shelf.revoke(minted.key.id, None, 1))
+    way.door.shelf = way.shelf
+    way.now_ms = 1000
+    assert way.come(minted.text) == Refusal(Because.REVOKED)
+
+
+def test_unknown_keys_are_remembered_apart_and_within_a_bound() -> None:
+    way = Doorway(known_max=4, unknown_max=16)
+    good = way.mint()
+    way.come(good.text)
+    asked = way.shelf.asked
+    for _ in range(200):
+        assert way.come(mint(GRANT, now_ms=0).text) == Refusal(Because.UNKNOWN)
+    assert way.door._unknown.stats().size <= 16
+    way.come(good.text)
+    assert way.shelf.asked == asked + 200, "the good key was still remembered"
+    stranger = mint(GRANT, now_ms=0).text
+    asked = way.shelf.asked
+    for _ in range(5):
+        way.come(stranger)
+    assert way.shelf.asked == asked + 1
+
+
+def test_a_key_made_after_it_was_tried_works_within_the_ttl() -> None:
+    way = Doorway()
+    minted = mint(GRANT, now_ms=0)
+    assert way.come(minted.text) == Refusal(Because.UNKNOWN)
+    asyncio.run(way.shelf.put(minted.key))
+    assert way.come(minted.text) == Refusal(Because.UNKNOWN)
+    way.now_ms = 1000
+    assert isinstance(way.come(minted.text), Caller)
+
+
+def test_a_shelf_that_does_not_answer_opens_nothing_and_is_not_remembered() -> None:
+    way = Doorway()
+    minted = way.mint()
+    way.shelf.trouble = Unreachable("down")
+    assert way.come(minted.text) == Refusal(Because.UNAVAILABLE)
+    assert Refusal(Because.UNAVAILABLE).code == "STORAGE_UNAVAILABLE"
+    way.shelf.trouble = None
+    assert isinstance(way.come(minted.text), Caller)
+
+
+def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+    real = hmac.compare_digest
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return real(one, other)
+
+    monkeypatch.setattr(keys_door.hmac, "compare_digest", compare)
+    way = Doorway()
+    minted, stranger = way.mint(), mint(GRANT, now_ms=0)
+    way.come(minted.text)
+    way.come(stranger.text)
+    assert [pair[0] for pair in compared] == [minted.key.digest, stranger.key.digest]
+    assert all(len(one) == len(other) for one, other in compared), "an unknown id costs the same"

@@ -1,0 +1,348 @@
+"""One contract for every shelf, and what is particular to the file and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.connect import open_backend
+from headgate.entities import Entity
+from headgate.errors import Unreachable, ValidationError
+from headgate.service import keys_file
+from headgate.service.keys import Grant, Key, Scope, mint
+from headgate.service.keys_access import KEYS_NAMESPACE
+from headgate.service.keys_catalog import CatalogShelf
+from headgate.service.keys_decode import decode_keys
+from headgate.service.keys_file import FileShelf, KeyFileError
+from headgate.service.keys_shelf import KeyShelf, MemoryShelf
+from headgate.service.policies_yaml import Broken
+
+WIDE = Grant(frozenset(Scope), "*")
+NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")
+
+
+def _catalog(url: str) -> CatalogShelf:
+    backend = open_backend(url, blocking=False)
+    asyncio.run(backend.catalog.prepare())
+    return CatalogShelf(backend.catalog)
+
+
+SHELVES: dict[str, Callable[[Path], KeyShelf]] = {
+    "memory": lambda root: MemoryShelf(),
+    "file": lambda root: FileShelf(root / "keys.json", create=True),
+    "catalog-memory": lambda root: _catalog("memory://"),
+}
+
+
+@pytest.fixture(params=SHELVES)
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> KeyShelf:
+    return SHELVES[request.param](tmp_path)
+
+
+def fresh(grant: Grant = NARROW, now_ms: int = 7) -> Key:
+    return mint(grant, name="for tests", principal="ann", now_ms=now_ms).key
+
+
+def test_what_is_put_is_found_whole(shelf: KeyShelf) -> None:
+    for grant in (NARROW, WIDE):
+        key = fresh(grant)
+        asyncio.run(shelf.put(key))
+        assert asyncio.run(shelf.get(key.id)) == key
+    assert asyncio.run(shelf.get("nobodynobody")) is None
+
+
+def test_an_id_is_taken_once(shelf: KeyShelf) -> None:
+    key = fresh()
+    asyncio.run(shelf.put(key))
+    with pytest.raises(ValidationError, match="taken"):
+        asyncio.run(shelf.put(Key(key.id, fresh().digest, WIDE)))
+    assert asyncio.run(shelf.get(key.id)) == key
+
+
+def test_revoking_is_for_good_and_says_who(shelf: KeyShelf) -> None:
+    key = fresh()
+    asyncio.run(shelf.put(key))
+    assert asyncio.run(shelf.revoke(key.id, "bob", 99)) is True
+    found = asyncio.run(shelf.get(key.id))
+    assert found is not None
+    assert (found.revoked_ms, found.changed_by, found.created_by) == (99, "bob", "ann")
+    assert asyncio.run(shelf.revoke(key.id, "eve", 100)) is False
+    assert asyncio.run(shelf.get(key.id)) == found
+    assert asyncio.run(shelf.revoke("nobodynobody", "eve", 100)) is False
+
+
+def test_pages(shelf: KeyShelf) -> None:
+    assert asyncio.run(shelf.list_keys(limit=5)) == ([], None)
+    keys = [fresh() for _ in range(7)]
+    for key in keys:
+        asyncio.run(shelf.put(key))
+    seen: list[Key] = []
+    cursor = None
+    for _ in range(4):
+        page, cursor = asyncio.run(shelf.list_keys(limit=3, cursor=cursor))
+        assert len(page) <= 3
+        seen += page
+        if cursor is None:
+            break
+    assert seen == sorted(keys, key=lambda key: key.id)
+
+
+def test_memory_is_bounded() -> None:
+    shelf = MemoryShelf(keys_max=1)
+    asyncio.run(shelf.put(fresh()))
+    with pytest.raises(ValidationError, match="as many as fit"):
+        asyncio.run(shelf.put(fresh()))
+
+
+def test_a_key_file_is_for_its_owner_and_holds_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    shelf = FileShelf(path, create=True)
+    minted = mint(NARROW, now_ms=1)
+    asyncio.run(shelf.put(minted.key))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert minted.text.split("_", 2)[2] not in path.read_text()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["keys.json", "keys.json.lock"]
+
+
+def test_a_key_file_is_for_its_owner_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+    real = os.fchmod
+
+    def chmod(file: int, mode: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(file).st_mode))
+        real(file, mode)
+
+    monkeypatch.setattr(os, "fchmod", chmod)
+    before = os.umask(0)
+    try:
+        FileShelf(tmp_path / "keys.json", create=True)
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+
+
+def test_whoever_writes_holds_the_lock_from_the_reading_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    shelf = FileShelf(path, create=True)
+    real = keys_file._load
+    held = []
+
+    def load(name: str) -> object:
+        with open(f"{path}.lock") as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(True)
+            else:
+                held.append(False)
+        return real(name)
+
+    monkeypatch.setattr(keys_file, "_load", load)
+    asyncio.run(shelf.put(fresh()))
+    assert held == [True, False], "while it changes the file, not while it looks afterwards"
+
+
+def test_another_process_sees_a_change_at_its_next_question(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    one, other = FileShelf(path, create=True), FileShelf(path)
+    key = fresh()
+    asyncio.run(one.put(key))
+    assert asyncio.run(other.get(key.id)) == key
+    asyncio.run(other.revoke(key.id, None, 5))
+    found = asyncio.run(one.get(key.id))
+    assert found is not None
+    assert found.revoked_ms == 5
+
+
+def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    FileShelf(path, create=True)
+    code = (
+        "import asyncio, sys\n"
+        "from headgate.service.keys import Grant, Scope, mint\n"
+        "from headgate.service.keys_file import FileShelf\n"
+        "shelf = FileShelf(sys.argv[1])\n"
+        "for _ in range(10):\n"
+        "    key = mint(Grant(frozenset({Scope.READ}), '*'), now_ms=0).key\n"
+        "    asyncio.run(shelf.put(key))\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    keys, _ = asyncio.run(FileShelf(path).list_keys(limit=100))
+    assert len(keys) == 30
+
+
+def test_a_write_that_fails_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip  # noqa: E501
+    path = tmp_path / "keys.json"
+    shelf = FileShelf(path, create=True)
+    before = path.read_bytes()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(Unreachable, match="No space left"):
+            asyncio.run(shelf.put(fresh()))
+    assert path.read_bytes() == before
+
+
+def test_a_broken_file_keeps_the_keys_is_told_and_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    shelf = FileShelf(path, create=True)
+    key = fresh()
+    asyncio.run(shelf.put(key))
+    path.write_text("keys: [")
+    assert asyncio.run(shelf.get(key.id)) == key
+    assert shelf.trouble is not None
+    with pytest.raises(KeyFileError):
+        asyncio.run(shelf.put(fresh()))
+    assert path.read_text() == "keys: ["
+    with pytest.raises(KeyFileError):
+        FileShelf(path)
+    path.write_text("keys: []")
+    assert asyncio.run(shelf.get(key.id)) is None, "taken out of a good file, it is gone"
+    assert shelf.trouble is None
+    path.unlink()
+    assert asyncio.run(shelf.get(key.id)) is None
+    assert shelf.trouble is not None
+
+
+def test_a_file_written_by_hand(tmp_path: Path) -> None:
+    minted = mint(NARROW, now_ms=0)
+    path = tmp_path / "keys.yaml"
+    path.write_text(
+        f"""\
+# made with: headgate keys mint
+keys:
+  - id: "{minted.key.id}"
+    digest: "{minted.key.digest}"
+    name: checkout
+    scopes: [check]
+    namespace: default
+    entity_prefix: "team-a:"
+certificates:
+  - {{san: "DNS:Checkout.internal", scopes: [check, read], namespace: "*"}}
+"""
+    )
+    shelf = FileShelf(path)
+    found = asyncio.run(shelf.get(minted.key.id))
+    assert found is not None
+    assert (found.digest, found.grant, found.name) == (minted.key.digest, NARROW, "checkout")
+    wide = Grant(frozenset({Scope.CHECK, Scope.READ}), "*")
+    assert shelf.certificates == {"DNS:checkout.internal": wide}
+    asyncio.run(shelf.put(fresh()))
+    assert shelf.certificates == {"DNS:checkout.internal": wide}, "writing keys keeps the rest"
+
+
+SECRET = mint(NARROW, now_ms=0).text
+GOOD = {"id": "a" * 12, "digest": "sha256:" + "0" * 64, "scopes": ["check"], "namespace": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": SECRET}, "id is <not shown>; it must be the 12 letters"),
+        ({"digest": SECRET}, "digest is <not shown>; it must be 'sha256:'"),
+        ({"secret": SECRET}, "a key has no key <not shown>"),
+        ({SECRET: 1}, "a key has no key <not shown>"),
+        ({"name": SECRET}, "name is <not shown>; it holds a key"),
+        ({"scopes": ["check", "root"]}, "scopes must be one or more of"),
+        ({"scopes": []}, "scopes must be one or more of"),
+        ({"scopes": "check"}, "scopes must be a list, not text"),
+        ({"scopes": [True]}, "a scope must be text"),
+        ({"scopes": ["check"] * 4}, "scopes has 4 entries; at most 3"),
+        ({"namespace": "a b"}, "namespace must start with"),
+        ({"namespace": 5}, "namespace must be text"),
+        ({"entity_prefix": "#"}, "entity_prefix must be the beginning"),
+        ({"created_ms": 1.5}, "created_ms is <not shown>; it must be a whole number"),
+        ({"created_by": "x" * 257}, "created_by has more than 256"),
+    ],
+    ids=range(15),
+)
+def test_key_files_that_are_refused_do_not_tell_what_they_hold(
+    change: dict[str, object], said: str
+) -> None:
+    found = decode_keys(json.dumps({"keys": [GOOD | change]}).encode(), "keys.json")
+    assert isinstance(found, Broken)
+    assert said in str(found)
+    assert str(found).startswith("keys.json:1:")
+    assert SECRET not in str(found) + repr(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "keys: 5",
+        "other: []",
+        json.dumps({"keys": [GOOD, GOOD]}),
+        json.dumps({"keys": [{name: GOOD[name] for name in ("id", "digest", "scopes")}]}),
+        json.dumps({"certificates": [{"san": "x", "scopes": ["check"], "namespace": "n"}]}),
+        "keys: &a []\ncertificates: *a\n",
+        "x" * 1_000_001,
+    ],
+    ids=range(8),
+)
+def test_other_key_files_that_are_refused(text: str) -> None:
+    assert isinstance(decode_keys(text.encode(), "keys.json"), Broken)
+
+
+def test_keys_in_the_store_are_audited_and_what_is_no_key_opens_nothing() -> None:
+    async def story() -> None:
+        backend = open_backend("memory://", blocking=False)
+        shelf = CatalogShelf(backend.catalog)
+        assert await shelf.get("a" * 12) is None
+        assert await backend.catalog.get_namespace(KEYS_NAMESPACE) is None, "asking makes nothing"
+        key = fresh()
+        await shelf.put(key)
+        await shelf.revoke(key.id, "bob", 8)
+        home = await backend.catalog.get_namespace(KEYS_NAMESPACE)
+        assert home is not None
+        events = await backend.ledger.audit(home.id, key.id, limit=10, before=None)
+        assert [(event.action, event.principal) for event in events] == [
+            ("entity_changed", "bob"), ("entity_created", "ann"),
+        ]  # fmt: skip
+        for metadata in ({}, {"digest": key.digest}, {"digest": 5, "scopes": ["admin"]}):
+            await backend.catalog.create_entity(
+                home.id, Entity(f"x{len(metadata)}", metadata=metadata), None, 9
+            )
+        assert await shelf.get("x0") is None
+        assert await shelf.get("x1") is None
+        assert [one.id for one in (await shelf.list_keys(limit=10))[0]] == [key.id]
+        await backend.catalog.delete_namespace(KEYS_NAMESPACE, None, 10)
+        assert await shelf.get(key.id) is None
+
+    asyncio.run(story())
+
+
+def test_keys_in_sqlite_outlive_the_process(tmp_path: Path) -> None:
+    async def story() -> None:
+        key = fresh()
+        for turn in range(2):
+            backend = open_backend(f"sqlite:///{tmp_path}/keys.db", blocking=False)
+            await backend.catalog.prepare()
+            shelf = CatalogShelf(backend.catalog)
+            if turn == 0:
+                await shelf.put(key)
+            else:
+                assert await shelf.get(key.id) == key
+                assert await shelf.revoke(key.id, "bob", 9)
+                page, _ = await shelf.list_keys(limit=10)
+                assert [one.revoked_ms for one in page] == [9]
+            await backend.store.close()
+
+    asyncio.run(story())

@@ -1,0 +1,183 @@
+"""A key's text, what is kept of it, and what it may do."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import ValidationError
+from headgate.service.keys import (
+    Grant,
+    Scope,
+    digest_of,
+    mint,
+    parse_digest,
+    parse_grant,
+    parse_key_id,
+    parse_key_name,
+    presented,
+)
+from headgate.service.keys_access import DEV_CALLER, KEYS_NAMESPACE, Because, Caller, Refusal
+from headgate.service.keys_certificates import caller_of, parse_san, sans_of
+from headgate.service.problems import Code
+
+GRANT = Grant(frozenset({Scope.CHECK}), "default")
+
+
+def test_a_minted_key_is_recognised_and_only_its_digest_is_kept() -> None:
+    minted = mint(GRANT, name="checkout", principal="ann", now_ms=5)
+    prefix, key_id, secret = minted.text.split("_", 2)
+    assert (prefix, key_id) == ("hg", minted.key.id)
+    assert len(secret) == 43, "256 bits"
+    assert presented(minted.text) == (key_id, minted.key.digest)
+    assert (minted.key.created_by, minted.key.changed_by, minted.key.created_ms) == (
+        "ann",
+        "ann",
+        5,
+    )
+    for shown in (repr(minted), str(minted), repr(minted.key), f"{minted}"):
+        assert secret not in shown
+        assert minted.key.digest not in shown
+
+
+def test_no_two_keys_are_alike() -> None:
+    keys = [mint(GRANT, now_ms=0) for _ in range(200)]
+    assert len({minted.text for minted in keys}) == 200
+    assert len({minted.key.id for minted in keys}) == 200
+
+
+def test_a_digest_fits_its_own_id_only() -> None:
+    assert digest_of("a" * 12, "s" * 43) != digest_of("b" * 12, "s" * 43)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "hg", "hg_", "hg__", None, 5, b"hg_abcdefghijkl_" + b"s" * 43,
+        "hg_abcdefghijkl_" + "s" * 42,
+        "hg_abcdefghijkl_" + "s" * 44,
+        "hg_abcdefghijkl_" + "s" * 42 + "\n",
+        "hg_abcdefghijkl_" + "s" * 43 + "\n",
+        "HG_abcdefghijkl_" + "s" * 43,
+        "hg_ABCDEFGHIJKL_" + "s" * 43,
+        "hg_abcdefghijk_" + "s" * 43,
+        " hg_abcdefghijkl_" + "s" * 43,
+        "hg_abcdefghijkl_" + "é" * 43,
+        "hg_abcdefghijkl_" + "s" * 100_000,
+    ],
+    ids=range(17),
+)  # fmt: skip
+def test_what_is_no_key(text: object) -> None:
+    assert presented(text) is None
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_key_or_not(text: str) -> None:
+    assert presented(text) is None or text.startswith("hg_")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "namespace", "prefix"),
+    [
+        ([], "default", None),
+        (["check", "write"], "default", None),
+        ("check", "default", None),
+        (["CHECK"], "default", None),
+        ([None], "default", None),
+        (None, "default", None),
+        (["check"], "a b", None),
+        (["check"], "**", None),
+        (["check"], None, None),
+        (["check"], "default", ""),
+        (["check"], "default", "a#"),
+        (["check"], "default", 5),
+    ],
+)
+def test_grants_that_are_refused(scopes: object, namespace: object, prefix: object) -> None:
+    with pytest.raises(ValidationError):
+        parse_grant(scopes, namespace, prefix)
+
+
+def test_errors_never_repeat_what_could_be_a_secret() -> None:
+    text = mint(GRANT, now_ms=0).text
+    for parse in (parse_key_id, parse_digest, parse_key_name):
+        with pytest.raises(ValidationError) as caught:
+            parse(text)
+        assert text not in str(caught.value) + repr(caught.value)
+
+
+NEEDS = [*itertools.product(Scope, ("default", "other", None), ("team-a:1", "team-b:1", None))]
+
+
+@pytest.mark.parametrize(("need", "namespace", "entity_id"), NEEDS)
+def test_the_matrix(need: Scope, namespace: str | None, entity_id: str | None) -> None:
+    """Every need against grants of every width; a narrow grant never reaches a wide thing."""
+    for scopes in ({Scope.CHECK}, {Scope.READ}, {Scope.ADMIN}, {Scope.READ, Scope.ADMIN}):
+        for bound, prefix in itertools.product(("default", "*"), (None, "team-a:")):
+            caller = Caller("key:x", Grant(frozenset(scopes), bound, prefix))
+            refusal = caller.refuses(need, namespace, entity_id)
+            if bound not in ("*", namespace):
+                expected = Because.NAMESPACE
+            elif prefix is not None and (entity_id is None or not entity_id.startswith(prefix)):
+                expected = Because.ENTITY
+            elif need not in scopes:
+                expected = Because.SCOPE
+            else:
+                assert refusal is None
+                continue
+            assert refusal == Refusal(expected)
+
+
+def test_foreign_looks_like_missing_and_all_bad_keys_look_alike() -> None:
+    assert Refusal(Because.NAMESPACE).code == Refusal(Because.ENTITY).code == "NOT_FOUND"
+    assert Refusal(Because.SCOPE).code == "FORBIDDEN"
+    bad = (Because.NO_KEY, Because.MALFORMED, Because.UNKNOWN, Because.WRONG_SECRET)
+    others = (Because.REVOKED, Because.NO_CERTIFICATE, Because.AMBIGUOUS_CERTIFICATE)
+    assert {Refusal(because).code for because in bad + others} == {"UNAUTHENTICATED"}
+    assert {Refusal(because).code for because in Because} <= {code.value for code in Code}
+
+
+def test_nobody_reaches_the_namespace_of_keys() -> None:
+    for need in Scope:
+        assert DEV_CALLER.refuses(need, KEYS_NAMESPACE, "x") == Refusal(Because.NAMESPACE)
+        assert DEV_CALLER.refuses(need, "default", None) is None
+        assert DEV_CALLER.refuses(need, None, None) is None
+
+
+PEER = {
+    "subject": ((("commonName", "admin.internal"),),),
+    "subjectAltName": (
+        ("DNS", "Checkout.Internal"),
+        ("URI", "spiffe://corp/checkout"),
+        ("IP Address", "10.0.0.1"),
+        ("othername", "<unsupported>"),
+    ),
+}
+
+
+def test_names_of_a_certificate() -> None:
+    names = ("DNS:checkout.internal", "URI:spiffe://corp/checkout", "IP:10.0.0.1")
+    assert sans_of(PEER) == names
+    assert sans_of(None) == sans_of({}) == ()
+    flood = {"subjectAltName": tuple(("DNS", f"h{n}") for n in range(1000))}
+    assert len(sans_of(flood)) == 64
+
+
+def test_a_certificate_is_a_caller_where_exactly_one_name_is_in_the_table() -> None:
+    table = {"URI:spiffe://corp/checkout": GRANT, "DNS:admin.internal": DEV_CALLER.grant}
+    assert caller_of(sans_of(PEER), table) == Caller("cert:URI:spiffe://corp/checkout", GRANT)
+    assert caller_of((), table) == Refusal(Because.NO_CERTIFICATE)
+    assert caller_of(("DNS:else",), table) == Refusal(Because.NO_CERTIFICATE)
+    both = ("URI:spiffe://corp/checkout", "DNS:admin.internal")
+    assert caller_of(both, table) == Refusal(Because.AMBIGUOUS_CERTIFICATE)
+
+
+def test_names_of_the_table_are_whole() -> None:
+    assert parse_san("DNS:A.Example.") == "DNS:a.example"
+    assert parse_san("URI:spiffe://Corp/X") == "URI:spiffe://Corp/X"
+    for bad in ("DNS:*.example", "CN:x", "x", "DNS:", 5, None, "DNS:" + "x" * 600):
+        with pytest.raises(ValidationError):
+            parse_san(bad)

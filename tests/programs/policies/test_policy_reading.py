@@ -1,0 +1,391 @@
+"""A policy file is read exactly, or refused with every fault and its place."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.limits import AMOUNT_MAX, Limit
+from headgate.service import policies_yaml
+from headgate.service.policies import Policies, check_content, check_file
+from headgate.service.policies_file import FILE_BYTES_MAX
+from headgate.service.policies_values import BreakerSettings
+from headgate.service.policies_yaml import FAULTS_MAX, Broken
+from headgate.service.rules import GLOBAL_DEFAULT
+
+WHOLE = """\
+rate_limits:
+  - {name: search, scope: user, resource: api.search, capacity: 1000, refill_rate: 10.0}
+  - {name: anybody, scope: user, capacity: 100, refill_rate: 0.1, burst_multiplier: 1.5}
+  - name: address
+    scope: ip
+    resource: global
+    capacity: 100
+    refill_rate: 100/60
+    key_pattern: "ip:{ip_address}:global"
+    shadow: true
+    min_refill_interval_ms: 50
+token_costs:
+  - {endpoint: /api/ml/predict, tokens: 10}
+runtime:
+  fail_open: true
+  circuit_breaker: {failure_threshold: 3, timeout_seconds: 0.5, backoff_multiplier: 1.5}
+  store: "redis://user:hunter2@localhost:6379/0"
+"""
+
+
+def good(text: str) -> Policies:
+    found = check_content(text.encode(), "p.yaml")
+    assert isinstance(found, Policies), str(found)
+    return found
+
+
+def faults(text: str | bytes) -> list[str]:
+    content = text.encode() if isinstance(text, str) else text
+    found = check_content(content, "p.yaml")
+    assert isinstance(found, Broken), found
+    return [str(fault) for fault in found.faults]
+
+
+def rule_with(**fields: str) -> str:
+    values = {"name": "n", "scope": "user", "capacity": "10", "refill_rate": "1"} | fields
+    inner = ", ".join(f"{key}: {value}" for key, value in values.items() if value != "-")
+    return f"rate_limits:\n  - {{{inner}}}\n"
+
+
+def limit_with(**fields: str) -> Limit:
+    return good(rule_with(**fields)).policies[0].limit
+
+
+def test_the_whole_format() -> None:
+    found = good(WHOLE)
+    assert [(p.name, p.scope, p.resource, p.shadow) for p in found.policies] == [
+        ("search", "user", "api.search", False),
+        ("anybody", "user", None, False),
+        ("address", "ip", "global", True),
+    ]
+    assert [p.limit for p in found.policies] == [
+        Limit("tokens", 1000, 10, 1),
+        Limit("tokens", 150, 1, 10),
+        Limit("tokens", 100, 5, 3, soft=True),
+    ]
+    assert found.runtime.fail_open is True
+    assert found.runtime.breaker == BreakerSettings(3, 2, 500, 60_000, Fraction(3, 2))
+    assert found.cost_of("/api/ml/predict") == 10
+    assert found.cost_of("/api/ml/predict/") is None
+    assert found.identifier_key("ip") == "ip_address"
+    assert found.identifier_key("user") is None
+    assert found.names == ({"user", "ip"}, {"api.search", "global"})
+    assert [str(w).split(": ")[0] for w in found.warnings] == ["p.yaml:11:29"]
+    assert "no effect" in found.warnings[0].text
+
+
+def test_resolution_is_exact_then_scope_then_global_and_the_same_object_each_time() -> None:
+    found = good(WHOLE)
+    exact, scope = found.limits_for("user", "api.search"), found.limits_for("user", "other")
+    assert exact is not None
+    assert (exact.name, exact.level) == ("search", "exact")
+    assert scope is not None
+    assert (scope.name, scope.level) == ("anybody", "scope")
+    assert found.limits_for("ip", "other") is GLOBAL_DEFAULT, "ip has no default of its own"
+    assert found.limits_for("tenant", "api.search") is GLOBAL_DEFAULT
+    assert found.limits_for("user", "api.search") is exact
+    assert found.limits_for("user", "third") is scope
+
+
+def test_the_global_default_can_be_set_and_switched_off() -> None:
+    found = good("runtime: {default_limit: {capacity: 7, refill_rate: 0.5, shadow: true}}\n")
+    rule = found.limits_for("user", "anything")
+    assert rule is not None
+    assert rule.limits == (Limit("tokens", 7, 1, 2, soft=True),)
+    assert (rule.level, rule.shadow) == ("global", True)
+    off = good("runtime: {default_limit: none}\n" + rule_with())
+    assert off.limits_for("ip", "x") is None
+    assert off.limits_for("user", "x") is not None
+
+
+def test_several_policies_of_one_place_are_limits_of_one_bucket() -> None:
+    text = (
+        "rate_limits:\n"
+        "  - {name: burst, scope: user, resource: a, capacity: 10, refill_rate: 1}\n"
+        "  - {name: daily, scope: user, resource: a, capacity: 500, refill_rate: 500/86400}\n"
+        "  - {name: trial, scope: user, resource: a, capacity: 5, refill_rate: 1, shadow: true}\n"
+    )
+    rule = good(text).limits_for("user", "a")
+    assert rule is not None
+    assert rule.limits == (
+        Limit("tokens", 10, 1, 1),
+        Limit("daily", 500, 5, 864),
+        Limit("trial", 5, 1, 1, soft=True),
+    )
+    assert (rule.name, rule.shadow) == ("burst", False), "only one of them is in shadow"
+    alone = good("\n".join(text.splitlines()[:2])).limits_for("user", "a")
+    assert alone is not None
+    assert alone.limits == rule.limits[:1], "the first keeps its limit when others join"
+
+
+def test_more_policies_than_a_bucket_has_limits() -> None:
+    line = "  - {{name: n{}, scope: user, resource: a, capacity: 10, refill_rate: 1}}\n"
+    many = ["rate_limits:\n", *(line.format(number) for number in range(17))]
+    good("".join(many[:17]))
+    assert faults("".join(many)) == ["p.yaml:18:5: user/a has more than 16 rate limits"]
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "seconds"),
+    [
+        ("10", 10, 1),
+        ("10.0", 10, 1),
+        ("10.00", 10, 1),
+        ("0.1", 1, 10),
+        ("0.3", 3, 10),
+        ("0.0000001", 1, 10_000_000),
+        ("1.25", 5, 4),
+        ("1/60", 1, 60),
+        ("120/60", 2, 1),
+        ("0", 0, 1),
+        ("0.0", 0, 1),
+    ],
+)
+def test_a_rate_is_the_number_that_is_written(text: str, amount: int, seconds: int) -> None:
+    assert limit_with(refill_rate=text) == Limit("tokens", 10, amount, seconds)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 7))
+def test_every_decimal_is_exact(digits: int, places: int) -> None:
+    text = f"{digits // 10**places}.{digits % 10**places:0{places}d}" if places else str(digits)
+    limit = limit_with(refill_rate=text, capacity="1000000000")
+    assert Fraction(limit.refill_amount, limit.refill_period_seconds) == Fraction(text)
+
+
+def test_burst_is_part_of_the_capacity_rounded_down() -> None:
+    assert limit_with(capacity="5", burst_multiplier="1.5").capacity == 7
+    assert limit_with(capacity="5", burst_multiplier="1").capacity == 5
+    assert limit_with(capacity="100", burst_multiplier="1.15").capacity == 115, "no float: 114.99…"
+
+
+BAD_VALUES = [
+    ("capacity", "0", "whole number from 1"),
+    ("capacity", "-1", "whole number from 1"),
+    ("capacity", "1.0", "whole number from 1"),
+    ("capacity", "010", "whole number from 1"),
+    ("capacity", "0x10", "whole number from 1"),
+    ("capacity", "1_000", "whole number from 1"),
+    ("capacity", "1e3", "whole number from 1"),
+    ("capacity", str(10**12 + 1), "whole number from 1"),
+    ("capacity", "9" * 5000, "whole number from 1"),
+    ("capacity", "true", "must be a whole number, not true or false ('true')"),
+    ("capacity", "'5'", "must be a whole number, not text ('5')"),
+    ("capacity", "~", "must be a whole number, not nothing ('~')"),
+    ("capacity", "", "must be a whole number, not nothing"),
+    ("capacity", "[5]", "must be a whole number, not a list"),
+    ("capacity", "{a: 5}", "must be a whole number, not a mapping"),
+    ("refill_rate", ".nan", "digits"),
+    ("refill_rate", ".inf", "digits"),
+    ("refill_rate", "-.inf", "digits"),
+    ("refill_rate", "nan", "must be a number, not text"),
+    ("refill_rate", "1e400", "digits"),
+    ("refill_rate", "1e1", "digits"),
+    ("refill_rate", "-0.1", "digits"),
+    ("refill_rate", "0.00000001", "at most 7 after the point"),
+    ("refill_rate", "true", "must be a number, not true or false"),
+    ("refill_rate", "1/0", "must be a number"),
+    ("refill_rate", "1/31622401", "more than 31622400 seconds"),
+    ("refill_rate", "10000.1", "1000 times capacity"),
+    ("refill_rate", "10001", "1000 times capacity"),
+    ("burst_multiplier", "0.9", "from 1"),
+    ("burst_multiplier", "true", "must be a number"),
+    ("shadow", "yes", "write true or false"),
+    ("shadow", "'true'", "write true or false"),
+    ("shadow", "1", "write true or false"),
+    ("shadow", "[]", "must be true or false, not a list"),
+    ("min_refill_interval_ms", "-5", "whole number from 0"),
+    ("name", "'9lives'", "must start with a letter"),
+    ("name", "wcu", "is reserved"),
+    ("name", "tokens", "is taken by headgate"),
+    ("name", "5", "must be text, not a number ('5'); put it in quotes"),
+    ("name", "on", "must be text, not true or false ('on'); put it in quotes"),
+    ("name", '"a\\n"', "must start with a letter"),
+    ("scope", "'a b'", "must start with a letter"),
+    ("scope", "x" * 65, "characters"),
+    ("resource", "'*'", "leave resource out"),
+    ("resource", "'a#b'", "must start with a letter"),
+    ("resource", "''", "is empty"),
+    ("key_pattern", "'ip:{ip'", "fields like {ip_address}"),
+    ("key_pattern", "'ip:{}'", "fields like {ip_address}"),
+    ("key_pattern", "'ip:{a.b}'", "fields like {ip_address}"),
+    ("key_pattern", "'{a}:{b}'", "more than one field"),
+    ("key_pattern", "'ip:all'", "needs a field"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "said"), BAD_VALUES)
+def test_values_that_are_refused(field: str, value: str, said: str) -> None:
+    (fault,) = faults(rule_with(**{field: value}))
+    place, text = fault.split(": ", 1)
+    line = rule_with(**{field: value}).splitlines()[1]
+    column = line.index(f"{field}: ") + len(field) + 3
+    assert place == f"p.yaml:2:{column}" or not value
+    assert said in text
+    assert len(text) < 400, "a huge value is not repeated"
+
+
+def test_the_borders_of_capacity_and_rate() -> None:
+    assert limit_with(capacity="1", refill_rate="1000").refill_amount == 1000
+    assert limit_with(capacity="1000000000000", refill_rate="0").capacity == 10**12
+    assert faults(rule_with(capacity="1000000000000", burst_multiplier="2"))
+    fine = faults(rule_with(capacity="1000000000000", refill_rate="1000000000.0000001"))
+    assert "do not fit" in fine[0]
+    assert AMOUNT_MAX > 10**12 * 1000
+
+
+@pytest.mark.parametrize("missing", ["name", "scope", "capacity", "refill_rate"])
+def test_what_must_be_there(missing: str) -> None:
+    assert faults(rule_with(**{missing: "-"})) == [
+        f"p.yaml:2:5: a rate limit needs the key {missing!r}"
+    ]
+
+
+def test_all_errors_at_once_in_the_order_of_the_file() -> None:
+    text = (
+        "rate_limits:\n"
+        "  - {name: a, scope: user, capcity: 5, refill_rate: .nan, capacity: true}\n"
+        "  - {name: a, name: b, scope: user, capacity: 1, refill_rate: 1}\n"
+        "  - &spare {name: c, scope: user, capacity: 0, refill_rate: 1}\n"
+        "  - *spare\n"
+        "runtime: {circuit_breaker: {timeout_seconds: 61}, fail_open: maybe, color: !red 5}\n"
+        "runtim: {}\n"
+    )
+    assert faults(text) == [
+        "p.yaml:2:28: a rate limit has no key 'capcity'; did you mean 'capacity'?",
+        "p.yaml:2:53: refill_rate is '.nan'; it must be from 0 to 1000000000000000, written in "
+        "digits with at most 7 after the point",
+        "p.yaml:2:69: capacity must be a whole number, not true or false ('true')",
+        "p.yaml:3:12: the name 'a' is already on line 2",
+        "p.yaml:3:15: the key 'name' is already on line 3",
+        "p.yaml:4:5: anchors (&name) are not allowed; write the value where it is used",
+        "p.yaml:4:45: capacity is '0'; it must be a whole number from 1 to 1000000000000",
+        "p.yaml:5:5: aliases (*name) are not allowed; write the value out",
+        "p.yaml:6:28: timeout_seconds is more than max_timeout_seconds",
+        "p.yaml:6:62: runtime.fail_open is 'maybe'; write true or false",
+        "p.yaml:6:69: runtime has no key 'color'; there are: fail_open, circuit_breaker, store, "
+        "default_limit",
+        "p.yaml:6:76: tags ('!red') are not allowed; write the plain value",
+        "p.yaml:7:1: the file has no key 'runtim'; did you mean 'runtime'?",
+    ]
+
+
+def test_errors_are_bounded_and_the_rest_is_counted() -> None:
+    found = check_content(b"rate_limits:\n" + b"  - 5\n" * 80, "p.yaml")
+    assert isinstance(found, Broken)
+    assert (len(found.faults), found.more) == (FAULTS_MAX, 30)
+    assert str(found).endswith("… and 30 more")
+
+
+def test_costs_and_scopes_said_twice() -> None:
+    costs = "token_costs:\n  - {endpoint: /a, tokens: 1}\n  - {endpoint: /a, tokens: 2}\n"
+    assert faults(costs) == ["p.yaml:3:16: the endpoint '/a' is already on line 2"]
+    assert faults("token_costs:\n  - {endpoint: a, tokens: 0}\n  - {tokens: true}\n") == [
+        "p.yaml:2:16: endpoint is 'a'; it must be a path like /api/search, at most 256 characters",
+        "p.yaml:2:27: tokens is '0'; it must be a whole number from 1 to 100000",
+        "p.yaml:3:5: a token cost needs the key 'endpoint'",
+    ]
+    two = (
+        "rate_limits:\n"
+        "  - {name: a, scope: ip, capacity: 1, refill_rate: 1, key_pattern: 'ip:{address}'}\n"
+        "  - {name: b, scope: ip, resource: r, capacity: 1, refill_rate: 1, key_pattern: '{ip}'}\n"
+    )
+    assert faults(two) == ["p.yaml:3:81: key_pattern and an earlier one of scope ip differ: 'address'"]  # fmt: skip  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "1:1: the file is empty"),
+        (b"# nothing\n", "1:1: the file is empty"),
+        (b"[" * 100_000, "1:9: this is nested deeper than 8 levels"),
+        (b"a: " * 100_000, "1:5: this is not YAML"),
+        (b"rate_limits: [1}", "1:16: this is not YAML"),
+        (b"a\nb\x00", "2:2: the character U+0000 is not allowed"),
+        (b"a: \xc3\xa9\n\xff", "2:1: this is not UTF-8"),
+        ("é: \u202eevil".encode(), "1:4: the character U+202E is not allowed"),
+        (b"--- {}\n--- {}\n", "2:1: a second document begins here"),
+        (b"[]", "1:1: the file must be a mapping, not a list"),
+        (b"rate_limits: {}\n", "1:14: rate_limits must be a list, not a mapping"),
+        (b"? [rate_limits]\n: 5\n", "1:3: a key must be a word"),
+        (b"<<: {rate_limits: []}\n", "1:1: the file has no key '<<'"),
+        (b"rate_limits: !!python/object/apply:os.abort []\n", "1:14: tags"),
+        (b"&a [*a]", "1:1: anchors"),
+        (b"x" * (FILE_BYTES_MAX + 1), "1:1: the file has more than 1000000 bytes"),
+    ],
+    ids=range(16),
+)
+def test_files_that_are_refused(content: bytes, said: str) -> None:
+    assert faults(content)[0].startswith(f"p.yaml:{said}")
+
+
+def test_ten_thousand_rules_fit_and_one_more_does_not() -> None:
+    line = "- {{name: n{0}, scope: user, resource: r{0}, capacity: 10, refill_rate: 1}}\n"
+    most = "rate_limits:\n" + "".join(line.format(number) for number in range(10_000))
+    assert good(most).limits_for("user", "r9999") is not None
+    (fault,) = faults(most + line.format(10_000))
+    assert fault == "p.yaml:10002:3: rate_limits has 10001 entries; at most 10000"
+
+
+def test_a_password_is_in_no_error_and_no_repr() -> None:
+    found = good(WHOLE)
+    assert found.runtime.store == "redis://user:hunter2@localhost:6379/0"
+    assert "hunter2" not in repr(found.runtime) + repr(found) + str(found.as_json())
+    for url in ("redis://u:hunter2@[x", "redi://u:hunter2@x", "redis://u:hunter2@x?a=1&a=2"):
+        assert "hunter2" not in "".join(faults(f"runtime: {{store: '{url}'}}\n"))
+
+
+def test_the_parser_in_python_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [WHOLE, rule_with(capacity="0", shadow="yes"), "rate_limits: &a []\n", "a: é\nb: 5\n"]
+    fast = [str(check_content(text.encode(), "p.yaml")) for text in texts]
+    monkeypatch.setattr(policies_yaml, "_LOADER", yaml.SafeLoader)
+    assert [str(check_content(text.encode(), "p.yaml")) for text in texts] == fast
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.one_of(st.binary(max_size=60), st.text("[]{}:-?&*!|>'\"%@`,# \nabk01.", max_size=60)))
+def test_no_file_raises(content: bytes | str) -> None:
+    found = check_content(content.encode() if isinstance(content, str) else content, "p.yaml")
+    assert isinstance(found, (Policies, Broken))
+    assert isinstance(found, Policies) or all(f.line >= 1 and f.column >= 1 for f in found.faults)
+
+
+def test_check_file_says_which_file(tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    found = check_file(file)
+    assert isinstance(found, Broken)
+    assert str(found) == f"{file}:1:1: cannot be read: No such file or directory"
+    file.write_text(WHOLE)
+    assert isinstance(check_file(file), Policies)
+
+
+def test_what_did_not_change_keeps_its_rule() -> None:
+    old = good(WHOLE)
+    text = WHOLE.replace("capacity: 1000", "capacity: 2000")
+    new = good(text).keeping(old)
+    assert new.limits_for("user", "x") is old.limits_for("user", "x")
+    assert new.limits_for("ip", "global") is old.limits_for("ip", "global")
+    changed = new.limits_for("user", "api.search")
+    assert changed is not None
+    assert changed.limits[0].capacity == 2000
+
+
+def test_as_json_tells_all_but_the_store() -> None:
+    told = good(WHOLE).as_json()
+    assert told["rate_limits"][1] == {
+        "name": "anybody", "scope": "user", "resource": None, "capacity": 150,
+        "refill_amount": 1, "refill_period_seconds": 10, "shadow": False, "key_pattern": None,
+    }  # fmt: skip
+    assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
+    assert told["default_limit"]["capacity"] == 1000

@@ -1,0 +1,108 @@
+"""A service under a policy file that changes: levels carry over, and limits are never absent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from headgate import Repository
+from headgate.service.metrics_service import ServiceMetrics
+from headgate.service.policies_watch import Result, Standing, Watcher
+from headgate.service.requests import CheckRequest
+from headgate.service.rules import Rules
+from headgate.service.service import Service
+from headgate.testing import FakeClock
+
+FILE = """\
+rate_limits:
+  - {{name: search, scope: user, resource: api.search, capacity: {capacity}, refill_rate: 0}}
+  - {{name: trial, scope: user, resource: api.trial, capacity: 1, refill_rate: 0, shadow: true}}
+token_costs: [{{endpoint: /dear, tokens: 4}}]
+"""
+
+
+class Running:
+    """A service, its policy file and its metrics, wired as the program does it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.metrics = ServiceMetrics()
+        path.write_text(FILE.format(capacity=10))
+        self.watcher = Watcher(path, self.clock(), on_look=self.looked)
+        repository = Repository("memory://", clock=self.clock)
+        rules: Rules = self.watcher.current
+        self.service = Service(repository, rules, on_answer=self.metrics.answered)
+        self.metrics.configure(*self.watcher.current.names)
+
+    def looked(self, result: Result, standing: Standing) -> None:
+        self.service.rules = self.watcher.current
+        self.service.rules_trouble = str(standing.trouble.broken) if standing.trouble else None
+        self.metrics.configure(*self.watcher.current.names)
+        self.metrics.looked(result, standing)
+
+    def write(self, text: str) -> None:
+        spare = self.path.with_suffix(".new")
+        spare.write_text(text)
+        spare.replace(self.path)
+        self.watcher.look(self.clock(), at_once=True)
+
+    async def left(self, tokens: int | None, resource: str = "api.search", **more: str) -> object:
+        request = CheckRequest("user", "ann", resource, tokens, **more)  # type: ignore[arg-type]
+        answer = await self.service.check(request)
+        return answer.tokens_remaining if answer.allowed else "refused"
+
+
+def test_levels_carry_over_and_a_broken_file_is_no_open_gate(tmp_path: Path) -> None:
+    running = Running(tmp_path / "policies.yaml")
+
+    async def story() -> None:
+        await running.service.repository.create_table()
+        assert await running.left(6) == 4
+        running.write(FILE.format(capacity=10).replace("search,", "searching,", 1))
+        assert await running.left(1) == 3, "another name for the policy is the same bucket"
+        running.write(FILE.format(capacity=5))
+        assert await running.left(4) == "refused", "a changed policy hands out nothing"
+        for text in ("rate_limits: [", "", FILE.format(capacity="none"), "rate_limits: {}"):
+            running.write(text)
+            assert await running.left(4) == "refused"
+            health = await running.service.health()
+            assert health.status.value == "DEGRADED"
+            assert "policies.yaml:" in str(running.service.rules_trouble)
+        running.path.unlink()
+        running.watcher.look(running.clock(), at_once=True)
+        assert await running.left(4) == "refused"
+        running.write(FILE.format(capacity=5))
+        assert running.service.rules_trouble is None
+        assert (await running.service.health()).status.value == "HEALTHY"
+        assert await running.left(3) == 0
+
+    asyncio.run(story())
+
+
+def test_costs_shadow_and_labels(tmp_path: Path) -> None:
+    running = Running(tmp_path / "policies.yaml")
+
+    async def story() -> None:
+        await running.service.repository.create_table()
+        assert await running.left(None, endpoint="/dear") == 6
+        assert await running.left(None, endpoint="/cheap") == 5
+        for _ in range(3):
+            assert await running.left(1, "api.trial") != "refused"
+        await running.left(1, "api.elsewhere")
+
+    asyncio.run(story())
+    text = running.metrics.exposed().decode()
+    assert 'headgate_requests_total{scope="user",resource="api.trial",allowed="true"} 3' in text
+    assert "headgate_shadowed_total 2" in text
+    assert 'headgate_tokens_consumed_total{scope="user",resource="api.search"} 5' in text
+    assert 'resource="other"' in text
+    assert "elsewhere" not in text
+    assert "ann" not in text
+
+
+def test_a_store_is_not_needed_to_read_policies(tmp_path: Path) -> None:
+    """Checking a file opens nothing: the store of the file may be out of reach."""
+    running = Running(tmp_path / "policies.yaml")
+    running.write(FILE.format(capacity=10) + "runtime: {store: 'redis://192.0.2.1:1/0'}\n")
+    assert running.watcher.standing().restart_needed

@@ -1,0 +1,312 @@
+"""A changed file is taken up whole; a broken or missing one leaves the old policies in force."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.service import policies_file
+from headgate.service.policies import PolicyFileError
+from headgate.service.policies_watch import POLL_MS, Result, Standing, Watcher, watch
+
+GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
+BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"
+
+
+def capacity(watcher: Watcher) -> int:
+    rule = watcher.current.limits_for("user", "anything")
+    assert rule is not None
+    return rule.limits[0].capacity
+
+
+class Watched:
+    """A policy file and its watcher, with a clock that moves a poll at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now_ms = 1_000
+        self.told: list[tuple[Result, Standing]] = []
+        self.watcher = Watcher(path, self.now_ms, on_look=lambda *news: self.told.append(news))
+
+    def look(self) -> Result:
+        self.now_ms += POLL_MS
+        return self.watcher.look(self.now_ms)
+
+    def rewrite(self, text: str) -> None:
+        """As careful tools do: a new file takes the old one's name."""
+        spare = self.path.with_suffix(".new")
+        spare.write_text(text)
+        spare.replace(self.path)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    path = tmp_path / "policies.yaml"
+    path.write_text(GOOD.format(10))
+    return Watched(path)
+
+
+def test_a_change_is_seen_at_the_next_look_and_not_before_it_is_time(watched: Watched) -> None:
+    watched.rewrite(GOOD.format(20))
+    assert watched.watcher.look(watched.now_ms + POLL_MS - 1) is Result.EARLY
+    assert capacity(watched.watcher) == 10
+    assert watched.watcher.look(watched.now_ms + POLL_MS) is Result.LOADED
+    assert capacity(watched.watcher) == 20
+    assert watched.watcher.look(watched.now_ms + POLL_MS + 1) is Result.EARLY
+
+
+def test_a_look_at_once_does_not_wait(watched: Watched) -> None:
+    watched.rewrite(GOOD.format(20))
+    assert watched.watcher.look(watched.now_ms, at_once=True) is Result.LOADED
+
+
+def test_broken_then_fixed(watched: Watched) -> None:
+    watched.rewrite(BROKEN)
+    assert watched.look() is Result.BROKEN
+    assert capacity(watched.watcher) == 10, "the old policies stay"
+    standing = watched.watcher.standing()
+    assert not standing.healthy
+    assert standing.trouble is not None
+    assert standing.trouble.since_ms == watched.now_ms
+    assert str(standing.trouble.broken).startswith(f"{watched.path}:2:40: capacity must be")
+    assert [watched.look() for _ in range(3)] == [Result.SAME] * 3, "told once"
+    assert watched.watcher.standing().failures == 1
+    watched.rewrite(GOOD.format(30))
+    assert watched.look() is Result.LOADED
+    assert capacity(watched.watcher) == 30
+    assert watched.watcher.standing().healthy
+    assert [result for result, _ in watched.told] == [Result.BROKEN, Result.LOADED]
+    assert (watched.told[-1][1].loads, watched.told[-1][1].failures) == (2, 1)
+
+
+def test_broken_in_another_way_is_told_again_and_counts_from_the_first(watched: Watched) -> None:
+    watched.rewrite(BROKEN)
+    watched.look()
+    since_ms = watched.now_ms
+    watched.rewrite("rate_limits: [")
+    assert watched.look() is Result.BROKEN
+    standing = watched.watcher.standing()
+    assert standing.trouble is not None
+    assert (standing.failures, standing.trouble.since_ms) == (2, since_ms)
+
+
+def test_broken_then_as_it_was(watched: Watched) -> None:
+    before = watched.watcher.current
+    watched.rewrite(BROKEN)
+    watched.look()
+    watched.rewrite(GOOD.format(10))
+    assert watched.look() is Result.OVER
+    assert watched.watcher.standing().healthy
+    assert watched.watcher.current is before
+    assert watched.watcher.standing().loads == 1
+
+
+@pytest.mark.parametrize("text", ["", "# all gone\n", "rate_limits: [", "\x00"])
+def test_an_emptied_or_torn_file_changes_nothing(watched: Watched, text: str) -> None:
+    watched.rewrite(text)
+    assert watched.look() is Result.BROKEN
+    assert capacity(watched.watcher) == 10
+
+
+def test_a_deleted_file_leaves_the_policies_and_says_so(watched: Watched) -> None:
+    watched.path.unlink()
+    assert watched.look() is Result.BROKEN
+    assert [watched.look() for _ in range(2)] == [Result.SAME] * 2
+    assert capacity(watched.watcher) == 10
+    trouble = watched.watcher.standing().trouble
+    assert trouble is not None
+    assert "cannot be read" in str(trouble.broken)
+    watched.path.write_text(GOOD.format(40))
+    assert watched.look() is Result.LOADED
+    assert capacity(watched.watcher) == 40
+
+
+def test_a_directory_in_its_place(watched: Watched) -> None:
+    watched.path.unlink()
+    watched.path.mkdir()
+    assert watched.look() is Result.BROKEN
+    trouble = watched.watcher.standing().trouble
+    assert trouble is not None
+    assert "is not a file" in str(trouble.broken)
+
+
+def test_a_file_touched_or_replaced_by_its_like_is_no_reload(watched: Watched) -> None:
+    before = watched.watcher.current
+    os.utime(watched.path, ns=(1, 1))
+    assert watched.look() is Result.SAME
+    watched.rewrite(GOOD.format(10))
+    assert watched.look() is Result.SAME
+    assert watched.watcher.current is before
+    assert watched.told == []
+
+
+def test_a_second_write_within_one_tick_of_the_time_stamp_is_seen(watched: Watched) -> None:
+    watched.path.write_text(GOOD.format(20))
+    os.utime(watched.path, ns=(5, 5))
+    assert watched.look() is Result.LOADED
+    watched.path.write_text(GOOD.format(30))
+    os.utime(watched.path, ns=(5, 5))
+    assert watched.look() is Result.LOADED, "same file, same size, same time stamp"
+    assert capacity(watched.watcher) == 30
+
+
+def test_a_settled_file_is_not_read_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [watched.look(), watched.look()] == [Result.SAME] * 2
+
+    def read(path: object) -> bytes:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(policies_file, "read_bounded", read)
+    assert watched.look() is Result.SAME
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_taken_up(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a list of limits is a good list, too."""
+    reads = 0
+
+    def torn(path: str) -> bytes:
+        nonlocal reads
+        reads += 1
+        os.utime(path, ns=(reads, reads))
+        return GOOD.format(99).encode()
+
+    watched.rewrite(GOOD.format(20))
+    with monkeypatch.context() as patched:
+        patched.setattr(policies_file, "read_bounded", torn)
+        assert watched.look() is Result.BROKEN
+    assert reads == policies_file.READS_MAX
+    assert capacity(watched.watcher) == 10
+    assert watched.look() is Result.LOADED
+    assert capacity(watched.watcher) == 20
+
+
+class Mounted:
+    """A directory as Kubernetes mounts a ConfigMap: the file is a link through `..data`."""
+
+    def __init__(self, root: Path, text: str) -> None:
+        self.root = root
+        self.turn = 0
+        self.swap(text)
+        (root / "policies.yaml").symlink_to("..data/policies.yaml")
+        self.path = root / "policies.yaml"
+
+    def swap(self, text: str) -> None:
+        self.turn += 1
+        held = self.root / f"..2026_{self.turn}"
+        held.mkdir()
+        (held / "policies.yaml").write_text(text)
+        spare = self.root / "..data_tmp"
+        spare.symlink_to(held.name)
+        spare.replace(self.root / "..data")
+        old = self.root / f"..2026_{self.turn - 1}"
+        if old.exists():
+            (old / "policies.yaml").unlink()
+            old.rmdir()
+
+
+def test_a_config_map_swapped_twice_broken_and_fixed(tmp_path: Path) -> None:
+    mounted = Mounted(tmp_path, GOOD.format(10))
+    watched = Watched(mounted.path)
+    seen = [capacity(watched.watcher)]
+    for text in (GOOD.format(20), GOOD.format(30), BROKEN, GOOD.format(40), GOOD.format(50)):
+        mounted.swap(text)
+        assert watched.watcher.current.limits_for("user", "x") is not None
+        watched.look()
+        seen.append(capacity(watched.watcher))
+        watched.look()
+    assert seen == [10, 20, 30, 30, 40, 50]
+    assert [result.value for result, _ in watched.told] == [
+        "loaded", "loaded", "broken", "loaded", "loaded",
+    ]  # fmt: skip
+
+
+def test_without_a_usable_file_there_is_no_start(tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    with pytest.raises(PolicyFileError, match="cannot be read"):
+        Watcher(path, 0)
+    path.write_text(BROKEN)
+    with pytest.raises(PolicyFileError, match=r"policies\.yaml:2:40"):
+        Watcher(path, 0)
+
+
+def test_a_slow_look_does_not_undo_a_later_one(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin's look begins and ends while the poll's is still reading the file as it was."""
+    real: Callable[[str], bytes] = policies_file.read_bounded
+    watched.rewrite(GOOD.format(20))
+
+    def slow(path: str) -> bytes:
+        content = real(path)
+        monkeypatch.setattr(policies_file, "read_bounded", real)
+        monkeypatch.setattr(policies_file, "identify", lambda path: before)
+        watched.rewrite(GOOD.format(30))
+        monkeypatch.setattr(policies_file, "identify", identify)
+        assert watched.watcher.look(watched.now_ms, at_once=True) is Result.LOADED
+        monkeypatch.setattr(policies_file, "identify", lambda path: before)
+        return content
+
+    identify = policies_file.identify
+    before = identify(str(watched.path))
+    monkeypatch.setattr(policies_file, "read_bounded", slow)
+    assert watched.look() is Result.SAME
+    assert capacity(watched.watcher) == 30
+
+
+def test_another_store_needs_a_restart_and_is_told(watched: Watched) -> None:
+    watched.rewrite(GOOD.format(10) + "runtime: {fail_open: true}\n")
+    watched.look()
+    assert not watched.watcher.standing().restart_needed
+    watched.rewrite(GOOD.format(10) + "runtime: {store: 'memory://'}\n")
+    watched.look()
+    assert watched.watcher.standing().restart_needed
+
+
+def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:
+    before = watched.watcher.current.limits_for("user", "x")
+    watched.rewrite(GOOD.format(10) + "token_costs: [{endpoint: /a, tokens: 3}]\n")
+    assert watched.look() is Result.LOADED
+    assert watched.watcher.current.cost_of("/a") == 3
+    assert watched.watcher.current.limits_for("user", "x") is before
+
+
+def test_the_loop_looks_after_each_nap_and_at_once_when_woken_by_sighup(watched: Watched) -> None:
+    """As the program wires it: SIGHUP sets an event that ends the nap."""
+
+    async def story() -> list[Result]:
+        woken = asyncio.Event()
+        looked: asyncio.Queue[Result] = asyncio.Queue()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, woken.set)
+
+        async def nap(seconds: float) -> bool:
+            assert seconds == POLL_MS / 1000
+            await woken.wait()
+            woken.clear()
+            return True
+
+        async def aside(call: Callable[[], Result]) -> Result:
+            looked.put_nowait(found := await asyncio.to_thread(call))
+            return found
+
+        clock = lambda: watched.now_ms  # noqa: E731
+        task = asyncio.create_task(watch(watched.watcher, clock, nap=nap, aside=aside))
+        seen = []
+        for text in (GOOD.format(20), BROKEN, GOOD.format(30)):
+            watched.rewrite(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+            seen.append(await asyncio.wait_for(looked.get(), 30))
+        task.cancel()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        return seen
+
+    assert asyncio.run(story()) == [Result.LOADED, Result.BROKEN, Result.LOADED]
+    assert capacity(watched.watcher) == 30

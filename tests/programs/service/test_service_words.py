@@ -1,0 +1,154 @@
+"""Problems, headers and bodies as values: the tables are whole and nothing leaks."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import errors
+from headgate.errors import (
+    DemandTooLarge,
+    DisabledError,
+    EntityExistsError,
+    EntityNotFoundError,
+    HeadgateError,
+    IncompatibleSchemaError,
+    LeaseExpiredError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+    RateLimiterUnavailable,
+    Unreachable,
+    ValidationError,
+    VersionMismatchError,
+)
+from headgate.service.answers import Applied, CheckAnswer
+from headgate.service.bodies import check_body, iso_time
+from headgate.service.headers import check_headers, problem_headers, sf_string
+from headgate.service.problems import (
+    PROBLEMS,
+    Code,
+    ServiceError,
+    problem_body,
+    raise_translated,
+    translated,
+)
+
+SECRET = "redis://:hunter2@10.9.8.7"
+GRPC = """CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS
+PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL
+UNAVAILABLE DATA_LOSS UNAUTHENTICATED""".split()
+
+
+def test_every_code_has_its_problem() -> None:
+    assert set(PROBLEMS) == set(Code)
+    types = [problem.type_uri for problem in PROBLEMS.values()]
+    assert len(set(types)) == len(types)
+    for code, problem in PROBLEMS.items():
+        assert code.value == code.name
+        assert 400 <= problem.http_status < 600
+        assert problem.grpc_status in GRPC
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValidationError("tokens", 5, "is bad"), Code.INVALID_REQUEST),
+        (ValidationError("limits", None, "are nowhere"), Code.CONFIGURATION_ERROR),
+        (DemandTooLarge("user:u", "api", "tokens", 9, 5), Code.DEMAND_TOO_LARGE),
+        (DisabledError("entity", "user:u"), Code.ENTITY_DISABLED),
+        (RateLimiterUnavailable(SECRET), Code.STORAGE_UNAVAILABLE),
+        (Unreachable(SECRET), Code.STORAGE_UNAVAILABLE),
+        (NamespaceNotFoundError(SECRET), Code.NOT_FOUND),
+        (NamespaceStateError(SECRET, "deleted", "recover"), Code.NOT_FOUND),
+        (EntityNotFoundError("user:u"), Code.ENTITY_NOT_FOUND),
+        (EntityExistsError("user:u"), Code.CONFLICT),
+        (VersionMismatchError("it", 1, 2), Code.CONFLICT),
+        (LeaseExpiredError(), Code.CONFLICT),
+        (IncompatibleSchemaError(SECRET, 1, "upgrade"), Code.CONFIGURATION_ERROR),
+        (HeadgateError(SECRET), Code.INTERNAL),
+    ],
+)
+def test_errors_are_translated_and_leak_nothing(error: HeadgateError, code: Code) -> None:
+    found = translated(error)
+    assert found.code is code
+    assert SECRET not in str(problem_body(found))
+    with pytest.raises(ServiceError):
+        raise_translated(error)
+
+
+def test_a_missing_and_a_deleted_namespace_look_the_same() -> None:
+    bodies = [
+        problem_body(translated(error))
+        for error in (NamespaceNotFoundError("a"), NamespaceStateError("b", "deleted", "x"))
+    ]
+    assert bodies[0] == bodies[1]
+
+
+def test_no_error_of_the_library_is_unforeseen() -> None:
+    """Whoever adds an error says what callers are told of it."""
+    kinds = {kind for _, kind in inspect.getmembers(errors, inspect.isclass)}
+    told = {kind for kind in kinds if issubclass(kind, HeadgateError)} - {
+        errors.HeadgateError,
+        errors.RateLimitExceeded,  # an answer, not a problem
+    }
+    source = inspect.getsource(translated)
+    for kind in told:
+        parents = [parent.__name__ for parent in kind.__mro__[:-3]]
+        assert any(f"{name}()" in source for name in parents), kind
+
+
+def test_a_service_error_is_itself() -> None:
+    error = ServiceError(Code.CONFLICT, "twice", field="x")
+    assert translated(error) is error
+    with pytest.raises(ServiceError) as caught:
+        raise_translated(error)
+    assert caught.value.__cause__ is None
+    assert problem_body(error)["field"] == "x"
+    assert problem_headers(error) == []
+
+
+@given(st.text(max_size=40))
+def test_names_become_strings_a_header_may_hold(name: str) -> None:
+    text = sf_string(name)
+    assert text[0] == text[-1] == '"'
+    assert all(" " <= char <= "~" for char in text)
+    inner = text[1:-1].replace("\\\\", "").replace('\\"', "")
+    assert '"' not in inner
+    assert "\\" not in inner
+
+
+def test_numbers_stay_within_what_a_header_may_hold() -> None:
+    limit = Applied("big", 2**53 - 1, -5, 10**17, 10**20, None, True, False)
+    answer = CheckAnswer(
+        False, "user", "api", 1, -5, 2**53 - 1, 10**20, None, (limit,), Code.RATE_LIMIT_EXCEEDED
+    )
+    headers = dict(check_headers(answer))
+    assert headers["x-ratelimit-remaining"] == "0"
+    assert headers["ratelimit"] == '"big";r=0;t=999999999999999'
+    assert headers["ratelimit-policy"] == '"big";q=999999999999999;w=999999999999999'
+    assert check_body(answer)["tokens_remaining"] == -5
+
+
+def test_of_limits_that_share_a_name_the_tightest_is_told() -> None:
+    roomy = Applied("same", 10, 9, 10, 1000, 0, False, False)
+    tight = Applied("same", 10, 1, 10, 1000, 0, False, False)
+    answer = CheckAnswer(True, "user", "api", 1, 1, 10, limits=(roomy, tight))
+    assert dict(check_headers(answer))["ratelimit"] == '"same";r=1;t=1'
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_700_000_000_001, "2023-11-14T22:13:20.001Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, None),
+        (-1, None),
+        (None, None),
+    ],
+)
+def test_times(time_ms: int | None, text: str | None) -> None:
+    assert iso_time(time_ms) == text
