@@ -77,7 +77,7 @@ class Engine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(owner: int | None = None) -> Engine:
+def start(owner: int | None = None, services: str = "dynamodb,dynamodbstreams") -> Engine:
     """A new engine on a free port, answering; it outlives its `owner` by a second at most."""
     python = environment()
     port = _free_port()
@@ -86,7 +86,7 @@ def start(owner: int | None = None) -> Engine:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(python), "-c", PROGRAM, str(owner or os.getpid())],
-            env=_settings(port, folder),
+            env=_settings(port, folder, services),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -153,13 +153,13 @@ def environment() -> Path:
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def _settings(port: int, folder: str) -> dict[str, str]:
+def _settings(port: int, folder: str, services: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
         "BIND_HOST": HOST,
         "GATEWAY_PORT": str(port),
         "MINISTACK_HOST": HOST,
-        "SERVICES": "dynamodb,dynamodbstreams",
+        "SERVICES": services,
         "LOG_LEVEL": "WARNING",
         "TMPDIR": folder,
         "SFTP_ENABLED": "0",

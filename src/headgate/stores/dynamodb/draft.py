@@ -36,6 +36,8 @@ FORMS = {
     "at_most": Form("IF", "{} <= {}", 1),
     "between": Form("IF", "{} BETWEEN {} AND {}", 2),
     "absent": Form("IF", "attribute_not_exists({})", 0),
+    "set_once": Form("SET", "{0} = if_not_exists({0}, {1})", 1),
+    "absent_or_begins": Form("IF", "(attribute_not_exists({0}) OR begins_with({0}, {1}))", 1),
 }
 
 
@@ -99,6 +101,18 @@ class Draft:
 
     def absent(self, name: str) -> None:
         self._parts.append(("absent", name))
+
+    def set_once(self, name: str, value: Value) -> None:
+        self._parts.append(("set_once", name))
+        self._values.append(value)
+
+    def same(self, name: str, value: Value) -> None:
+        self._parts.append(("equal", name))
+        self._values.append(value)
+
+    def absent_or_begins(self, name: str, prefix: Value) -> None:
+        self._parts.append(("absent_or_begins", name))
+        self._values.append(prefix)
 
     def write(self, key: Key) -> dict[str, Any]:
         """The update, as UpdateItem and TransactWriteItems both take it."""

@@ -15,6 +15,7 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
     small text        {ns}/DRAWER#{name}                    #KEPT
     namespace         _/SYSTEM#                             #NAMESPACE#{name}, #NSID#{ns}
     version           _/SYSTEM#                             #VERSION
+    stream position   _/SYSTEM#                             #STREAM#{stream}#{shard}
 
     index   PK                            SK                                leads to
     GSI1    {ns}/PARENT#{id}              CHILD#{id}                        children

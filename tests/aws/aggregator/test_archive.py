@@ -1,0 +1,191 @@
+"""Audit events that expire are lines in S3, exactly those, and can be read again."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headgate.aggregator.archive import SHEET_BYTES_MAX, events_in, read_archived, sheets_of
+from headgate.aggregator.objects import Objects
+from headgate.aggregator.opening import open_objects
+from headgate.aggregator.port import Service
+from headgate.aggregator.processing import Aggregator
+from headgate.aggregator.records import Expired, parsed
+from headgate.bridge import run
+from headgate.errors import Damaged, Unreachable, ValidationError
+from headgate.history import DAY_MS, AuditEvent, audit_event
+from headgate.stores.dynamodb.items_history import event_as_item
+
+from .kit import NS, Record, Rig, Tape
+
+NOW_MS = 1_767_225_600_000  # the first moment of a year
+EXPIRY = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
+STREAMED = {"userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
+_buckets = itertools.count()
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> str:
+    name = f"archive-{os.getpid()}-{next(_buckets)}"
+    service = Service("s3", region="us-east-1", endpoint=endpoint, blocking=True)
+    run(service.call("create_bucket", Bucket=name))
+    run(service.close())
+    return name
+
+
+@pytest.fixture
+def objects(endpoint: str, bucket: str) -> Iterator[Objects]:
+    service = Service("s3", region="us-east-1", endpoint=endpoint, blocking=True)
+    yield Objects(service, bucket)
+    run(service.close())
+
+
+@pytest.fixture
+def rig(endpoint: str, objects: Objects) -> Iterator[Rig]:
+    found = Rig(endpoint)
+    found.aggregator = Aggregator(found.table, found.settings, objects)
+    yield found
+    run(found.close())
+
+
+def expiry(tape: Tape, event: AuditEvent, namespace: str = NS, **how: Any) -> Record:
+    item = event_as_item(namespace, event, NOW_MS)
+    return tape.note(item["PK"]["S"], item["SK"]["S"], item, None, **(how or EXPIRY))
+
+
+def test_what_expires_is_archived_and_reads_back(rig: Rig, objects: Objects) -> None:
+    tape = Tape()
+    events = [
+        audit_event(NOW_MS + n * DAY_MS // 3, "set_limits", f"e{n % 2}", "me", "gpt-4", n=[n, "ü"])
+        for n in range(9)
+    ]
+    strange = audit_event(NOW_MS + 5, "made", "$SYSTEM", None, None, why="\ud800 \n {}")
+    for event in [*events, strange]:
+        expiry(tape, event)
+    expiry(tape, audit_event(NOW_MS, "made", "e0", None), namespace="m" * 11, **STREAMED)
+    deleted = audit_event(NOW_MS, "made", "e0", None)
+    expiry(tape, deleted, userIdentity={"type": "Root", "principalId": "somebody"})
+    report = run(rig.aggregator.process(tape.records))
+    assert (report.archived, report.failures, report.rows) == (11, [], 0)
+    found = run(read_archived(objects, NS))
+    assert found == sorted([*events, strange], key=lambda event: event.event_id, reverse=True)
+    assert run(read_archived(objects, NS, limit=2)) == found[:2]
+    page = run(read_archived(objects, NS, limit=3, before=found[1].event_id))
+    assert page == found[2:5]
+    assert run(read_archived(objects, NS, entity_id="$SYSTEM")) == [strange]
+    assert len(run(read_archived(objects, "m" * 11))) == 1
+    assert run(read_archived(objects, "x" * 11)) == []
+    within = run(read_archived(objects, NS, start_ms=NOW_MS + DAY_MS, end_ms=NOW_MS + 2 * DAY_MS))
+    assert [event.details["n"][0] for event in within] == [5, 4, 3]
+
+
+def test_names_tell_the_day_and_redelivery_changes_nothing(rig: Rig, objects: Objects) -> None:
+    tape = Tape()
+    for n in range(6):
+        expiry(tape, audit_event(NOW_MS - DAY_MS + n * 86_000_000 // 3, "did", "a", None))
+    for _ in range(3):
+        assert run(rig.aggregator.process(tape.records)).archived == 6
+    names = run(objects.names("", 1000))
+    first, last = (tape.records[n]["dynamodb"]["SequenceNumber"] for n in (0, 3))
+    assert len(names) == 2
+    assert names[0].startswith(f"audit/namespace={NS}/year=2025/month=12/day=31/{first}-{last}-")
+    assert names[1].startswith(f"audit/namespace={NS}/year=2026/month=01/day=01/")
+    run(rig.aggregator.process(tape.records[2:5]))  # other borders: some are in two objects
+    assert len(run(objects.names("", 1000))) > 2
+    assert len(run(read_archived(objects, NS))) == 6
+    lines = gzip.decompress(run(objects.get(names[0]))).decode().splitlines()
+    assert [json.loads(line)["namespace"] for line in lines] == [NS] * 4
+
+
+def test_the_same_records_are_the_same_bytes() -> None:
+    tape = Tape()
+    for n in range(5):
+        expiry(tape, audit_event(NOW_MS + n, "did", "a", None))
+    expired = [one for record in tape.records if isinstance(one := parsed(record), Expired)]
+    assert sheets_of(expired) == sheets_of(reversed([*expired, *expired]))
+
+
+def test_an_event_that_cannot_be_read_is_a_failure_of_its_own(rig: Rig, objects: Objects) -> None:
+    tape = Tape()
+    expiry(tape, audit_event(NOW_MS, "did", "a", None))
+    bad = expiry(tape, audit_event(NOW_MS, "did", "a", None))
+    del bad["dynamodb"]["OldImage"]["action"]
+    worse = expiry(tape, audit_event(NOW_MS, "did", "a", None))
+    worse["dynamodb"]["OldImage"]["event_id"] = {"S": "some-day"}
+    report = run(rig.aggregator.process(tape.records))
+    assert report.archived == 1
+    assert [failure.unreadable for failure in report.failures] == [True, True]
+
+
+def test_an_archive_that_is_not_there_fails_those_records_alone(rig: Rig, endpoint: str) -> None:
+    tape = Tape()
+    expiry(tape, audit_event(NOW_MS, "did", "a", None))
+    missing = open_objects("nobody-s-bucket", "us-east-1", endpoint, blocking=True)
+    aggregator = Aggregator(rig.table, rig.settings, missing)
+    report = run(aggregator.process(tape.records))
+    [failure] = report.failures
+    assert not failure.unreadable
+    assert "NoSuchBucket" in failure.why
+    run(missing.close())
+
+
+def test_without_an_archive_expiry_is_nobody_s_business(rig: Rig) -> None:
+    tape = Tape()
+    expiry(tape, audit_event(NOW_MS, "did", "a", None))
+    report = run(Aggregator(rig.table, rig.settings).process(tape.records))
+    assert (report.archived, report.failures) == (0, [])
+
+
+def test_what_is_no_sheet_is_named(objects: Objects) -> None:
+    with pytest.raises(Damaged, match=r"x\.gz"):
+        events_in("x.gz", b"plain")
+    with pytest.raises(Damaged):
+        events_in("x.gz", gzip.compress(b"{}\n"))
+    with pytest.raises(Damaged, match="more than"):
+        events_in("x.gz", gzip.compress(bytes(SHEET_BYTES_MAX + 1), 1))
+    with pytest.raises(ValidationError):
+        run(read_archived(objects, "../other"))
+    with pytest.raises(ValidationError):
+        run(read_archived(objects, NS, limit=0))
+
+
+def test_listing_is_bounded() -> None:
+    class Endless:
+        async def call(self, operation: str, **params: Any) -> dict[str, Any]:
+            return {"Contents": [{"Key": "a"}], "IsTruncated": True, "NextContinuationToken": "t"}
+
+        async def close(self) -> None: ...
+
+    with pytest.raises(ValidationError, match="more than 3000"):
+        run(Objects(Endless(), "b").names("audit/", 3000))
+
+
+def test_in_the_async_colour(endpoint: str, bucket: str) -> None:
+    async def flow() -> None:
+        objects = open_objects(bucket, "us-east-1", endpoint, blocking=False)
+        await objects.put("a", b"1")
+        assert await objects.get("a") == b"1"
+        assert await objects.names("", 1000) == ["a"]
+        await objects.close()
+
+    asyncio.run(flow())
+
+
+def test_nobody_there(credentials_none: None) -> None:
+    service = Service("s3", region="us-east-1", endpoint="http://127.0.0.1:9", blocking=True)
+    with pytest.raises(Unreachable):
+        run(service.call("get_object", Bucket="abc", Key="k"))
+    run(service.close())
+
+
+@pytest.fixture
+def credentials_none(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -1,0 +1,284 @@
+"""The long-running reader: checkpoints, a kill in mid-batch, stopping; in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dynamodb.test_catalog_kit import Watched, port_to
+from headgate import Limit
+from headgate.aggregator.consumer import UNMARKED_MAX, Consumer
+from headgate.aggregator.opening import open_consumer
+from headgate.aggregator.processing import Aggregator, Report
+from headgate.aggregator.settings import Settings
+from headgate.bridge import run
+from headgate.decision import Demand
+from headgate.errors import StoreTrouble, Throttled, Unreachable, ValidationError
+from headgate.port import AsyncPace, BlockingPace
+from headgate.record import BucketKey, Terms
+from headgate.stores.dynamodb.port import Rejected
+
+from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+
+TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
+NOW_MS = 1_767_225_600_000
+
+
+@pytest.fixture
+def rig(endpoint: str) -> Iterator[Rig]:
+    found = Rig(endpoint)
+    yield found
+    run(found.close())
+
+
+def take(rig: Rig, times: int, entity_id: str = "e") -> None:
+    line = Demand(BucketKey(NS, entity_id, "r"), TERMS, (1000,))
+    for _ in range(times):
+        assert run(rig.backend.store.consume([line], NOW_MS)).allowed
+
+
+def consumer(rig: Rig, port: Any = None, **options: Any) -> Consumer:
+    table = rig.table if port is None else rig.table_over(port)
+    return Consumer(Aggregator(table, rig.settings), rig.service, BlockingPace(), **options)
+
+
+def counted(rig: Rig) -> dict[tuple[str, str], dict[str, int]]:
+    return totals(rig.usage(), "hourly")
+
+
+def test_it_goes_on_where_it_was(rig: Rig) -> None:
+    take(rig, 5)
+    run(consumer(rig).drain())
+    assert counted(rig) == {("e", "r"): {"rpm": 5}}
+    take(rig, 3)
+    port = Watched(port_to(rig.endpoint))
+    reports: list[Report] = []
+    run(consumer(rig, port, on_report=reports.append).drain())
+    assert counted(rig) == {("e", "r"): {"rpm": 8}}
+    assert sum(report.counted for report in reports) == 3
+    assert port.calls.count("PutItem") == 1  # one mark
+    run(port.close())
+
+
+def test_its_own_writes_do_not_keep_it_busy(rig: Rig) -> None:
+    take(rig, 5)
+    reader = consumer(rig)
+    run(reader.drain())
+    before = len(rig.records())
+    for _ in range(5):
+        run(reader.drain())
+    assert len(rig.records()) == before
+
+
+def test_killed_at_every_write_nothing_is_lost_or_doubled(rig: Rig) -> None:
+    for entity_id in ("a", "b", "c"):
+        take(rig, 4, entity_id)
+    kills = 0
+    for sent in (False, True):
+        for at in range(30):
+            port = Cutting(rig.table.port, at, sent=sent)
+            try:
+                run(consumer(rig, port).drain())
+                break
+            except Cut:
+                kills += 1
+        take(rig, 2, "a")
+    run(consumer(rig).drain())
+    assert kills >= 10
+    assert counted(rig) == {("a", "r"): {"rpm": 8}, ("b", "r"): {"rpm": 4}, ("c", "r"): {"rpm": 4}}
+
+
+def test_two_at_once_are_no_harm(rig: Rig) -> None:
+    take(rig, 30)
+    readers = [consumer(rig, port_to(rig.endpoint)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda one=one: run(one.drain())) for one in readers]
+    for thread in threads:
+        thread.start()
+    take(rig, 10)
+    for thread in threads:
+        thread.join(30)
+    run(readers[0].drain())
+    for reader in readers:
+        run(reader._aggregator.table.port.close())
+    assert counted(rig) == {("e", "r"): {"rpm": 40}}
+
+
+def test_it_runs_until_it_is_stopped(rig: Rig) -> None:
+    seen = threading.Event()
+    reader = consumer(rig, port_to(rig.endpoint), idle_ms=20, on_report=lambda report: seen.set())
+    thread = threading.Thread(target=lambda: run(reader.run()))
+    thread.start()
+    take(rig, 2)
+    assert seen.wait(20)
+    reader.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    run(reader._aggregator.table.port.close())
+    run(consumer(rig).drain())
+    assert counted(rig) == {("e", "r"): {"rpm": 2}}
+
+
+def test_in_the_async_colour(endpoint: str) -> None:
+    async def flow() -> None:
+        rig = Rig(endpoint, blocking=False)
+        line = Demand(BucketKey(NS, "e", "r"), TERMS, (1000,))
+        await asyncio.gather(*(rig.backend.store.consume([line], NOW_MS) for _ in range(20)))
+        seen = asyncio.Event()
+        reader = Consumer(
+            rig.aggregator, rig.service, AsyncPace(), idle_ms=60_000,
+            on_report=lambda report: seen.set(),
+        )  # fmt: skip
+        task = asyncio.create_task(reader.run())
+        await asyncio.wait_for(seen.wait(), 20)
+        reader.stop()
+        await asyncio.wait_for(task, 20)
+        found = totals(await rig.find_usage(), "hourly")
+        assert found == {("e", "r"): {"rpm": 20}}
+        await rig.close()
+
+    asyncio.run(flow())
+
+
+def test_opened_from_its_settings(rig: Rig) -> None:
+    take(rig, 3)
+    reader = open_consumer(
+        Settings(rig.name, archive_bucket="some-archive"),
+        region="us-east-1", endpoint=rig.endpoint, blocking=True,
+    )  # fmt: skip
+    run(reader.drain())
+    run(reader.close())
+    assert counted(rig) == {("e", "r"): {"rpm": 3}}
+
+
+def test_a_table_without_a_stream_is_named(rig: Rig) -> None:
+    off = {"StreamEnabled": False}
+    run(rig.table.call("UpdateTable", StreamSpecification=off))
+    with pytest.raises(ValidationError, match="has no stream"):
+        run(consumer(rig).drain())
+
+
+class Wheel:
+    """A stream in shards of the test's own; each is a list of batches, the last one closes it."""
+
+    def __init__(self, shards: dict[str, tuple[str | None, list[list[Any]]]]) -> None:
+        self.shards = shards
+        self.read: list[str] = []
+        self.troubles: dict[str, StoreTrouble] = {}
+
+    async def close(self) -> None: ...
+
+    async def call(self, operation: str, **params: Any) -> dict[str, Any]:
+        if operation in self.troubles:
+            raise self.troubles.pop(operation)
+        if operation == "describe_stream":
+            ids = sorted(self.shards)
+            at = ids.index(params["ExclusiveStartShardId"]) + 1 if len(params) > 1 else 0
+            page: dict[str, Any] = {"Shards": [self._shard(id) for id in ids[at : at + 1]]}
+            if at + 1 < len(ids):
+                page["LastEvaluatedShardId"] = ids[at]
+            return {"StreamDescription": page}
+        if operation == "get_shard_iterator":
+            start = 0
+            batches = self.shards[params["ShardId"]][1]
+            for place, batch in enumerate(batches):
+                numbers = [record["dynamodb"]["SequenceNumber"] for record in batch]
+                if params.get("SequenceNumber") in numbers:
+                    start = place + 1
+            return {"ShardIterator": f"{params['ShardId']} {start}"}
+        name, at_text = params["ShardIterator"].split()
+        batches = self.shards[name][1]
+        self.read.append(name)
+        if int(at_text) >= len(batches):
+            return {"Records": []}
+        return {
+            "Records": batches[int(at_text)],
+            "NextShardIterator": f"{name} {int(at_text) + 1}",
+        }
+
+    def _shard(self, name: str) -> dict[str, Any]:
+        parent = self.shards[name][0]
+        return {"ShardId": name, **({"ParentShardId": parent} if parent else {})}
+
+
+def wheel_of(tape: Tape) -> Wheel:
+    parts = [tape.records[at : at + 10] for at in range(0, len(tape.records), 10)]
+    return Wheel(
+        {
+            "c-child": ("b-parent", [parts[2]]),
+            "b-parent": ("a-trimmed", [parts[0], parts[1]]),
+            "d-other": (None, [parts[3]]),
+        }
+    )
+
+
+def taped() -> Tape:
+    tape = Tape()
+    shard = Shard(tape)
+    shard.make(rpm=1)
+    for _ in range(39):
+        shard.write(rpm=1)
+    return tape
+
+
+def test_parents_are_read_before_their_children(rig: Rig) -> None:
+    wheel = wheel_of(taped())
+    reader = Consumer(rig.aggregator, wheel, BlockingPace())
+    run(reader.drain())
+    assert wheel.read.index("c-child") > max(
+        at for at, name in enumerate(wheel.read) if name == "b-parent"
+    )
+    assert counted(rig) == {("e", "r"): {"rpm": 40}}
+    again = wheel_of(taped())
+    run(Consumer(rig.aggregator, again, BlockingPace()).drain())
+    assert again.read == []  # all shards are marked as done
+
+
+def test_trouble_of_all_kinds_is_passed(rig: Rig) -> None:
+    wheel = wheel_of(taped())
+    wheel.troubles = {
+        "describe_stream": Throttled("busy"),
+        "get_shard_iterator": Unreachable("gone"),
+        "get_records": Rejected("ExpiredIteratorException", "too old"),
+    }
+    troubles: list[StoreTrouble] = []
+    reader: Consumer
+
+    def look(report: Report) -> None:
+        if counted(rig).get(("e", "r")) == {"rpm": 40}:
+            reader.stop()
+
+    reader = Consumer(
+        rig.aggregator, wheel, BlockingPace(), idle_ms=1, on_report=look,
+        on_trouble=troubles.append,
+    )  # fmt: skip
+    run(reader.run())
+    assert [type(trouble) for trouble in troubles] == [Throttled, Unreachable]
+    assert counted(rig) == {("e", "r"): {"rpm": 40}}
+
+
+def test_what_cannot_be_read_is_passed_over_and_reported(rig: Rig) -> None:
+    tape = taped()
+    del tape.records[15]["dynamodb"]["NewImage"]
+    reports: list[Report] = []
+    reader = Consumer(
+        rig.aggregator, wheel_of(tape), BlockingPace(), on_report=reports.append,
+    )  # fmt: skip
+    run(reader.drain())
+    assert sum(len(report.failures) for report in reports) == 1
+    assert counted(rig) == {("e", "r"): {"rpm": 39}}
+
+
+def test_a_long_stretch_of_nothing_is_marked(rig: Rig) -> None:
+    tape = Tape()
+    for _ in range(UNMARKED_MAX + 1):
+        tape.note("n/ENTITY#a", "#META", None, {})
+    port = Watched(port_to(rig.endpoint))
+    wheel = Wheel({"only": (None, [tape.records[:600], tape.records[600:]])})
+    aggregator = Aggregator(rig.table_over(port), rig.settings)
+    run(Consumer(aggregator, wheel, BlockingPace()).drain())
+    assert port.calls.count("PutItem") == 2  # the stretch, and that the shard is done
+    run(port.close())

@@ -1,0 +1,121 @@
+"""The door: what is understood, what is passed by, what is damage; and settings."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from typing import Any
+
+import pytest
+
+from headgate.aggregator.records import Change, parsed, sequence_text
+from headgate.aggregator.settings import Settings, settings_from
+from headgate.errors import Damaged, ValidationError
+from headgate.history import DAY_MS
+
+from .kit import START_MS, Record, Shard, Tape
+
+
+def one_record() -> Record:
+    tape = Tape()
+    return Shard(tape, "user:7@x").make(rpm=2)
+
+
+def test_both_ways_to_tell_a_time_are_the_same() -> None:
+    record = one_record()
+    moment = datetime.datetime.fromtimestamp(START_MS / 1000, datetime.UTC)
+    for told in (START_MS // 1000, float(START_MS // 1000), moment):
+        record["dynamodb"]["ApproximateCreationDateTime"] = told
+        change = parsed(record)
+        assert isinstance(change, Change)
+        assert change.at_ms == START_MS
+        assert (change.key.entity_id, change.key.resource, change.shard) == ("user:7@x", "r", 0)
+
+
+@pytest.mark.parametrize("sk", ["#META", "#CONFIG", "#USAGE#r#hourly#x", "#VERSION", "#STREAM#a#b"])
+def test_other_items_are_none_of_its_business(sk: str) -> None:
+    tape = Tape()
+    assert parsed(tape.note("n/ENTITY#a", sk, None, {"x": {"S": "y"}})) is None
+
+
+def test_a_deleted_audit_event_is_not_an_expired_one() -> None:
+    tape = Tape()
+    old = {"event_id": {"S": "1"}}
+    assert parsed(tape.note("n/AUDIT#a", "#AUDIT#1", old, None)) is None
+    who = {"userIdentity": {"type": "AssumedRole", "principalId": "me"}}
+    assert parsed(tape.note("n/AUDIT#a", "#AUDIT#1", old, None, **who)) is None
+
+
+BREAKS: list[Any] = [
+    lambda record: record.pop("dynamodb"),
+    lambda record: record["dynamodb"].pop("Keys"),
+    lambda record: record["dynamodb"].pop("NewImage"),
+    lambda record: record["dynamodb"].pop("SequenceNumber"),
+    lambda record: record["dynamodb"].pop("ApproximateCreationDateTime"),
+    lambda record: record["dynamodb"].update(SequenceNumber="12x"),
+    lambda record: record["dynamodb"].update(SequenceNumber="٣"),
+    lambda record: record["dynamodb"].update(SequenceNumber="1" * 41),
+    lambda record: record["dynamodb"]["Keys"]["PK"].update(S="n/BUCKET#a#r"),
+    lambda record: record["dynamodb"]["NewImage"].pop("g"),
+    lambda record: record["dynamodb"]["NewImage"].pop("b_rpm_tc"),
+    lambda record: record["dynamodb"]["NewImage"].update(b_rpm_tc={"S": "many"}),
+    lambda record: record["dynamodb"]["NewImage"].update(b_rpm_tc={"N": "1.5"}),
+    lambda record: record["dynamodb"]["NewImage"].update(lo={"N": "1"}),
+    lambda record: record.update(eventName="MODIFY"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BREAKS)))
+def test_what_cannot_be_read_is_damage(number: int) -> None:
+    record = copy.deepcopy(one_record())
+    BREAKS[number](record)
+    with pytest.raises(Damaged):
+        parsed(record)
+    assert isinstance(sequence_text(record), str)
+
+
+@pytest.mark.parametrize("record", [None, {}, {"dynamodb": None}, {"dynamodb": 1}, [], "x"])
+def test_anything_may_come_in(record: Any) -> None:
+    with pytest.raises(Damaged):
+        parsed(record)
+    assert sequence_text(record) == ""
+
+
+def test_settings() -> None:
+    assert settings_from({"HEADGATE_TABLE": "limits"}) == Settings("limits")
+    told = {
+        "HEADGATE_TABLE": "limits",
+        "HEADGATE_WINDOWS": "hourly, monthly,hourly",
+        "HEADGATE_USAGE_RETENTION_DAYS": "7",
+        "HEADGATE_ARCHIVE_BUCKET": "my-archive",
+        "HEADGATE_SPLIT": "off",
+        "HEADGATE_LOG_LEVEL": "debug",
+    }
+    found = Settings("limits", ("hourly", "monthly"), 7 * DAY_MS, "my-archive", False, "DEBUG")
+    assert settings_from(told) == found
+    assert settings_from({"HEADGATE_TABLE": "limits", "HEADGATE_ARCHIVE_BUCKET": ""}) == Settings(
+        "limits"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HEADGATE_TABLE", ""),
+        ("HEADGATE_TABLE", "a/b"),
+        ("HEADGATE_TABLE", "limits\n"),
+        ("HEADGATE_WINDOWS", ""),
+        ("HEADGATE_WINDOWS", "weekly"),
+        ("HEADGATE_USAGE_RETENTION_DAYS", "0"),
+        ("HEADGATE_USAGE_RETENTION_DAYS", "-1"),
+        ("HEADGATE_USAGE_RETENTION_DAYS", "9 0"),
+        ("HEADGATE_USAGE_RETENTION_DAYS", "99999"),
+        ("HEADGATE_USAGE_RETENTION_DAYS", "²"),
+        ("HEADGATE_ARCHIVE_BUCKET", "No_Bucket"),
+        ("HEADGATE_SPLIT", "yes"),
+        ("HEADGATE_LOG_LEVEL", "LOUD"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        settings_from({"HEADGATE_TABLE": "limits", name: value})

@@ -1,0 +1,340 @@
+"""On a real table and its stream: usage is what the buckets say, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from dynamodb.test_catalog_kit import Watched, port_to
+from dynamodb.test_store_shards import Bucket
+from headgate import Limit, RateLimiter, Repository
+from headgate.aggregator.processing import Aggregator
+from headgate.bridge import run
+from headgate.decision import Demand
+from headgate.errors import Throttled, Unreachable
+from headgate.record import BucketKey, Terms, cells_of
+from headgate.stores.dynamodb.buckets import DynamoStore
+
+from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+
+TERMS = Terms((Limit.per_second("rpm", 10**6).spec, Limit.per_second("tpm", 10**9).spec), 1)
+NOW_MS = 1_767_225_600_000
+TURNS = int(os.environ.get("HEADGATE_ACQUIRES", "1600")) // 16  # of sixteen clients
+
+
+@pytest.fixture
+def rig(endpoint: str) -> Iterator[Rig]:
+    found = Rig(endpoint)
+    yield found
+    run(found.close())
+
+
+def demand(entity_id: str, resource: str = "r", rpm: int = 1, tpm: int = 10) -> Demand:
+    return Demand(BucketKey(NS, entity_id, resource), TERMS, (rpm * 1000, tpm * 1000))
+
+
+def busy(
+    rig: Rig, takes: int, seed: int = 1, entities: int = 3
+) -> dict[tuple[str, str], list[int]]:
+    """Traffic with some given back, and what it comes to."""
+    dice = random.Random(seed)
+    wanted: dict[tuple[str, str], list[int]] = {}
+    for number in range(takes):
+        place = f"e{number % entities}", "r"
+        tpm = dice.randint(0, 90)
+        assert run(rig.backend.store.consume([demand(*place, tpm=tpm)], NOW_MS + number)).allowed
+        back = dice.randint(0, tpm) if dice.random() < 0.3 else 0
+        if back:
+            line = Demand(BucketKey(NS, *place), TERMS, (None, -back * 1000))
+            run(rig.backend.store.adjust([line], NOW_MS + number))
+        sums = wanted.setdefault(place, [0, 0])
+        sums[0] += 1
+        sums[1] += tpm - back
+    return wanted
+
+
+def counted(rig: Rig, window: str = "daily") -> dict[tuple[str, str], list[int]]:
+    found = totals(rig.usage(), window)
+    return {place: [sums.get("rpm", 0), sums.get("tpm", 0)] for place, sums in found.items()}
+
+
+def test_all_acquires_are_in_the_snapshots(endpoint: str) -> None:
+    """50 entities, 3 resources, 2 limits, through the limiter; then again, shuffled."""
+
+    async def flow() -> None:
+        rig = Rig(endpoint, blocking=False)
+        url = f"dynamodb://{rig.name}?region=us-east-1&endpoint={endpoint}"
+        repository = await Repository.open(f"{url}&usage=stream&timeout_ms=30000")
+        limits = [Limit.per_minute("rpm", 10**6), Limit.per_minute("tpm", 10**8)]
+        async with RateLimiter(repository, limits=limits) as limiter:
+            dice = random.Random(7)
+            spent: dict[tuple[str, str], dict[str, int]] = {}
+
+            async def client(number: int) -> None:
+                for turn in range(TURNS):
+                    at = number * TURNS + turn
+                    entity_id, resource = f"user-{at % 50}", f"model-{at % 3}"
+                    tpm = dice.randint(1, 900)
+                    async with limiter.acquire(entity_id, resource, {"rpm": 1, "tpm": tpm}):
+                        pass
+                    sums = spent.setdefault((entity_id, resource), {"rpm": 0, "tpm": 0})
+                    sums["rpm"] += 1
+                    sums["tpm"] += tpm
+
+            await asyncio.gather(*(client(number) for number in range(16)))
+            assert sum(sums["rpm"] for sums in spent.values()) == 16 * TURNS
+            records = await rig.read()
+            for at in range(0, len(records), 2500):
+                report = await rig.aggregator.process(records[at : at + 2500])
+                assert not report.failures
+            namespace = records_namespace(records)
+            before = await rig.find_usage(namespace, limit=100)
+            assert totals(before, "daily") == totals(before, "hourly") == spent
+            daily = [shot.total_events for shot in before if shot.window_type == "daily"]
+            assert sum(daily) == 16 * TURNS
+            dice.shuffle(records)
+            for at in range(0, len(records), 4000):
+                report = await rig.aggregator.process(records[at : at + 4000])
+                assert not report.failures
+                assert not report.rows
+            assert await rig.find_usage(namespace, limit=100) == before
+            await queries(repository, spent)
+            later_ms = rig.table.port.now_ms() + 2 * 86_400_000
+            gone = await rig.backend.ledger.trim(usage_before_ms=later_ms, audit_before_ms=0)
+            assert gone == len(before)
+            assert await rig.find_usage(namespace) == []
+        await repository.close()
+        await rig.close()
+
+    asyncio.run(flow())
+
+
+def records_namespace(records: list) -> str:  # type: ignore[type-arg]
+    keys = [record["dynamodb"]["Keys"] for record in records]
+    found = {key["PK"]["S"].split("/")[0] for key in keys if key["SK"]["S"] == "#STATE"}
+    [namespace] = found
+    return str(namespace)
+
+
+async def queries(repository: Repository, spent: dict[tuple[str, str], dict[str, int]]) -> None:
+    """The same through the questions that users ask, page by page."""
+    total = sum(sums["tpm"] for sums in spent.values())
+    summary = await repository.get_usage_summary(window_type="daily")
+    assert summary.total == {"rpm": 16 * TURNS, "tpm": total}
+    assert summary.total_events == 16 * TURNS
+    found, key = [], None
+    for _ in range(100):
+        page, key = await repository.get_usage_snapshots(
+            resource="model-1", window_type="daily", limit=7, next_key=key
+        )
+        found += page
+        if key is None:
+            break
+    assert len(found) >= 50
+    ours = {place: sums for place, sums in spent.items() if place[1] == "model-1"}
+    assert totals(found, "daily") == ours
+
+
+def test_usage_is_net_consumption(rig: Rig) -> None:
+    wanted = busy(rig, 60)
+    report = run(rig.aggregator.process(rig.records()))
+    assert not report.failures
+    assert counted(rig) == counted(rig, "hourly") == wanted
+    for (entity_id, resource), sums in wanted.items():
+        [record] = run(rig.backend.store.peek([BucketKey(NS, entity_id, resource)], NOW_MS)).records
+        assert record is not None
+        assert [cell.consumed_milli // 1000 for cell in cells_of(record)] == sums
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_killed_between_any_two_writes_nothing_is_lost_or_doubled(rig: Rig, sent: bool) -> None:
+    """At each write of each batch the process dies, before it is sent or before its answer."""
+    wanted = busy(rig, 40, entities=2)
+    records = rig.buckets()
+    kills = 0
+    for start in range(0, len(records), 15):
+        batch = records[start : start + 15]
+        for at in range(100):
+            port = Cutting(rig.table.port, at, sent=sent)
+            try:
+                report = run(Aggregator(rig.table_over(port), rig.settings).process(batch))
+            except Cut:
+                kills += 1
+                continue
+            assert not report.failures
+            break
+    assert kills >= 12
+    assert counted(rig) == counted(rig, "hourly") == wanted
+
+
+def test_a_bad_record_stands_in_nobody_s_way(rig: Rig) -> None:
+    wanted = busy(rig, 30)
+    records = [copy.deepcopy(dict(record)) for record in rig.buckets()]
+    poison = copy.deepcopy(records[11])
+    poison["dynamodb"]["NewImage"]["g"] = {"S": "what?"}
+    poison["dynamodb"]["SequenceNumber"] += "9"
+    poison["dynamodb"]["Keys"]["PK"]["S"] = f"{NS}/BUCKET#other#r#0"
+    batch = [*records[:11], poison, *records[11:]]
+    report = run(rig.aggregator.process(batch))
+    [failure] = report.failures
+    assert failure.unreadable
+    assert failure.sequence == poison["dynamodb"]["SequenceNumber"]
+    assert counted(rig) == wanted
+    run(rig.aggregator.process(batch[11:]))  # as Lambda delivers again
+    assert counted(rig) == wanted
+
+
+def test_what_could_not_be_read_is_counted_once_it_can(rig: Rig) -> None:
+    """A newer client's item met an older aggregator; the batch comes again after the upgrade."""
+    wanted = busy(rig, 30)
+    records = rig.buckets()
+    spoiled = [copy.deepcopy(dict(record)) for record in records]
+    for number in (0, 7, 8, 20):
+        spoiled[number]["dynamodb"]["NewImage"]["g"] = {"S": "what?"}
+    report = run(rig.aggregator.process(spoiled))
+    assert len(report.failures) == 4
+    assert counted(rig) != wanted
+    run(rig.aggregator.process(records))
+    run(rig.aggregator.process(records))
+    assert counted(rig) == counted(rig, "hourly") == wanted
+
+
+def test_splits_and_merges_are_counted_once(rig: Rig) -> None:
+    store = rig.backend.store
+    assert isinstance(store, DynamoStore)
+    bucket = Bucket(store, [Limit.per_second("x", 10**6)], "hot")
+    for _ in range(20):
+        assert bucket.take(x=3).allowed
+    bucket.split_to(4)
+    for _ in range(60):
+        assert bucket.take(x=2).allowed
+    bucket.now_ms += 10_000
+    assert bucket.merge_one()
+    bucket.take(x=1)
+    assert bucket.merge_one()
+    assert bucket.merge_one()
+    bucket.split_to(2)
+    for _ in range(10):
+        bucket.take(x=5)
+    assert len(bucket.shards()) == 2
+    assert bucket.consumed() == (60 + 120 + 1 + 50) * 1000
+    records = rig.records()
+    for at in range(0, len(records), 9):
+        assert not run(rig.aggregator.process(records[at : at + 9])).failures
+    found = totals(rig.usage(), "daily")
+    assert found == {("hot", "r"): {"x": 60 + 120 + 1 + 50}}
+    random.Random(3).shuffle(records)
+    run(rig.aggregator.process(records))
+    assert totals(rig.usage(), "daily") == found
+
+
+def test_as_many_shards_as_a_bucket_can_have(rig: Rig) -> None:
+    """The largest expressions there are, of a guess and of a plan, are taken by the service."""
+    tape = Tape()
+    shards = [Shard(tape, "wide", number) for number in range(64)]
+    names = [f"limit-of-some-length-{number}" for number in range(8)]
+    for shard in shards:
+        shard.make(**dict.fromkeys(names, 1))
+    for _ in range(2):
+        for shard in shards:
+            shard.write(**dict.fromkeys(names, 1))
+    for start, end in ((0, 64), (64, 128), (100, 192)):
+        report = run(rig.aggregator.process(tape.records[start:end]))
+        assert not report.failures
+    assert totals(rig.usage(), "daily") == {("wide", "r"): dict.fromkeys(names, 192)}
+
+
+def test_a_bucket_that_was_forgotten_is_counted_on(rig: Rig) -> None:
+    wanted = busy(rig, 12, entities=1)
+    run(rig.backend.store.forget([BucketKey(NS, "e0", "r")]))
+    more = busy(rig, 9, seed=2, entities=1)
+    run(rig.aggregator.process(rig.records()))
+    both = [a + b for a, b in zip(wanted["e0", "r"], more["e0", "r"], strict=True)]
+    assert counted(rig) == {("e0", "r"): both}
+
+
+def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
+    """Two limits, two windows. It is a write per window and batch."""
+    for number in range(1000):
+        assert run(rig.backend.store.consume([demand("hot")], NOW_MS + number)).allowed
+    records = rig.buckets()
+    assert len(records) == 1000
+    writes = {}
+    for size in (1000, 500, 250):
+        port = Watched(port_to(rig.endpoint))
+        aggregator = Aggregator(rig.table_over(port), rig.settings)
+        _forget_rows(rig)
+        for at in range(0, 1000, size):
+            run(aggregator.process(records[at : at + size]))
+        writes[size] = port.calls.count("UpdateItem")
+        assert set(port.calls) == {"UpdateItem"}
+        run(port.close())
+    assert writes == {1000: 2, 500: 4, 250: 8}
+    assert counted(rig) == {("hot", "r"): [1000, 10_000]}
+
+
+def _forget_rows(rig: Rig) -> None:
+    from headgate.stores.dynamodb import table_requests as ask
+
+    items = run(rig.table.every(ask.query(rig.name, f"{NS}/ENTITY#hot", ask.begins("#USAGE#"))))
+    run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
+
+
+class Failing:
+    """A port that is in trouble for some calls."""
+
+    def __init__(self, inner, troubles) -> None:  # type: ignore[no-untyped-def]
+        self.inner, self.troubles = inner, list(troubles)
+        self.now_ms = inner.now_ms
+
+    async def call_all(self, requests):  # type: ignore[no-untyped-def]
+        if not self.troubles:
+            return await self.inner.call_all(requests)
+        trouble = self.troubles.pop(0)
+        if isinstance(trouble, Unreachable):
+            await self.inner.call_all(requests)  # done, but nobody was told
+        return [trouble for _ in requests]
+
+
+def test_trouble_that_passes_is_waited_out(rig: Rig) -> None:
+    wanted = busy(rig, 12)
+    port = Failing(rig.table.port, [Throttled("busy"), Unreachable("lost"), Throttled("busy")])
+    report = run(Aggregator(rig.table_over(port), rig.settings).process(rig.buckets()))
+    assert not report.failures
+    assert report.held_already == 6
+    assert counted(rig) == wanted
+
+
+def test_trouble_that_stays_fails_the_records_of_that_row(rig: Rig) -> None:
+    busy(rig, 12)
+    records = rig.buckets()
+    port = Failing(rig.table.port, [Throttled("busy")] * 100)
+    report = run(Aggregator(rig.table_over(port), rig.settings).process(records))
+    numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
+    assert [failure.sequence for failure in report.failures] == numbers
+    assert not any(failure.unreadable for failure in report.failures)
+    assert counted(rig) == {}
+
+
+def test_a_row_says_when_it_ends_and_shows_no_marks(endpoint: str) -> None:
+    rig = Rig(endpoint, windows=("hourly", "monthly"), retention_ms=7 * 86_400_000)
+    busy(rig, 5, entities=1)
+    run(rig.aggregator.process(rig.records()))
+    shots = rig.usage()
+    assert sorted(shot.window_type for shot in shots) == ["hourly", "monthly"]
+    assert all(set(shot.counters) == {"rpm", "tpm"} for shot in shots)
+    now_s = rig.table.port.now_ms() // 1000
+    run(rig.close())
+    from headgate.stores.dynamodb import table_requests as ask
+
+    rig.table = rig.table_over(port_to(endpoint))
+    items = run(rig.table.every(ask.query(rig.name, f"{NS}/ENTITY#e0", ask.begins("#USAGE#"))))
+    ends = {item["window"]["S"]: int(item["ttl"]["N"]) - now_s for item in items}
+    assert 7 * 86_400 <= ends["hourly"] <= 7 * 86_400 + 3600
+    assert 7 * 86_400 <= ends["monthly"] <= 38 * 86_400
+    run(rig.table.port.close())
