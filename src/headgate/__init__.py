@@ -1,33 +1,42 @@
-"""headgate: a distributed token-bucket rate limiter. The public names, nothing else."""
+"""headgate: a distributed token-bucket rate limiter. The public names, nothing else.
 
-from headgate.cache import CacheStats
-from headgate.decision import LimitStatus, Verdict
-from headgate.entities import Entity, OnUnavailable
-from headgate.errors import (
-    DemandTooLarge,
-    DisabledError,
-    EntityExistsError,
-    EntityNotFoundError,
-    HeadgateError,
-    IncompatibleSchemaError,
-    InvalidIdentifierError,
-    InvalidNameError,
-    LeaseExpiredError,
-    NamespaceNotFoundError,
-    NamespaceStateError,
-    RateLimiterUnavailable,
-    RateLimitExceeded,
-    ValidationError,
-    VersionMismatchError,
-)
-from headgate.history import AuditEvent, UsageSnapshot
-from headgate.limiter import Lease, RateLimiter
-from headgate.limits import Limit
-from headgate.observe import Event
-from headgate.reports import BucketState
-from headgate.repository import Repository
-from headgate.sync import SyncLease, SyncRateLimiter
-from headgate.sync_repository import SyncRepository
+Each is loaded when it is first used: whoever needs one error class, or the help of the command
+line, does not wait for the whole library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.cache import CacheStats
+    from headgate.decision import LimitStatus, Verdict
+    from headgate.entities import Entity, OnUnavailable
+    from headgate.errors import (
+        DemandTooLarge,
+        DisabledError,
+        EntityExistsError,
+        EntityNotFoundError,
+        HeadgateError,
+        IncompatibleSchemaError,
+        InvalidIdentifierError,
+        InvalidNameError,
+        LeaseExpiredError,
+        NamespaceNotFoundError,
+        NamespaceStateError,
+        RateLimiterUnavailable,
+        RateLimitExceeded,
+        ValidationError,
+        VersionMismatchError,
+    )
+    from headgate.history import AuditEvent, UsageSnapshot
+    from headgate.limiter import Lease, RateLimiter
+    from headgate.limits import Limit
+    from headgate.observe import Event
+    from headgate.reports import BucketState
+    from headgate.repository import Repository
+    from headgate.sync import SyncLease, SyncRateLimiter
+    from headgate.sync_repository import SyncRepository
 
 __version__ = "0.1.0"
 
@@ -64,3 +73,39 @@ __all__ = [
     "Verdict",
     "VersionMismatchError",
 ]
+
+_PLACES = {
+    "cache": "CacheStats",
+    "decision": "LimitStatus Verdict",
+    "entities": "Entity OnUnavailable",
+    "errors": (
+        "DemandTooLarge DisabledError EntityExistsError EntityNotFoundError HeadgateError "
+        "IncompatibleSchemaError InvalidIdentifierError InvalidNameError "
+        "LeaseExpiredError NamespaceNotFoundError NamespaceStateError RateLimitExceeded "
+        "RateLimiterUnavailable ValidationError VersionMismatchError"
+    ),
+    "history": "AuditEvent UsageSnapshot",
+    "limiter": "Lease RateLimiter",
+    "limits": "Limit",
+    "observe": "Event",
+    "reports": "BucketState",
+    "repository": "Repository",
+    "sync": "SyncLease SyncRateLimiter",
+    "sync_repository": "SyncRepository",
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"headgate.{module}"), name)
+    globals()[name] = found  # from now on it is found without coming here
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

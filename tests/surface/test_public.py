@@ -60,6 +60,7 @@ def test_both_colours_have_the_same_methods_and_signatures(one: type, other: typ
 def test_importing_headgate_loads_the_standard_library_only() -> None:
     code = (
         "import sys; before = set(sys.modules); import headgate; "
+        "headgate.RateLimiter, headgate.SyncRateLimiter; "
         "print('\\n'.join(sorted(set(sys.modules) - before)))"
     )
     found = subprocess.run(

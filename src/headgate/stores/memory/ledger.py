@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from headgate.entities import Page
@@ -38,10 +38,18 @@ class MemoryLedger:
 
     def count(self, key: BucketKey, record: Record) -> None:
         """Adds what the record consumed since it was last counted."""
-        if not uncounted(record):
-            return
+        if uncounted(record):
+            self._add(key, usage_of(record))
+
+    async def add_usage(
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+    ) -> None:
+        """Adds what was counted elsewhere."""
+        self._add(BucketKey(namespace, entity_id, resource), usages)
+
+    def _add(self, key: BucketKey, usages: Iterable[Usage]) -> None:
         with self._lock:
-            for usage in usage_of(record):
+            for usage in usages:
                 row = (
                     usage.window_start_ms, usage.window_type,
                     key.namespace, key.entity_id, key.resource,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headgate.entities import Page
-from headgate.history import AuditEvent, UsageQuery
-from headgate.record import HOUR_MS
+from headgate.history import AuditEvent, Usage, UsageQuery
+from headgate.record import HOUR_MS, BucketKey
 from headgate.stores.redis import catalog_keys as keys
 from headgate.stores.redis import scan, usage_rows
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
-from headgate.stores.redis.keys import usage_index, usage_parts
+from headgate.stores.redis.keys import index, usage_index, usage_parts
+from headgate.stores.redis.keys import usage as usage_prefix
 from headgate.stores.redis.port import Port
 from headgate.stores.redis.scripts import load_script
 
+ADD_USAGE = load_script("catalog_add_usage")
 ROWS = load_script("catalog_rows")
 TRIM_USAGE = load_script("catalog_trim_usage")
 TRIM_AUDIT = load_script("catalog_trim_audit")
@@ -34,6 +36,18 @@ class RedisLedger:
         fields = ("id", event.event_id, "body", event_as_text(event, UNVERSIONED))
         stream = keys.audit(namespace, event.entity_id)
         await self._port.command("XADD", stream, *bound, "*", *fields)
+
+    async def add_usage(
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+    ) -> None:
+        """Adds hours that were counted elsewhere; days and months are made of them."""
+        prefix = usage_prefix(BucketKey(namespace, entity_id, resource))
+        lists = index(namespace, entity_id), usage_index(namespace, entity_id)
+        for usage in usages:
+            if usage.window_type == "hourly":
+                row = f"{prefix}{usage_rows.month_of(usage.window_start_ms)}"
+                fields = usage_rows.fields_of(usage)
+                await self._port.script(ADD_USAGE, [row, *lists], fields)
 
     async def audit(
         self, namespace: str, entity_id: str, *, limit: int, before: str | None

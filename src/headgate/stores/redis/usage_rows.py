@@ -6,6 +6,7 @@ A row is a hash of one bucket and one month, with fields `hour:limit` (net milli
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -45,6 +46,21 @@ def month_start_ms(month: int) -> int:
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30)
     return (days + sum(lengths[:place])) * 24 * HOUR_MS
+
+
+def month_of(time_ms: int) -> int:
+    """The month of a moment, counted from January of year 0."""
+    moment = datetime.datetime.fromtimestamp(time_ms // 1000, datetime.UTC)
+    return moment.year * 12 + moment.month - 1
+
+
+def fields_of(usage: Usage) -> list[str | int]:
+    """An hour's fields and what to add to each, in turn."""
+    stem = f"{usage.window_start_ms // HOUR_MS}:"
+    found: list[str | int] = [stem, usage.events]
+    for limit, milli in usage.counters_milli.items():
+        found += (stem + limit, milli)
+    return found
 
 
 def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Usage]:

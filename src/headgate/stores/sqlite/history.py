@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from headgate.history import AuditEvent, audit_event, uncounted, usage_of
+from headgate.history import AuditEvent, Usage, audit_event, uncounted, usage_of
 from headgate.record import BucketKey, Record
 from headgate.stores.sqlite.queries import Connection, named_queries
 from headgate.stores.sqlite.rows import as_json, event_as_row, from_json
@@ -15,9 +16,13 @@ USAGE_GET, USAGE_PUT, AUDIT_ADD = SQL["usage_get"], SQL["usage_put"], SQL["audit
 
 def count(connection: Connection, key: BucketKey, record: Record) -> None:
     """Usage history has all that the record consumed since it was last counted."""
-    if not uncounted(record):
-        return
-    for usage in usage_of(record):
+    if uncounted(record):
+        add(connection, key, usage_of(record))
+
+
+def add(connection: Connection, key: BucketKey, usages: Iterable[Usage]) -> None:
+    """Usage history has so much more."""
+    for usage in usages:
         window = (usage.window_start_ms, usage.window_type)
         where = (key.namespace, *window, key.entity_id, key.resource)
         row = connection.execute(USAGE_GET, where).fetchone()

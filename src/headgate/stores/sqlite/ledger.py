@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headgate.clock import Clock
 from headgate.entities import Page
 from headgate.errors import ValidationError
 from headgate.history import AuditEvent, Usage, UsageQuery, snapshot
 from headgate.names import SEPARATOR
-from headgate.stores.sqlite.history import SQL, append
+from headgate.record import BucketKey
+from headgate.stores.sqlite.history import SQL, add, append
 from headgate.stores.sqlite.port import READ, Port, Work
 from headgate.stores.sqlite.queries import Connection
 from headgate.stores.sqlite.rows import INT64_MAX, Row, clamped, event_from_row, from_json
@@ -26,6 +29,13 @@ class SqliteLedger:
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         await self._port.call(lambda connection: append(connection, namespace, event))
+
+    async def add_usage(
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+    ) -> None:
+        """Adds what was counted elsewhere, in one transaction."""
+        key, rows = BucketKey(namespace, entity_id, resource), list(usages)
+        await self._port.call(lambda connection: add(connection, key, rows))
 
     async def audit(
         self, namespace: str, entity_id: str, *, limit: int, before: str | None

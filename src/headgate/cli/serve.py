@@ -1,0 +1,47 @@
+"""`headgate serve` and `headgate demo`: programs with options of their own, started from here."""
+
+from __future__ import annotations
+
+import os
+
+from headgate.cli.passing import called, passed_on
+from headgate.cli.session import URL_VARIABLE, Session
+
+
+@passed_on(
+    "serve",
+    examples="""
+    headgate serve
+    headgate -u redis://localhost:6379/0 serve --port 8080 --grpc-port 8081
+    headgate serve --policies policies.yaml --keys keys.yaml
+    headgate serve --help
+    """,
+)
+def serve(session: Session, arguments: tuple[str, ...]) -> int:
+    """The REST and gRPC service, until it is stopped.
+
+    --url before serve names its store, or HEADGATE_URL, unless a policy file does; serve --help
+    lists its own options.
+    """
+    given = list(arguments)
+    names = {one.split("=")[0] for one in given}
+    quiet = names & {"--store", "--policies"} or "HEADGATE_STORE" in os.environ
+    store = session.url or (None if quiet else os.environ.get(URL_VARIABLE))
+    if store and "--store" not in names:
+        given = ["--store", store, *given]
+    return called("headgate.service.serve:main", given, extra="service")
+
+
+@passed_on(
+    "demo",
+    examples="""
+    headgate demo
+    headgate demo sqlite:///play.db
+    """,
+)
+def demo(session: Session, arguments: tuple[str, ...]) -> int:
+    """Something to play with, on the embedded store. --url before demo names another."""
+    given = list(arguments)
+    if session.url and not given:
+        given = [session.url]
+    return called("headgate.demo:main", given, extra="service")

@@ -1,0 +1,161 @@
+"""What goes wrong is told in three lines; bad input reaches no store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BAD = """
+check key-1 gpt-4
+check key-1 gpt-4 rpm
+check key-1 gpt-4 rpm=
+check key-1 gpt-4 rpm=-1
+check key-1 gpt-4 rpm=1.5
+check key-1 gpt-4 rpm=1 rpm=2
+check key-1 gpt-4 =1
+check key-1 gpt-4 rpm=99999999999999999
+check key#1 gpt-4 rpm=1 --limit rpm:1/s
+check key-1 9pt rpm=1 --limit rpm:1/s
+check key-1 gpt-4 rpm=1 --limit lots
+check key-1 gpt-4 rpm=1 --wait 5
+check key-1 gpt-4 rpm=1 --take --wait -1
+check key-1 gpt-4 rpm=1 --take --wait nan
+check key-1 gpt-4 rpm=1 --limit rpm:1/s --limit rpm:2/s
+check key-1 gpt-4 other=1 --limit rpm:1/s
+check key-1 gpt-4 rpm=1
+entity
+entity nonsense
+entity create
+entity create a b
+entity create a#b
+entity create a --metadata {
+entity create a --metadata []
+entity create a --name=
+entity set-limits key-1
+entity set-limits key-1 rpm:0/min:0
+entity set-limits key-1 wcu:5/min
+entity set-limits key-1 rpm:1/min -r 9pt
+entity set-parent key-1
+entity set-parent key-1 acme --none
+entity list --limit 0
+entity list --limit 1001
+entity list --parent a --with-limits b
+entity top-up key-1 gpt-4 rpm=0 --once x
+entity delete key-1
+resource set-defaults _default_ rpm:1/s
+system set-defaults
+system set-defaults rpm:1/s --on-unavailable maybe
+namespace register a/b
+namespace recover short
+namespace purge 01234567890
+audit list
+audit list key-1 --system
+audit list --resource 9pt
+usage list --window weekly
+usage list --start yesterday
+usage summary --entity a#b
+limits plan
+limits plan -f missing.yaml
+export --json
+import missing.jsonl
+top --count 0 --once
+top --interval 0 --once
+top --resource 9pt --once
+bench --count 0
+bench --threads 65
+upgrade --create --dry-run
+local up --port 0
+completion tcsh
+-u nonsense entity list
+-u ftp://host entity list
+-u memory://name entity list
+-n a/b entity list
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_usage(run: Any, line: str) -> None:
+    answer = run(*line.split())
+    assert answer.code == 2, answer
+    if line == "entity":  # a bare noun shows its help
+        assert answer.err.startswith("error:") or "Usage:" in answer.out + answer.err
+        return
+    _three_lines(answer.err)
+    told = run(*line.split(), "--json")
+    assert told.document["error"].keys() == {"exit_code", "what", "why", "do"}
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("entity show nobody", "headgate entity create nobody"),
+        ("entity create twice", "headgate entity show twice"),
+        ("entity delete nobody --yes", "headgate entity create nobody"),
+        ("entity set-parent twice nobody", "headgate entity create nobody"),
+        ("-n nowhere entity list", "headgate namespace register nowhere"),
+        ("namespace show nowhere", "headgate namespace register nowhere"),
+        ("namespace recover 01234567890", "headgate namespace orphans"),
+        ("serve --port 1", "pip install 'headgate[service]'"),
+        ("policies check limits.db", "pip install 'headgate[service]'"),
+    ],
+)
+def test_errors_say_what_helps(
+    run: Any, monkeypatch: pytest.MonkeyPatch, line: str, advice: str
+) -> None:
+    for module in ("headgate.service", "headgate.service.serve", "headgate.service.policies"):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+    run("entity", "create", "twice")
+    answer = run(*line.split())
+    assert answer.code == 1, answer
+    _three_lines(answer.err)
+    assert advice in answer.err
+
+
+def _three_lines(text: str) -> None:
+    lines = text.splitlines()
+    assert [line[:6] for line in lines] == ["error:", "  why:", "  do: "], text
+    assert all(line[6:].strip() for line in lines), text
+
+
+def test_without_a_store_nothing_is_guessed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_URL")
+    answer = run("entity", "list")
+    assert answer.code == 2
+    assert "HEADGATE_URL" in answer.err
+
+
+def test_bad_input_makes_no_database(run: Any, tmp_path: Path) -> None:
+    for line in ("check key-1 gpt-4 rpm", "entity create a#b --name x", "limits plan -f none"):
+        run(*line.split())
+    assert not (tmp_path / "limits.db").exists()
+
+
+def test_a_traceback_only_with_debug(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Traceback" not in run("entity", "show", "nobody").err
+    assert "Traceback" in run("entity", "show", "nobody", "--debug").err
+    assert "Traceback" in run("--debug", "entity", "show", "nobody").err
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("headgate.cli.session.Session.repository", broken)
+    answer = run("entity", "list")
+    assert answer.code == 1
+    _three_lines(answer.err)
+    assert "a bug" in answer.err
+
+
+def test_slips_are_met_with_what_is_near(run: Any) -> None:
+    assert "did you mean 'entity'" in run("enttiy", "list").err
+    assert "did you mean 'list'" in run("entity", "lst").err
+
+
+def test_consent_is_asked_for_or_given(run: Any, well: Any) -> None:
+    well("entity", "create", "key-1")
+    refused = run("entity", "delete", "key-1")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert well("entity", "list")["items"] != []
+    well("entity", "delete", "key-1", "--yes")
+    assert well("entity", "list")["items"] == []

@@ -1,0 +1,191 @@
+"""Limits declared in a file: strict reading, what would change, and for whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.cli.limits_file import decode
+from headgate.cli.strict_yaml import Findings
+from headgate.declared import Declaration, DeclaredEntity, Held, changes
+from headgate.entities import Level
+
+FILE = """\
+system:
+  limits: [rpm:100/min]
+  on_unavailable: allow
+resources:
+  gpt-4:
+    rpm: 40/minute
+    tpm: 9000/minute burst 12000
+    audio: {capacity: 5, refill_amount: 1, refill_period_seconds: 10, soft: true}
+entities:
+  key-9: {parent: team-x, cascade: true}
+  team-x: {parent: acme}
+  acme:
+    name: Acme Inc
+    limits:
+      _default_: ["rpm:1000/min"]
+      gpt-4: ["tpm:100/min"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "limits.yaml"
+    found.write_text(FILE)
+    return found
+
+
+def test_plan_changes_nothing_and_apply_does_what_it_said(run: Any, well: Any, file: Path) -> None:
+    planned = well("limits", "plan", "-f", str(file))
+    assert [one["entity_id"] for one in planned["entities"]] == ["acme", "team-x", "key-9"]
+    assert len(planned["levels"]) == 4
+    assert {one["action"] for one in planned["levels"]} == {"create"}
+    assert well("entity", "list")["items"] == []
+    assert well("limits", "apply", "-f", str(file), "--yes")["applied"] == 7
+    assert well("limits", "apply", "-f", str(file), "--yes")["applied"] == 0
+    assert well("limits", "diff", "-f", str(file))["differ"] is False
+    assert well("system", "get-defaults")["on_unavailable"] == "allow"
+    soft = well("resource", "get-defaults", "gpt-4")["limits"][2]
+    assert soft == {"name": "audio", "capacity": 5, "refill_amount": 1,
+                    "refill_period_seconds": 10, "soft": True}  # fmt: skip
+    assert well("explain", "key-9", "gpt-4")["parents"][0]["entity_id"] == "team-x"
+
+
+def test_a_plan_names_the_buckets_that_would_be_over(run: Any, well: Any, tmp_path: Path) -> None:
+    well("system", "set-defaults", "rpm:100/day")
+    for entity, taken in (("heavy", 60), ("light", 10), ("own", 60)):
+        well("check", entity, "api", f"rpm={taken}", "--take")
+    well("entity", "set-limits", "own", "rpm:100/day")
+    file = tmp_path / "less.yaml"
+    file.write_text("system: {limits: [rpm:50/day]}\n")
+    planned = well("limits", "plan", "-f", str(file))
+    assert planned["buckets_looked_at"] == 3
+    assert [(one["entity_id"], one["capacity_before"], one["capacity_after"])
+            for one in planned["over"]] == [("heavy", 100, 50)]  # fmt: skip
+    assert 59 <= planned["over"][0]["in_use"] <= 60
+    assert "heavy" in run("limits", "plan", "-f", str(file)).out
+    file.write_text(
+        "resources: {api: [rpm:30/day]}\nentities: {own: {limits: {api: [rpm:9/day]}}}\n"
+    )
+    over = well("limits", "plan", "-f", str(file))["over"]
+    assert sorted((one["entity_id"], one["capacity_after"]) for one in over) == [
+        ("heavy", 30),
+        ("own", 9),
+    ]
+
+
+def test_what_the_file_does_not_name_stays_but_with_prune(run: Any, well: Any, file: Path) -> None:
+    well("limits", "apply", "-f", str(file), "--yes")
+    well("resource", "set-defaults", "other", "rpm:1/s")
+    well("entity", "set-limits", "acme", "rpm:1/s", "-r", "other")
+    differing = run("limits", "diff", "-f", str(file), "--exit-code", "--json")
+    assert differing.code == 1
+    assert differing.document["not_declared"] == [
+        {"entity_id": None, "resource": "other"},
+        {"entity_id": "acme", "resource": "other"},
+    ]
+    assert well("limits", "apply", "-f", str(file), "--yes")["applied"] == 0
+    assert well("limits", "apply", "-f", str(file), "--yes", "--prune")["applied"] == 2
+    assert run("limits", "diff", "-f", str(file), "--exit-code").code == 0
+    assert well("resource", "list")["with_defaults"] == ["gpt-4"]
+
+
+def test_apply_without_consent_changes_nothing(run: Any, well: Any, file: Path) -> None:
+    assert run("limits", "apply", "-f", str(file)).code == 2
+    assert well("resource", "list")["with_defaults"] == []
+
+
+def test_a_diff_shows_both_sides(run: Any, well: Any, tmp_path: Path) -> None:
+    well("resource", "set-defaults", "gpt-4", "rpm:60/min")
+    file = tmp_path / "limits.yaml"
+    file.write_text("resources: {gpt-4: [rpm:30/min]}\n")
+    lines = run("limits", "diff", "-f", str(file)).out.splitlines()
+    assert lines == ["  resource gpt-4", "- rpm: 60/60s", "+ rpm: 30/60s"]
+
+
+FAULTS = [
+    ("", "1:1", "empty"),
+    ("# nothing\n", "1:1", "empty"),
+    ("{}\n", "1:1", "empty"),
+    ("null\n", "1:1", "empty"),
+    ("- a\n", "1:1", "mapping"),
+    ("limits: {}\n", "1:1", "no key 'limits'"),
+    ("system: {limits: [rpm:1/s]}\nsystem: {}\n", "2:1", "already on line 1"),
+    ("system: {}\n", "1:9", "needs limits"),
+    ("system:\n  limits: [rpm:1/s, rpm:2/s]\n", "2:11", "twice"),
+    ("system:\n  limits: []\n", "2:11", "1 to 16"),
+    ("system: {limits: [lots]}\n", "1:19", "is not a limit"),
+    ("system: {limits: [rpm:1/s], on_unavailable: no}\n", "1:45", "allow or block"),
+    ("resources: {9pt: [rpm:1/s]}\n", "1:13", "must start with a letter"),
+    ("resources:\n  gpt-4: &a [rpm:1/s]\n", "2:10", "anchors"),
+    ("resources:\n  gpt-4: *a\n", "2:10", "aliases"),
+    ("resources: !!map {}\n", "1:12", "tags"),
+    ("resources: {gpt-4: 5}\n", "1:20", "must be a mapping"),
+    ("resources: {gpt-4: {wcu: 5/s}}\n", "1:26", "reserved"),
+    ("entities: {a#b: {}}\n", "1:12", "must start with"),
+    ("entities:\n  a: {parnet: b}\n", "2:7", "no key 'parnet'"),
+    ("entities: {a: {cascade: yes}}\n", "1:25", "true or false"),
+    ("entities: {a: {name: ''}}\n", "1:22", "1 to 256"),
+    ("entities: {a: {limits: [rpm:1/s]}}\n", "1:24", "mapping"),
+    ("entities: {a: {limits: {b: {rpm: {capacity: 1}}}}}\n", "1:34", "needs refill_amount"),
+    ("a: [\n", "2:1", "not usable YAML"),
+    ("a: 1\n---\nb: 1\n", "2:1", "another document"),
+    ("[[[[[[[[[[[]]]]]]]]]]]\n", "1:9", "nested deeper"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "said"), FAULTS)
+def test_faults_have_their_place(
+    run: Any, tmp_path: Path, text: str, place: str, said: str
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    answer = run("limits", "plan", "-f", str(file))
+    assert answer.code == 1
+    assert any(f"{file}:{place}: " in line and said in line for line in answer.err.splitlines()), (
+        answer.err
+    )
+    assert not (tmp_path / "limits.db").exists(), "a bad file reaches no store"
+
+
+def test_all_faults_are_told_at_once(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("system: {limits: [lots]}\nresources: {9pt: [rpm:1/s]}\nentities: 5\n")
+    assert run("limits", "plan", "-f", str(file)).err.count("bad.yaml:") == 3
+
+
+_yamlish = st.text("systemliresourcpx:- {}[]&*!\n'\"0", max_size=80)
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode),
+                 _yamlish.map(str.encode)))  # fmt: skip
+def test_any_content_is_read_or_has_faults_with_a_place(content: bytes) -> None:
+    findings = Findings("any.yaml")
+    declaration = decode(content, findings)
+    said = declaration.levels or declaration.entities
+    assert said or findings.faults or b":" in content
+    assert all(line >= 1 and column >= 1 for line, column, _ in findings.faults)
+
+
+def test_parents_come_before_their_children_and_rings_end() -> None:
+    said = {"c": "b", "b": "a", "a": "z", "x": "y", "y": "x"}
+    declaration = Declaration(
+        {}, {name: DeclaredEntity({"parent_id": parent}) for name, parent in said.items()}
+    )
+    order = [change.entity_id for change in changes(declaration, Held({}, {})).entities]
+    assert sorted(order) == sorted(said)
+    assert order.index("a") < order.index("b") < order.index("c")
+
+
+def test_a_level_is_compared_by_its_limits_not_their_order(run: Any, well: Any) -> None:
+    well("resource", "set-defaults", "gpt-4", "tpm:2/s", "rpm:1/s")
+    findings = Findings("f")
+    declaration = decode(b"resources: {gpt-4: [rpm:1/s, tpm:2/s]}", findings)
+    assert not findings.faults
+    assert list(declaration.levels) == [Level(None, "gpt-4")]

@@ -1,0 +1,277 @@
+"""Export and import: what comes out goes in again, nothing twice, nothing from a broken file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Limit, SyncRepository
+from headgate.bridge import run as run_flow
+from headgate.moving import LineError, exported, read_lines
+from headgate.moving_in import Existing, InTheWay, imported
+from headgate.testing import FakeClock
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def exported_file(well: Any, tmp_path: Path) -> Path:
+    """A namespace with everything in it; children sort before their parents."""
+    well("system", "set-defaults", "rpm:1000/min", "--on-unavailable", "allow")
+    well("resource", "set-defaults", "gpt-4", "rpm:60/min", "tpm:9000/min:12000")
+    well("resource", "bypass", "gpt-4")
+    well("resource", "enable", "gpt-4")
+    well("entity", "create", "zeta", "--name", "Zeta ☃", "--metadata", '{"plan": ["gold", 1]}')
+    well("entity", "create", "middle", "--parent", "zeta", "--cascade")
+    well("entity", "create", "alpha", "--parent", "middle", "--cascade")
+    well("entity", "set-limits", "alpha", "rpm:5/min")
+    well("entity", "set-limits", "zeta", "tpm:77/day", "-r", "gpt-4")
+    well("entity", "disable", "middle")
+    well("entity", "enable", "middle")
+    well("check", "alpha", "gpt-4", "rpm=3", "tpm=50", "--take")
+    well("entity", "disable", "middle")
+    file = tmp_path / "out.jsonl"
+    assert well("export", "-o", str(file))["lines"] == {"entity": 3, "level": 4, "usage": 9}
+    return file
+
+
+def test_what_comes_out_goes_in_again(run: Any, well: Any, exported_file: Path) -> None:
+    other = ("-u", "sqlite:///other.db")
+    done = well(*other, "import", str(exported_file))
+    assert done == {
+        "written": {"entity": 3, "level": 4, "usage": 9},
+        "skipped": {"entity": 0, "level": 0, "usage": 0},
+    }
+    again = run(*other, "export")
+    assert again.code == 0
+    assert again.out == exported_file.read_text()
+    assert well(*other, "explain", "alpha", "gpt-4")["parents"][0]["entity_id"] == "middle"
+
+
+def test_importing_again_changes_nothing(well: Any, exported_file: Path) -> None:
+    other = ("-u", "sqlite:///other.db")
+    well(*other, "import", str(exported_file))
+    events = well(*other, "audit", "list", "alpha")
+    done = well(*other, "import", str(exported_file))
+    assert done["written"] == {"entity": 0, "level": 0, "usage": 0}
+    assert well(*other, "audit", "list", "alpha") == events
+
+
+def test_what_is_there_and_different(run: Any, well: Any, exported_file: Path) -> None:
+    other = ("-u", "sqlite:///other.db")
+    well(*other, "entity", "create", "zeta", "--name", "Another")
+    refused = run(*other, "import", str(exported_file))
+    assert refused.code == 1
+    assert "--existing" in refused.err
+    well(*other, "import", str(exported_file), "--existing", "skip")
+    assert well(*other, "entity", "show", "zeta")["entity"]["name"] == "Another"
+    well(*other, "import", str(exported_file), "--existing", "replace")
+    assert run(*other, "export").out == exported_file.read_text()
+
+
+def test_usage_that_differs_is_brought_to_what_the_file_says(
+    run: Any, well: Any, exported_file: Path
+) -> None:
+    other = ("-u", "sqlite:///other.db")
+    well(*other, "import", str(exported_file))
+    well(*other, "entity", "enable", "middle")
+    well(*other, "check", "alpha", "gpt-4", "rpm=1", "--take")
+    assert run(*other, "import", str(exported_file), "--existing", "fail").code == 1
+    well(*other, "import", str(exported_file), "--existing", "replace")
+    assert run(*other, "export").out == exported_file.read_text()
+
+
+def test_a_pipe_and_another_namespace(run: Any, well: Any, exported_file: Path) -> None:
+    well("namespace", "register", "copy")
+    answer = run("-n", "copy", "import", "-", "--json", given=exported_file.read_text())
+    assert answer.code == 0
+    assert answer.document["written"]["usage"] == 9
+    copied = run("-n", "copy", "export").out.splitlines()
+    assert copied[1:] == exported_file.read_text().splitlines()[1:]
+    assert json.loads(copied[0])["namespace"] == "copy"
+
+
+def test_no_usage_if_not_wanted(run: Any, exported_file: Path) -> None:
+    lines = run("export", "--no-usage").out.splitlines()
+    assert json.loads(lines[-1]) == {"kind": "end", "entity": 3, "level": 4, "usage": 0}
+
+
+def test_a_file_that_was_cut_off_writes_nothing(run: Any, well: Any, exported_file: Path) -> None:
+    text = exported_file.read_text()
+    for cut in (len(text) // 3, len(text) - 2, text.rindex("\n", 0, -1) + 1):
+        part = exported_file.with_name("part.jsonl")
+        part.write_text(text[:cut])
+        answer = run("-u", "sqlite:///fresh.db", "import", str(part))
+        assert answer.code == 2, cut
+    assert not exported_file.with_name("fresh.db").exists()
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    run: Any, exported_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = exported_file.read_text()
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        yield {"kind": "headgate"}
+        raise OSError("no space")
+
+    monkeypatch.setattr("headgate.cli.move.exported", broken)
+    assert run("export", "-o", str(exported_file)).code == 1
+    assert exported_file.read_text() == before
+    assert list(exported_file.parent.glob(".out*")) == []
+
+
+HEAD = '{"kind": "headgate", "format": 1}'
+USAGE = {
+    "kind": "usage", "entity_id": "a", "resource": "r", "window_type": "hourly",
+    "window_start": "2026-01-01T00:00:00Z", "counters": {"rpm": 1}, "total_events": 1,
+}  # fmt: skip
+ENTITY = {
+    "kind": "entity", "id": "a", "name": None, "parent_id": None, "cascade": False,
+    "metadata": {}, "mode": "normal",
+}  # fmt: skip
+LEVEL = {
+    "kind": "level", "entity_id": None, "resource": "r", "on_unavailable": None,
+    "mode": "normal", "limits": [Limit.per_minute("rpm", 1).to_dict()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "{}",
+        '{"kind": "bucket"}',
+        '{"kind": ["usage"]}',
+        '{"kind": "entity"}',
+        json.dumps({**ENTITY, "id": "a#b"}),
+        json.dumps({**ENTITY, "id": 5}),
+        json.dumps({**ENTITY, "mode": "asleep"}),
+        json.dumps({**LEVEL, "resource": "9"}),
+        json.dumps({**LEVEL, "entity_id": "a", "resource": None}),
+        json.dumps({**LEVEL, "resource": "_default_"}),
+        json.dumps({**LEVEL, "limits": [{"name": "rpm"}]}),
+        json.dumps({**LEVEL, "limits": "rpm:1/s"}),
+        json.dumps({**LEVEL, "limits": LEVEL["limits"] * 2}),  # type: ignore[operator]
+        json.dumps({**LEVEL, "on_unavailable": "maybe"}),
+        json.dumps({**USAGE, "window_type": "weekly"}),
+        json.dumps({**USAGE, "window_type": None}),
+        json.dumps({**USAGE, "window_start": "2026-01-01T00:30:00Z"}),
+        json.dumps({**USAGE, "window_start": None}),
+        json.dumps({**USAGE, "counters": {"rpm": 1.5}}),
+        json.dumps({**USAGE, "counters": {"rpm": True}}),
+        json.dumps({**USAGE, "counters": {"a b": 1}}),
+        json.dumps({**USAGE, "counters": {f"c{n}": 1 for n in range(65)}}),
+        json.dumps({**USAGE, "total_events": -1}),
+        json.dumps({**USAGE, "entity_id": "x" * 70_000}),
+    ],
+)
+def test_lines_that_cannot_be_used_are_named(line: str) -> None:
+    with pytest.raises(LineError, match="line=2 "):
+        list(read_lines([HEAD.encode(), line.encode()]))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["{}"],
+        ['{"kind": "headgate", "format": 2}'],
+        [HEAD],
+        [HEAD, '{"kind": "end", "entity": 1, "level": 0, "usage": 0}'],
+        [HEAD, '{"kind": "end", "entity": 0, "level": 0, "usage": 0}', HEAD],
+        [HEAD, HEAD],
+    ],
+)
+def test_a_file_must_be_whole(lines: list[str]) -> None:
+    with pytest.raises(LineError):
+        list(read_lines([line.encode() for line in lines]))
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from([ENTITY, LEVEL, USAGE]), st.data())
+def test_any_other_value_is_taken_or_named(line: dict[str, Any], data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from(sorted(set(line) - {"kind"})))
+    bent = {**line, key: data.draw(_json)}
+    with contextlib.suppress(LineError):
+        list(read_lines([HEAD.encode(), json.dumps(bent).encode()]))
+
+
+def _lines(repository: SyncRepository) -> list[bytes]:
+    async def all_of_them() -> list[bytes]:
+        return [json.dumps(line).encode() async for line in exported(repository.core)]
+
+    return run_flow(all_of_them())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_800_000 * 1000)
+
+
+@pytest.fixture
+def repositories(clock: FakeClock) -> Iterator[tuple[SyncRepository, SyncRepository]]:
+    with (
+        SyncRepository("memory://", clock=clock) as one,
+        SyncRepository("memory://", clock=clock) as other,
+    ):
+        yield one, other
+
+
+def test_months_of_usage_between_stores_in_memory(
+    clock: FakeClock, repositories: tuple[SyncRepository, SyncRepository]
+) -> None:
+    from headgate import SyncRateLimiter
+
+    one, other = repositories
+    limiter = SyncRateLimiter(one, limits=[Limit.per_second("rpm", 1000)])
+    for hours in (1, 30, 24 * 40):
+        with limiter.acquire("a", "r", {"rpm": 7}):
+            pass
+        clock.advance(hours * HOUR_MS)
+    lines = _lines(one)
+    run_flow(imported(other.core, read_lines(lines)))
+    assert _lines(other)[1:] == lines[1:]
+    for window_type in ("hourly", "daily", "monthly"):
+        assert other.get_usage_summary("a", "r", window_type).total == {"rpm": 21}
+
+
+def test_usage_is_left_out_where_a_store_takes_none(
+    repositories: tuple[SyncRepository, SyncRepository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, other = repositories
+    monkeypatch.delattr(type(other.core.backend.ledger), "add_usage")
+    end = '{"kind": "end", "entity": 0, "level": 0, "usage": 1}'
+    lines = [HEAD.encode(), json.dumps(USAGE).encode(), end.encode()]
+    tally = run_flow(imported(other.core, read_lines(lines)))
+    assert tally.skipped["usage"] == 1
+
+
+def test_an_import_cut_short_goes_on(
+    repositories: tuple[SyncRepository, SyncRepository],
+) -> None:
+    one, other = repositories
+    one.create_entity("z")
+    one.create_entity("a", parent_id="z", cascade=True)
+    lines = _lines(one)
+    moved = list(read_lines(lines))
+    run_flow(other.core.create_entity("a"))  # as a run leaves it that was cut before the end
+    with pytest.raises(InTheWay):
+        run_flow(imported(other.core, moved))
+    run_flow(imported(other.core, moved, existing=Existing.REPLACE))
+    assert _lines(other)[1:] == lines[1:]

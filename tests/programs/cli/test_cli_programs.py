@@ -1,0 +1,258 @@
+"""The command as a process: starting, completion, pipes, and the programs it hands over to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.cli.table import COMMANDS, Entry
+
+COMMAND = [sys.executable, "-W", "error", "-m", "headgate.cli"]
+
+
+def _process(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_exit_codes_of_the_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    gate = ("check", "cron", "db", "runs=1", "--limit", "runs:1/day", "--take")
+    assert _process("--version", cwd=tmp_path).stdout.startswith("headgate ")
+    first = _process(*gate, cwd=tmp_path, HEADGATE_URL=url)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert _process(*gate, cwd=tmp_path, HEADGATE_URL=url).returncode == 3
+    assert _process("nonsense", cwd=tmp_path).returncode == 2
+    assert _process("-u", url, "entity", "show", "nobody", cwd=tmp_path).returncode == 1
+    away = _process("-u", "redis://127.0.0.1:1/0", "entity", "list", cwd=tmp_path)
+    assert away.returncode == 4
+    assert away.stdout == ""
+
+
+def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['click'] = None; import headgate.cli as c; sys.exit(c.main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "pip install 'headgate[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    line = f"{' '.join(COMMAND)} -u {url} completion bash | head -c 10"
+    done = subprocess.run(
+        line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Any, shell: str) -> None:
+    script = run("completion", shell).out
+    assert "_HEADGATE_COMPLETE" in script
+    assert shell in script
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("headgate ent", {"entity"}),
+        ("headgate entity set-", {"set-limits", "set-parent"}),
+        ("headgate entity create x --pa", {"--parent"}),
+        ("headgate completion ", {"bash", "zsh", "fish"}),
+    ],
+)
+def test_words_are_completed(tmp_path: Path, words: str, offered: set[str]) -> None:
+    parts = words.split(" ")
+    done = _process(
+        cwd=tmp_path, _HEADGATE_COMPLETE="bash_complete", COMP_WORDS=words,
+        COMP_CWORD=str(len(parts) - 1),
+    )  # fmt: skip
+    assert {line.partition(",")[2] for line in done.stdout.split()} == offered
+
+
+def test_bars(run: Any, well: Any) -> None:
+    well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
+    well("check", "b", "r", "rpm=10", "--limit", "rpm:60/day", "--take")
+    lines = run("usage", "summary", "--plot", "--window", "monthly").out.splitlines()
+    assert lines[-1].endswith("  40")
+    assert lines[-1].count("█") == 40
+    assert well("usage", "summary", "--plot")["windows"][0]["rpm"] == 40
+
+
+def test_bench_leaves_nothing_behind(well: Any) -> None:
+    found = well("bench", "--count", "20", "--threads", "2", "--entities", "3")
+    assert found["acquires"] == 40
+    assert found["per_second"] > 0
+    assert well("namespace", "list")["items"] == []
+    assert well("namespace", "orphans")["items"] == []
+
+
+class Program:
+    """A stand-in for a program of headgate's, put where it will be looked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: str, name: str, value: Any) -> None:
+        module = ModuleType(where)
+        setattr(module, name, value)
+        parent = where.rpartition(".")[0]
+        if parent != "headgate":
+            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+        monkeypatch.setitem(sys.modules, where, module)
+
+
+def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 7
+
+    Program(monkeypatch, "headgate.service.serve", "main", main)
+    monkeypatch.delenv("HEADGATE_STORE", raising=False)
+    monkeypatch.setenv("HEADGATE_URL", "sqlite:///e.db")
+    run("serve")
+    run("serve", "--policies=p.yaml")
+    assert given == [["--store", "sqlite:///e.db"], ["--policies=p.yaml"]]
+    given.clear()
+    monkeypatch.delenv("HEADGATE_URL")
+    assert run("serve", "--port", "0", "--help", "-x").code == 7
+    assert run("-u", "redis://h/0", "serve", "--port", "1").code == 7
+    assert run("-u", "redis://h/0", "serve", "--store", "memory://").code == 7
+    assert run("keys", "make", "--keys", "k.yaml").code == 7
+    assert given == [
+        ["--port", "0", "--help", "-x"],
+        ["--store", "redis://h/0", "--port", "1"],
+        ["--store", "memory://"],
+        ["key", "--keys", "k.yaml"],
+    ]
+
+
+def test_a_program_elsewhere_is_one_line_of_the_table(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Entry("deploy", "headgate.elsewhere.deploy:main", "Make the stack.", extra="aws")
+    monkeypatch.setitem(COMMANDS, "deploy", entry)
+    assert "pip install 'headgate[aws]'" in run("deploy").err
+    Program(monkeypatch, "headgate.elsewhere.deploy", "main", len)
+    assert run("deploy", "--stack", "x").code == 2
+
+
+def test_demo_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    Program(monkeypatch, "headgate.demo", "main", lambda words: given.append(words))
+    assert run("-u", "sqlite:///play.db", "demo").code == 0
+    assert run("demo").code == 0
+    assert given == [["sqlite:///play.db"], []]
+
+
+def test_policies_check_shows_places(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yaml").write_text("x")
+    fault = SimpleNamespace(line=3, column=5, text="unknown key")
+    answers = iter([SimpleNamespace(faults=(fault,)), SimpleNamespace(faults=(fault,)), object()])
+    Program(monkeypatch, "headgate.service.policies", "check_file", lambda path: next(answers))
+    bad = run("policies", "check", "p.yaml")
+    assert bad.code == 1
+    assert "p.yaml:3:5" in bad.out
+    told = run("policies", "check", "p.yaml", "--json")
+    assert told.document["faults"] == [{"line": 3, "column": 5, "text": "unknown key"}]
+    assert run("policies", "check", "p.yaml").code == 0
+
+
+# A stand-in for ministack: it answers as far as `local` looks.
+ENGINE = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"] or 0))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+    def log_message(self, *told): pass
+def main():
+    where = (os.environ["BIND_HOST"], int(os.environ["GATEWAY_PORT"]))
+    http.server.HTTPServer(where, Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment whose Python has the stand-in installed."""
+    folder = tmp_path / "home" / "ministack"
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    package = folder / "lib" / version / "site-packages" / "ministack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "app.py").write_text(textwrap.dedent(ENGINE))
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.delenv("HEADGATE_MINISTACK_VENV", raising=False)
+    monkeypatch.setattr("headgate.cli.local._make_table", lambda found: True)
+    return package
+
+
+def _free_port() -> str:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_local_goes_up_and_down(run: Any, well: Any, engine: Path, tmp_path: Path) -> None:
+    assert run("local", "status").code == 4
+    up = well("local", "up", "--port", _free_port())
+    try:
+        assert up["answers"] is True
+        assert well("local", "up")["pid"] == up["pid"]
+        status = run("local", "status")
+        assert (status.code, up["url"] in status.out) == (0, True)
+        assert "export HEADGATE_URL" in run("local", "up").out
+    finally:
+        assert well("local", "down") == {"stopped": up["pid"]}
+    with pytest.raises(ProcessLookupError):
+        os.kill(up["pid"], 0)
+    assert well("local", "down") == {"stopped": None}
+    assert not (tmp_path / "home" / "local.json").exists()
+
+
+def test_local_says_what_is_missing_or_wrong(run: Any, engine: Path, tmp_path: Path) -> None:
+    (engine / "app.py").write_text("raise SystemExit('no such luck')")
+    answer = run("local", "up", "--port", _free_port())
+    assert answer.code == 1
+    assert "no such luck" in answer.err
+    assert not (tmp_path / "home" / "local.json").exists()
+    (engine / "app.py").unlink()
+    answer = run("local", "up", "--port", _free_port())
+    assert answer.code == 1
+    assert "--install" in answer.err
+
+
+def test_local_never_stops_a_process_that_is_not_the_engine(
+    run: Any, well: Any, tmp_path: Path
+) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "local.json").write_text(json.dumps({"pid": other.pid, "port": 1}))
+        assert well("local", "down") == {"stopped": None}
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

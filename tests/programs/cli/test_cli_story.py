@@ -1,0 +1,171 @@
+"""Every command once with --json: one document, of the shape that is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate.cli.root import cli
+
+# Covered where they need more than a line: programs of others, processes, consent.
+ELSEWHERE = {"serve", "demo", "policies check", "keys make"} | {
+    f"local {verb}" for verb in ("up", "down", "status")
+}
+
+STORY: tuple[tuple[str, set[str]], ...] = (
+    ("version", {"headgate", "python", "extras"}),
+    ("version --store", {"headgate", "python", "extras", "store"}),
+    ("system set-defaults rpm:1000/min --on-unavailable block", {"limits", "on_unavailable"}),
+    ("system get-defaults", {"limits", "on_unavailable"}),
+    ("resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000", {"resource", "limits"}),
+    ("resource get-defaults gpt-4", {"resource", "limits"}),
+    ("entity create acme --name Acme", {"id", "name", "parent_id", "cascade", "metadata", "mode",
+                                        "version", "created_at"}),
+    ("entity create key-1 --parent acme --cascade", {"id", "name", "parent_id", "cascade",
+                                                     "metadata", "mode", "version", "created_at"}),
+    ("entity set-limits key-1 rpm:5/min -r gpt-4", {"entity_id", "resource", "limits"}),
+    ("entity get-limits key-1 -r gpt-4", {"entity_id", "resource", "limits"}),
+    ("check key-1 gpt-4 rpm=1", {"allowed", "retry_after_ms", "limits"}),
+    ("check key-1 gpt-4 rpm=1 --take", {"allowed", "taken", "available", "degraded"}),
+    ("explain key-1 gpt-4", {"entity_id", "resource", "limits", "on_unavailable", "mode",
+                             "mode_source", "version", "parents"}),
+    ("entity show key-1", {"entity", "children", "buckets"}),
+    ("entity list", {"items", "next"}),
+    ("entity list --with-limits gpt-4", {"items", "next"}),
+    ("entity top-up key-1 gpt-4 rpm=1", {"entity_id", "resource", "applied", "available"}),
+    ("entity reset key-1 gpt-4", {"reset"}),
+    ("entity set-parent key-1 --none", {"id", "name", "parent_id", "cascade", "metadata", "mode",
+                                        "version", "created_at"}),
+    ("entity disable key-1", {"entity_id", "mode"}),
+    ("entity bypass key-1", {"entity_id", "mode"}),
+    ("entity enable key-1", {"entity_id", "mode"}),
+    ("resource disable gpt-4", {"resource", "mode"}),
+    ("resource bypass gpt-4", {"resource", "mode"}),
+    ("resource enable gpt-4", {"resource", "mode"}),
+    ("resource list", {"with_defaults", "with_entity_limits"}),
+    ("usage list", {"items", "next"}),
+    ("usage summary", {"snapshot_count", "total", "average", "total_events", "min_window_start",
+                       "max_window_start", "window_type"}),
+    ("usage summary --plot --window daily", {"snapshot_count", "total", "average", "total_events",
+                                             "min_window_start", "max_window_start", "window_type",
+                                             "windows"}),
+    ("audit list key-1", {"items", "next"}),
+    ("audit list --system", {"items", "next"}),
+    ("audit list --resource gpt-4", {"items", "next"}),
+    ("top --once", {"time", "buckets", "all_buckets", "items"}),
+    ("bench --count 5 --threads 2", {"store", "acquires", "threads", "entities", "per_second",
+                                     "microseconds"}),
+    ("upgrade", {"dry_run", "steps"}),
+    ("limits plan -f limits.yaml", {"entities", "levels", "not_declared", "over",
+                                    "buckets_looked_at", "all_buckets"}),
+    ("limits diff -f limits.yaml", {"differ", "entities", "levels", "not_declared"}),
+    ("limits apply -f limits.yaml --yes", {"entities", "levels", "not_declared", "over",
+                                           "buckets_looked_at", "all_buckets", "applied"}),
+    ("export -o out.jsonl", {"file", "lines"}),
+    ("import out.jsonl --dry-run", {"lines", "dry_run"}),
+    ("import out.jsonl", {"written", "skipped"}),
+    ("entity delete-limits key-1 -r gpt-4", {"entity_id", "resource", "limits"}),
+    ("entity delete key-1 --yes", {"deleted"}),
+    ("resource delete-defaults gpt-4", {"resource", "limits"}),
+    ("system delete-defaults", {"limits", "on_unavailable"}),
+    ("namespace register eu", {"registered"}),
+    ("namespace list", {"items"}),
+    ("namespace show eu", {"id", "name", "state", "created_at", "deleted_at"}),
+    ("namespace delete eu", {"deleted", "id"}),
+    ("namespace orphans", {"items"}),
+    ("namespace recover -- EU", {"id", "name", "state", "created_at", "deleted_at"}),
+    ("namespace delete eu", {"deleted", "id"}),
+    ("namespace purge --yes -- EU", {"purged", "records"}),
+    ("completion bash", {"shell", "script"}),
+)  # fmt: skip
+
+
+def _verbs(command: click.Command, context: click.Context) -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        yield context.command_path.removeprefix("headgate ")
+        return
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from _verbs(child, click.Context(child, info_name=name, parent=context))
+
+
+def test_the_story_names_every_command() -> None:
+    told = {line for line, _ in STORY}
+    verbs = set(_verbs(cli, click.Context(cli, info_name="headgate")))
+    missing = {
+        verb
+        for verb in verbs - ELSEWHERE
+        if not any(line == verb or line.startswith(verb + " ") for line in told)
+    }
+    assert missing == set()
+    assert verbs >= ELSEWHERE
+
+
+def test_every_command_answers_with_one_document(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text("resources: {gpt-4: [rpm:3/min]}\n")
+    eu = ""
+    for line, keys in STORY:
+        answer = run("--json", *[eu if word == "EU" else word for word in line.split()])
+        assert answer.code == 0, (line, answer)
+        assert answer.out.count("\n") == 1, line
+        assert set(answer.document) == keys, line
+        assert answer.err == "", line
+        if line == "namespace register eu":
+            eu = answer.document["registered"]["eu"]
+
+
+def test_the_same_lines_speak_to_people(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text("resources: {gpt-4: [rpm:3/min]}\n")
+    eu = ""
+    for line, _ in STORY:
+        answer = run(*[eu if word == "EU" else word for word in line.split()])
+        assert answer.code == 0, (line, answer)
+        assert answer.out.strip(), line
+        assert "Traceback" not in answer.err, line
+        if line == "namespace register eu":
+            eu = json.loads(run("namespace", "show", "eu", "--json").out)["id"]
+
+
+def test_options_of_every_command_may_stand_anywhere(run: Any) -> None:
+    before = run("--json", "-n", "default", "entity", "list")
+    after = run("entity", "list", "-n", "default", "--json")
+    between = run("entity", "--json", "list")
+    assert before.document == after.document == between.document == {"items": [], "next": None}
+
+
+def test_an_option_further_left_is_not_undone_by_the_environment(run: Any, tmp_path: Path) -> None:
+    run("entity", "create", "here")
+    elsewhere = run("-u", f"sqlite:///{tmp_path}/other.db", "entity", "list", "--json")
+    assert elsewhere.document["items"] == []
+
+
+def test_the_audit_names_who_did_it(run: Any, well: Any) -> None:
+    well("entity", "create", "key-1")
+    well("--principal", "ops@example", "entity", "disable", "key-1")
+    events = well("audit", "list", "key-1")["items"]
+    assert [event["principal"] for event in events] == ["ops@example", "cli:ann"]
+
+
+def test_pages_go_on(run: Any, well: Any) -> None:
+    for number in range(5):
+        well("entity", "create", f"key-{number}")
+    first = well("entity", "list", "--limit", "3")
+    rest = well("entity", "list", "--limit", "3", "--cursor", first["next"])
+    assert [one["id"] for one in first["items"] + rest["items"]] == [f"key-{n}" for n in range(5)]
+    assert rest["next"] is None
+    newest = well("audit", "list", "key-1", "--limit", "1")
+    assert len(newest["items"]) == 1
+    assert well("audit", "list", "key-1", "--after", newest["next"])["items"] == []
+
+
+def test_names_cannot_move_the_cursor_or_change_colours(run: Any, well: Any) -> None:
+    well("entity", "create", "key-1", "--name", "\x1b[31mred\x1b[0m [bold]b[/bold]\r\n")
+    shown = run("entity", "list").out + run("entity", "show", "key-1").out
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "[bold]b[/bold]" in shown
