@@ -48,7 +48,7 @@ def test_preparing_again_changes_nothing(table: Table) -> None:
 
 def test_a_table_that_is_missing_says_what_makes_it(table: Table) -> None:
     catalog = DynamoCatalog(table)
-    with pytest.raises(TableMissing, match="prepare"):
+    with pytest.raises(TableMissing, match="create_table"):
         run(catalog.get_version_record())
     with pytest.raises(TableMissing):
         run(catalog.register_namespace("team", None, NOW_MS))

@@ -1,0 +1,72 @@
+"""`headgate aggregate`: usage from the table's stream, in a process of your own."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from headgate.cli.output import show
+from headgate.cli.session import Session, pass_session
+from headgate.cli.shape import verb
+from headgate.cli.text import clean
+
+
+@verb(
+    "aggregate",
+    examples="""
+    headgate aggregate headgate --region eu-west-1
+    headgate aggregate headgate --windows hourly,daily --archive audit-bucket --drain
+    """,
+)
+@click.argument("table")
+@click.option("--region", metavar="NAME", help="Else as AWS's own tools find it.")
+@click.option("--endpoint", metavar="URL", help="Another address than AWS's own.")
+@click.option("--windows", default="hourly,daily", show_default=True, help="Which to keep.")
+@click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage.")
+@click.option("--archive", metavar="BUCKET", help="Where audit events go that expire.")
+@click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
+@pass_session
+def aggregate(
+    session: Session,
+    table: str,
+    region: str | None,
+    endpoint: str | None,
+    windows: str,
+    retention_days: int,
+    archive: str | None,
+    drain: bool,
+) -> None:
+    """Count usage from a table's stream until it is stopped; what was read is remembered."""
+    from headgate.aggregator.opening import open_consumer
+    from headgate.aggregator.settings import settings_from
+    from headgate.bridge import run
+
+    settings = settings_from(
+        {
+            "HEADGATE_TABLE": table,
+            "HEADGATE_WINDOWS": windows,
+            "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
+            **({"HEADGATE_ARCHIVE_BUCKET": archive} if archive else {}),
+        }
+    )
+    totals = {"records": 0, "counted": 0, "rows": 0, "archived": 0, "failures": 0}
+
+    def add(report: Any) -> None:
+        for name in totals:
+            found = getattr(report, name)
+            totals[name] += len(found) if isinstance(found, list) else found
+        if not session.as_json and report.concerned:
+            click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
+
+    consumer = open_consumer(
+        settings, region=region, endpoint=endpoint, blocking=True, on_report=add
+    )
+    signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
+    signal.signal(signal.SIGINT, lambda number, frame: consumer.stop())
+    try:
+        run(consumer.drain() if drain else consumer.run())
+    finally:
+        run(consumer.close())
+    show(session, totals, f"{totals['records']} records read, {totals['counted']} counted")

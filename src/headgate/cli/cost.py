@@ -1,0 +1,39 @@
+"""`headgate cost`: what a table and its aggregator come to a month."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.cli.output import Rows, show
+from headgate.cli.session import Session, pass_session
+from headgate.cli.shape import verb
+
+
+@verb(
+    "cost",
+    examples="""
+    headgate cost --rps 100 --entities 5000
+    headgate cost --rps 2000 --entities 1 --limits 2 --adjusted 1
+    """,
+)
+@click.option("--rps", type=float, required=True, help="Acquires a second, on average.")
+@click.option("--entities", type=int, required=True, help="That are active.")
+@click.option("--limits", type=int, default=2, show_default=True, help="Of a bucket.")
+@click.option("--resources", type=int, default=1, show_default=True, help="Used by each entity.")
+@click.option("--levels", type=int, default=1, show_default=True, help="2 with a parent, …")
+@click.option("--adjusted", type=float, default=0.0, show_default=True, help="Share of acquires.")
+@click.option("--refused", type=float, default=0.0, show_default=True, help="Share of demands.")
+@click.option("--aggregator/--no-aggregator", default=True, show_default=True, help="Usage by it.")
+@click.option("--batch-window-s", type=int, default=60, show_default=True, help="Of the stream.")
+@pass_session
+def cost(session: Session, /, **load: Any) -> None:
+    """Dollars a month on DynamoDB, on demand, with what is assumed in the docs."""
+    from headgate.infra.costing import Load
+    from headgate.infra.costing import cost as costing
+
+    found = costing(Load(**load))
+    rows = [(x.what, f"{x.units:,.0f}", x.unit, f"{x.usd:,.2f}") for x in found.lines]
+    rows.append(("together", "", "", f"{found.usd:,.2f}"))
+    show(session, found.as_dict(), Rows(("what", ">units", "of", ">USD a month"), rows))

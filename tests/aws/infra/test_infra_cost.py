@@ -1,0 +1,140 @@
+"""The calculator adds up, and the figures in the documentation are its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import ValidationError
+from headgate.infra import Load, cost, prices
+from headgate.infra.costing import HELD_MAX, MONTH_S, distinct
+from headgate.stores.dynamodb.tally import HOURS_MAX
+
+PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"
+
+
+def _lines(load: Load) -> dict[str, float]:
+    return {line.what: line.units for line in cost(load).lines}
+
+
+def test_an_acquire_is_one_write_unit() -> None:
+    found = _lines(Load(rps=100, entities=1))
+    assert found["acquires"] == 100 * MONTH_S
+    assert found["refusals"] == 0
+    usd = cost(Load(rps=100, entities=1)).lines[0].usd
+    assert usd == pytest.approx(100 * MONTH_S / 1e6 * 0.625)
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "factor"),
+    [
+        ({"levels": 2}, "acquires", 2),
+        ({"limits": 8}, "acquires", 1),
+        ({"limits": 9}, "acquires", 2),
+        ({"refused": 0.25}, "acquires", 0.75),
+    ],
+    ids=str,
+)
+def test_what_makes_acquires_dearer(more: dict[str, Any], what: str, factor: float) -> None:
+    plain = _lines(Load(rps=10, entities=5))[what]
+    assert _lines(Load(rps=10, entities=5, **more))[what] == pytest.approx(factor * plain)
+
+
+def test_refusals_are_reads_and_adjustments_are_writes() -> None:
+    found = _lines(Load(rps=10, entities=5, refused=0.5, adjusted=2.0))
+    assert found["refusals"] == pytest.approx(5 * MONTH_S)
+    assert found["adjustments"] == pytest.approx(2 * found["acquires"])
+
+
+def test_a_hot_entity_is_counted_for_almost_nothing() -> None:
+    assert cost(Load(rps=1000, entities=1)).usage_writes_per_1000 < 1
+    assert cost(Load(rps=1000, entities=1, batch_window_s=1)).usage_writes_per_1000 < 20
+
+
+def test_counting_many_entities_is_never_more_than_one_write_per_change_and_window() -> None:
+    found = cost(Load(rps=1000, entities=10**7, renewals_a_day=0))
+    writes = _lines(Load(rps=1000, entities=10**7, renewals_a_day=0))
+    new_rows = 2 * 2 * writes["acquires"]  # at most: every change begins its rows
+    assert writes["usage rows"] <= 2 * writes["acquires"] + new_rows
+    assert found.usage_writes_per_1000 > 1900
+
+
+def test_a_longer_batch_is_cheaper() -> None:
+    prices_by_window = [
+        cost(Load(rps=50, entities=100, batch_window_s=s)).usd for s in (1, 5, 30, 60)
+    ]
+    assert prices_by_window == sorted(prices_by_window, reverse=True)
+    assert len(set(prices_by_window)) == 4
+
+
+def test_without_an_aggregator_processes_write() -> None:
+    assert HELD_MAX == HOURS_MAX
+    few = _lines(Load(rps=100, entities=100, aggregator=False))
+    assert "aggregator runs" not in few
+    per_hour = 3 * 10 * 100  # windows, processes, buckets
+    assert few["usage rows"] == pytest.approx(per_hour * 730, rel=0.3)
+    more = _lines(Load(rps=100, entities=100, aggregator=False, processes=20))
+    assert more["usage rows"] > few["usage rows"]
+
+
+def test_nothing_costs_next_to_nothing() -> None:
+    idle = cost(Load(rps=0, entities=1))
+    assert idle.usd == pytest.approx(6 * prices.ALARM_MONTH, abs=0.01)
+    assert idle.usage_writes_per_1000 == 0
+    assert cost(Load(rps=0, entities=1, alarms=False)).usd < 0.01
+    assert cost(Load(rps=0, entities=1)).usd_per_million_acquires == 0
+
+
+def test_different_ones_among_draws() -> None:
+    assert distinct(1, 0.5) == 0.5
+    assert distinct(1, 9) == 1
+    assert distinct(10, 1) == pytest.approx(1)
+    assert distinct(10, 10**6) == pytest.approx(10)
+    assert distinct(2, 2) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("bad", [
+    {"rps": -1}, {"rps": True}, {"rps": float("nan")}, {"entities": 0}, {"entities": 1.5},
+    {"levels": 3}, {"refused": 1.1}, {"windows": ()}, {"windows": ("weekly",)},
+    {"batch_window_s": 301}, {"memory_mb": 1}, {"processes": 0},
+], ids=str)  # fmt: skip
+def test_a_load_that_cannot_be(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Load(**{"rps": 1, "entities": 1, **bad})
+    assert caught.value.field in bad
+
+
+ROW = re.compile(
+    r"^\| ([\d ]+) \| ([\d ]+) \| ([\d.]+) \| \$([\d ]+\.\d\d) \| \$([\d ]+\.\d\d) \|$", re.M
+)
+
+
+def test_the_figures_on_the_page() -> None:
+    text = PAGE.read_text()
+    rows = ROW.findall(text)
+    assert len(rows) >= 5
+    for rps, entities, writes, usd, without in rows:
+        load = {"rps": _number(rps), "entities": _number(entities)}
+        found = cost(Load(**load))
+        alone = cost(Load(**load, aggregator=False))
+        assert float(writes) == round(found.usage_writes_per_1000, 1), load
+        assert _number(usd) == round(found.usd, 2), load
+        assert _number(without) == round(alone.usd, 2), load
+
+
+def test_the_prices_on_the_page() -> None:
+    text = PAGE.read_text()
+    assert prices.PRICED_ON in text
+    for price in ("0.625", "0.125", "0.25", "0.20", "0.0000133334", "0.10"):
+        assert f"${price}" in text
+    listed = {prices.MILLION_WRITES, prices.MILLION_READS, prices.GB_MONTH, prices.MILLION_RUNS,
+              prices.GB_SECOND, prices.ALARM_MONTH}  # fmt: skip
+    assert listed == {0.625, 0.125, 0.25, 0.20, 0.0000133334, 0.10}
+
+
+def _number(text: str) -> Any:
+    bare = text.replace(" ", "")
+    return float(bare) if "." in bare else int(bare)

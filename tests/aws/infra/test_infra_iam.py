@@ -1,0 +1,245 @@
+"""Who may do what, decided by the policies as they are rendered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aws.infra.iam import Context, allowed, many
+from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
+from headgate.history import Usage
+from headgate.infra import StackOptions, namespace_policy
+from headgate.infra.policies import USAGE_ATTRIBUTES
+from headgate.stores.dynamodb import schema, usage
+
+NS, OTHER = "AAAAAAAAAAA", "BBBBBBBBBBB"
+GSI = f"{TABLE_ARN}/index/GSI4"
+ELSEWHERE = TABLE_ARN.replace("table/limits", "table/other")
+BUCKET = schema.pk_bucket(NS, "key-1", "gpt-4", 0)
+TRAP = schema.pk_bucket(NS, "key-1", "x/ENTITY", 0)  # its key holds /ENTITY# too
+ENTITY = schema.pk_entity(NS, "key-1")
+RESOURCE = schema.pk_resource(NS, "gpt-4")
+SYSTEM = schema.pk_system(NS)
+REGISTRY = schema.pk_system()
+ONCE = schema.pk_once(NS, "d")
+AUDIT = schema.pk_audit(NS, "key-1")
+ROW = ("PK", "SK", "entity_id", "resource", "window", "window_start", "ttl", "total_events",
+       "u_rpm", "GSI2PK", "GSI2SK", "GSI4PK", "GSI4SK")  # fmt: skip
+MARKED = (*ROW, "h_0", "r_0")
+LIMITS = ("PK", "SK", "l_rpm_cp", "l_rpm_ra")
+TOKENS = ("PK", "SK", "b_rpm_tk", "b_rpm_tc", "rf", "g")
+
+WITH = StackOptions(enable_splits=False)
+WITHOUT = StackOptions(enable_aggregator=False)
+SPLITTING = StackOptions(enable_splits=True)
+TRACED = StackOptions(enable_tracing=True)
+
+Case = tuple[StackOptions, str, str, str, tuple[str, ...], tuple[str, ...]]
+
+
+def _on(who: str, action: str, *keys: str, at: str = TABLE_ARN, attributes: tuple[str, ...] = (),
+        options: StackOptions = WITH) -> Case:  # fmt: skip
+    return options, who, f"dynamodb:{action}", at, keys, attributes
+
+
+APP, READ, ADMIN, NAMED = "AppPolicy", "ReadOnlyPolicy", "AdminPolicy", "NamespacePolicy"
+COUNTS = "AggregatorRole"
+
+ALLOWED: list[Case] = [
+    _on(APP, "UpdateItem", BUCKET, attributes=TOKENS),
+    _on(APP, "PutItem", BUCKET, attributes=TOKENS),
+    _on(APP, "DeleteItem", BUCKET),
+    _on(APP, "UpdateItem", BUCKET, schema.pk_bucket(OTHER, "k", "r", 3)),
+    _on(APP, "PutItem", ONCE),
+    _on(APP, "GetItem", BUCKET),
+    _on(APP, "BatchGetItem", ENTITY, RESOURCE, SYSTEM, BUCKET),
+    _on(APP, "GetItem", REGISTRY),
+    _on(APP, "Query", NS, at=GSI),
+    _on(APP, "UpdateItem", TRAP, attributes=TOKENS),
+    _on(APP, "UpdateItem", ENTITY, attributes=ROW, options=WITHOUT),
+    _on(READ, "Query", ENTITY),
+    _on(READ, "GetItem", AUDIT),
+    _on(READ, "Query", NS, at=GSI),
+    _on(ADMIN, "PutItem", ENTITY, attributes=LIMITS),
+    _on(ADMIN, "PutItem", RESOURCE, attributes=LIMITS),
+    _on(ADMIN, "UpdateItem", SYSTEM, attributes=LIMITS),
+    _on(ADMIN, "PutItem", AUDIT),
+    _on(ADMIN, "PutItem", REGISTRY),
+    _on(ADMIN, "BatchWriteItem", ENTITY, BUCKET, AUDIT),
+    _on(ADMIN, "Scan"),
+    _on(ADMIN, "DescribeTable"),
+    _on(NAMED, "UpdateItem", BUCKET, attributes=TOKENS),
+    _on(NAMED, "PutItem", ONCE),
+    _on(NAMED, "BatchGetItem", ENTITY, RESOURCE, SYSTEM, BUCKET, REGISTRY),
+    _on(NAMED, "Query", NS, at=GSI),
+    _on(NAMED, "UpdateItem", ENTITY, attributes=ROW, options=WITHOUT),
+    _on(COUNTS, "UpdateItem", ENTITY, attributes=MARKED),
+    _on(COUNTS, "GetItem", BUCKET),
+    _on(COUNTS, "GetRecords", at=f"{TABLE_ARN}/stream/2026"),
+    _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS, options=SPLITTING),
+    _on(COUNTS, "PutItem", BUCKET, attributes=TOKENS, options=SPLITTING),
+    (WITH, COUNTS, "s3:PutObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
+    (WITH, READ, "s3:GetObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
+    (TRACED, COUNTS, "xray:PutTraceSegments", "*", (), ()),
+]
+
+DENIED: list[Case] = [
+    _on(APP, "PutItem", ENTITY, attributes=LIMITS),
+    _on(APP, "UpdateItem", ENTITY, attributes=LIMITS),
+    _on(APP, "UpdateItem", ENTITY, attributes=ROW),  # the aggregator counts
+    _on(APP, "UpdateItem", ENTITY, attributes=LIMITS, options=WITHOUT),
+    _on(APP, "UpdateItem", ENTITY, attributes=(*ROW, "mode"), options=WITHOUT),
+    _on(APP, "DeleteItem", ENTITY, options=WITHOUT),
+    _on(APP, "UpdateItem", ENTITY, options=WITHOUT),  # that names no attribute
+    _on(APP, "UpdateItem", RESOURCE, attributes=LIMITS),
+    _on(APP, "UpdateItem", SYSTEM, attributes=LIMITS),
+    _on(APP, "PutItem", REGISTRY),
+    _on(APP, "PutItem", AUDIT),
+    _on(APP, "DeleteItem", AUDIT),
+    _on(APP, "UpdateItem", BUCKET, RESOURCE),
+    _on(APP, "UpdateItem", BUCKET, at=ELSEWHERE),
+    _on(APP, "UpdateItem"),  # that names no key
+    _on(APP, "Scan"),
+    _on(APP, "DeleteTable"),
+    _on(APP, "BatchWriteItem", BUCKET),
+    _on(APP, "PartiQLUpdate", BUCKET),
+    _on(READ, "UpdateItem", BUCKET),
+    _on(READ, "PutItem", ENTITY),
+    _on(READ, "Scan"),
+    _on(ADMIN, "DeleteTable"),
+    _on(ADMIN, "UpdateTable"),
+    _on(ADMIN, "PutItem", "not-a-key-of-ours"),
+    _on(ADMIN, "PutItem", at=ELSEWHERE),
+    _on(NAMED, "UpdateItem", schema.pk_bucket(OTHER, "k", "r", 0)),
+    _on(NAMED, "GetItem", schema.pk_entity(OTHER, "k")),
+    _on(NAMED, "BatchGetItem", BUCKET, schema.pk_bucket(OTHER, "k", "r", 0)),
+    _on(NAMED, "Query", OTHER, at=GSI),
+    _on(NAMED, "Query", at=GSI),
+    _on(NAMED, "PutItem", REGISTRY),
+    _on(NAMED, "UpdateItem", ENTITY, attributes=LIMITS, options=WITHOUT),
+    _on(NAMED, "GetItem", f"{NS}X/BUCKET#k#r#0"),
+    _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS),
+    _on(COUNTS, "UpdateItem", TRAP, attributes=ROW),
+    _on(COUNTS, "PutItem", BUCKET, attributes=TOKENS),
+    _on(COUNTS, "PutItem", ENTITY, attributes=ROW),
+    _on(COUNTS, "DeleteItem", ENTITY),
+    _on(COUNTS, "UpdateItem", ENTITY, attributes=LIMITS),
+    _on(COUNTS, "UpdateItem", RESOURCE, attributes=LIMITS),
+    _on(COUNTS, "PutItem", REGISTRY),
+    _on(COUNTS, "DeleteItem", BUCKET, options=SPLITTING),
+    _on(COUNTS, "UpdateItem", RESOURCE, attributes=LIMITS, options=SPLITTING),
+    _on(COUNTS, "GetRecords", at=f"{ELSEWHERE}/stream/2026"),
+    (WITH, COUNTS, "s3:DeleteObject", f"{ARCHIVE_ARN}/audit/x", (), ()),
+    (WITH, COUNTS, "s3:PutObject", f"{ARCHIVE_ARN}/elsewhere/x", (), ()),
+    (WITH, COUNTS, "xray:PutTraceSegments", "*", (), ()),
+]
+
+
+def _is_allowed(case: Case, tag: str | None = NS) -> bool:
+    options, who, action, resource, keys, attributes = case
+    context: dict[str, tuple[str, ...]] = {}
+    if keys:
+        context["dynamodb:LeadingKeys"] = keys
+    if attributes:
+        context["dynamodb:Attributes"] = attributes
+    if tag is not None:
+        context["aws:PrincipalTag/headgate-namespace"] = (tag,)
+    return allowed(Rendered(options).statements(who), action, resource, context)
+
+
+def _named(case: Case) -> str:
+    _, who, action, _, keys, attributes = case
+    return f"{who}-{action.split(':')[1]}-{'+'.join(keys)}-{attributes[-1:]}"
+
+
+@pytest.mark.parametrize("case", ALLOWED, ids=_named)
+def test_allowed(case: Case) -> None:
+    assert _is_allowed(case)
+
+
+@pytest.mark.parametrize("case", DENIED, ids=_named)
+def test_denied(case: Case) -> None:
+    assert not _is_allowed(case)
+
+
+def test_the_tables_are_long_enough() -> None:
+    assert len(ALLOWED) >= 20
+    assert len(DENIED) >= 20
+
+
+def test_without_a_tag_nothing_is_allowed_in_a_namespace() -> None:
+    for tag in (None, "", "other"):
+        for case in ALLOWED:
+            touches = any(key.startswith(NS) for key in case[4])
+            if case[1] == NAMED and touches:
+                assert not _is_allowed(case, tag), (tag, case)
+
+
+WRITES = {"UpdateItem", "PutItem", "DeleteItem", "BatchWriteItem"}
+POLICIES = (APP, READ, ADMIN, NAMED, COUNTS)
+
+
+@pytest.mark.parametrize("options", [WITH, WITHOUT, SPLITTING, TRACED])
+def test_no_action_is_a_pattern_and_every_write_is_bound_to_keys(options: StackOptions) -> None:
+    rendered = Rendered(options)
+    for who in POLICIES:
+        if who not in rendered.resources:
+            continue
+        for statement in rendered.statements(who):
+            actions = many(statement["Action"])
+            assert not [action for action in actions if "*" in action or "?" in action]
+            if {action.partition(":")[2] for action in actions} & WRITES:
+                _check_bound(statement)
+            if "*" in many(statement["Resource"]):
+                assert all(action.startswith("xray:") for action in actions)
+
+
+def _check_bound(statement: dict[str, Any]) -> None:
+    condition = statement["Condition"]
+    assert str(condition["Null"]["dynamodb:LeadingKeys"]).lower() == "false"
+    keys = condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    assert keys
+    for key in keys:
+        assert key.startswith(("?" * 11 + "/", "_/", "${aws:PrincipalTag/headgate-namespace}/")), (
+            key
+        )
+
+
+def test_the_attributes_are_those_of_usage_rows() -> None:
+    one = Usage("hourly", 0, {"rpm": 1000}, 1)
+    written = usage.addition("limits", NS, "key-1", "gpt-4", one, 0)
+    names = set(written.params["ExpressionAttributeNames"].values()) | {"PK", "SK"}
+    listed = {"u_rpm" if name == "u_*" else name for name in USAGE_ATTRIBUTES}
+    assert names == listed
+    statement = next(s for s in Rendered(WITHOUT).statements(APP) if s["Sid"] == "Usage")
+    found = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:Attributes"]
+    assert tuple(found) == USAGE_ATTRIBUTES
+
+
+@pytest.mark.parametrize("options", [WITH, WITHOUT])
+def test_the_policy_of_one_namespace_says_what_the_tagged_one_says(options: StackOptions) -> None:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [plain(part) for part in value]
+        if isinstance(value, bool):
+            return str(value).lower()
+        return value.replace("${aws:PrincipalTag/headgate-namespace}", NS)
+
+    counts = not options.enable_aggregator
+    made = namespace_policy(TABLE_ARN, NS, counts_usage=counts)["Statement"]
+    assert made == plain(Rendered(options).statements(NAMED))
+
+
+def test_the_evaluator_knows_what_iam_knows() -> None:
+    """It must be able to say no, and yes where IAM is lenient."""
+    lenient = [{"Effect": "Allow", "Action": "a:B", "Resource": "*",
+                "Condition": {"ForAllValues:StringLike": {"k": ["x?"]}}}]  # fmt: skip
+    cases: list[tuple[Context, bool]] = [
+        ({}, True), ({"k": ("x1",)}, True), ({"k": ("x1", "y")}, False), ({"k": ("x",)}, False)
+    ]  # fmt: skip
+    for context, answer in cases:
+        assert allowed(lenient, "a:B", "r", context) is answer
+    assert not allowed(lenient, "a:C", "r", {})

@@ -1,0 +1,352 @@
+"""Stacks against a CloudFormation that says what it is told: waits, failures, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate import HeadgateError, IncompatibleSchemaError, ValidationError
+from headgate.infra import (
+    AwsRefused,
+    InfrastructureNotFoundError,
+    Progress,
+    StackOperationError,
+    StackOptions,
+    build,
+    delete,
+    deploy,
+    list_stacks,
+    open_port,
+    status,
+    upgrade,
+)
+from headgate.infra import stack as stack_module
+from headgate.infra.buckets import empty
+from headgate.infra.looking import CLOUDFORMATION, PAGES_MAX, events
+from headgate.infra.template import TEMPLATE_VERSION
+from headgate.infra.watching import POLL_MS, POLLS_MAX, until_at_rest
+
+OURS = {"headgate:stack": "1", "headgate:version": "0.1.0"}
+PLAIN = StackOptions(enable_aggregator=False)
+
+
+def entry(
+    status: str,
+    *,
+    tags: dict[str, str] | None = None,
+    version: int = 1,
+    name: str = "limits",
+    parameters: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "StackName": name,
+        "StackId": f"id-of-{name}",
+        "StackStatus": status,
+        "Tags": [{"Key": k, "Value": v} for k, v in (OURS if tags is None else tags).items()],
+        "Outputs": [{"OutputKey": "TemplateVersion", "OutputValue": str(version)}],
+        "Parameters": [
+            {"ParameterKey": k, "ParameterValue": v} for k, v in (parameters or {}).items()
+        ],
+    }
+
+
+def event(number: int, resource: str, state: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "EventId": f"e{number}",
+        "LogicalResourceId": resource,
+        "ResourceType": f"AWS::Some::{resource}",
+        "ResourceStatus": state,
+        "ResourceStatusReason": reason,
+    }
+
+
+class Scripted:
+    """A port that shows one state of a stack after another; the last one stays."""
+
+    region = "eu-west-1"
+    endpoint = None
+
+    def __init__(self, *states: dict[str, Any] | None) -> None:
+        self.states = list(states)
+        self.events: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.paused_ms = 0
+        self.answers: dict[str, Callable[..., dict[str, Any]]] = {}
+
+    def call(self, service: str, operation: str, /, **params: Any) -> dict[str, Any]:
+        self.calls.append((service, operation, params))
+        if operation in self.answers:
+            return self.answers[operation](**params)
+        if operation == "describe_stacks":
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            if state is None:
+                raise AwsRefused(operation, "ValidationError", "Stack with id x does not exist")
+            return {"Stacks": [state]}
+        if operation == "describe_stack_events":
+            return {"StackEvents": self.events[::-1]}
+        if operation == "list_stack_resources":
+            return {"StackResourceSummaries": []}
+        return {"StackId": "id-of-limits"}
+
+    def pause_ms(self, wait_ms: int) -> None:
+        self.paused_ms += wait_ms
+
+    def asked(self, operation: str) -> list[dict[str, Any]]:
+        return [params for _, name, params in self.calls if name == operation]
+
+
+@pytest.fixture(autouse=True)
+def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_module, "make_ready", lambda stack, *, audit_days: None)
+    monkeypatch.setattr(stack_module, "upgrade_table", lambda stack: ())
+
+
+def test_a_failure_names_the_resource_that_failed_first_and_why() -> None:
+    port = Scripted(None, entry("CREATE_IN_PROGRESS"), entry("ROLLBACK_COMPLETE"))
+    port.events = [
+        event(1, "limits", "CREATE_IN_PROGRESS"),
+        event(2, "AppRole", "CREATE_FAILED", "Resource creation cancelled"),
+        event(3, "AggregatorRole", "CREATE_FAILED", "limits-aggregator already exists"),
+        event(4, "Table", "CREATE_FAILED", "something that followed"),
+        event(5, "limits", "ROLLBACK_IN_PROGRESS", "The following resource(s) failed"),
+    ]
+    seen: list[Progress] = []
+    with pytest.raises(StackOperationError) as caught:
+        deploy(port, "limits", PLAIN, report=seen.append)
+    error = caught.value
+    assert error.resource == "AggregatorRole (AWS::Some::AggregatorRole)"
+    assert error.reason == "limits-aggregator already exists"
+    assert "deploy again" in str(error)
+    assert [one.id for one in seen] == ["e1", "e2", "e3", "e4", "e5"]
+
+
+def test_where_only_cancellations_are_told_one_of_them_is_named() -> None:
+    port = Scripted(None, entry("ROLLBACK_COMPLETE"))
+    port.events = [event(1, "AppRole", "CREATE_FAILED", "Resource creation cancelled")]
+    with pytest.raises(StackOperationError, match="AppRole"):
+        deploy(port, "limits", PLAIN)
+
+
+def test_a_failure_without_events_says_what_the_stack_says() -> None:
+    port = Scripted(None, {**entry("ROLLBACK_FAILED"), "StackStatusReason": "no permission"})
+    with pytest.raises(StackOperationError, match="no permission"):
+        deploy(port, "limits", PLAIN)
+
+
+def test_a_new_stack_is_made_with_tags_and_every_parameter() -> None:
+    port = Scripted(None, entry("CREATE_IN_PROGRESS"), entry("CREATE_COMPLETE"))
+    done = deploy(port, "limits", StackOptions(enable_aggregator=False, tags={"team": "a"}))
+    assert done.changed
+    (asked,) = port.asked("create_stack")
+    tags = {one["Key"]: one["Value"] for one in asked["Tags"]}
+    assert tags["team"] == "a"
+    assert tags["headgate:stack"] == "1"
+    parameters = {one["ParameterKey"] for one in asked["Parameters"]}
+    assert {"EnableAggregator", "PitrDays"} <= parameters
+    assert port.paused_ms == POLL_MS
+    assert done.stack.url == "dynamodb://limits?region=eu-west-1"
+
+
+def test_the_code_is_uploaded_between_two_steps() -> None:
+    made = entry("CREATE_COMPLETE", parameters={"EnableAggregator": "true", "CodeKey": ""})
+    made["Outputs"].append({"OutputKey": "BundleBucketName", "OutputValue": "bundles"})
+    port = Scripted(None, made)
+    deploy(port, "limits")
+    order = [name for _, name, _ in port.calls if not name.startswith("describe_")]
+    assert order == ["create_stack", "put_object", "update_stack"]
+    (put,), (update,) = port.asked("put_object"), port.asked("update_stack")
+    keys = {one["ParameterKey"]: one["ParameterValue"] for one in update["Parameters"]}
+    assert keys["CodeKey"] == put["Key"]
+    assert put["Bucket"] == "bundles"
+
+
+def test_nothing_to_do_is_no_failure() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"))
+
+    def refuse(**_: Any) -> dict[str, Any]:
+        raise AwsRefused("update_stack", "ValidationError", "No updates are to be performed.")
+
+    port.answers["update_stack"] = refuse
+    assert deploy(port, "limits", PLAIN).changed is False
+
+
+def test_the_remains_of_a_failed_try_are_removed_first() -> None:
+    port = Scripted(entry("ROLLBACK_COMPLETE"), None, entry("CREATE_COMPLETE"))
+    deploy(port, "limits", PLAIN)
+    names = [name for _, name, _ in port.calls]
+    assert names.index("delete_stack") < names.index("create_stack")
+
+
+@pytest.mark.parametrize("act", [
+    lambda port: deploy(port, "limits", PLAIN),
+    lambda port: upgrade(port, "limits"),
+])  # fmt: skip
+def test_a_stack_that_moves_or_is_newer_is_left_alone(act: Callable[[Any], Any]) -> None:
+    moving = Scripted(entry("UPDATE_IN_PROGRESS"))
+    with pytest.raises(StackOperationError, match="somebody else"):
+        act(moving)
+    newer = Scripted(entry("CREATE_COMPLETE", version=TEMPLATE_VERSION + 1))
+    with pytest.raises(IncompatibleSchemaError, match="update this headgate"):
+        act(newer)
+    for port in (moving, newer):
+        assert not port.asked("update_stack")
+
+
+def test_an_upgrade_keeps_options_and_tags() -> None:
+    parameters = {"EnableAggregator": "false", "PitrDays": "7", "OfAnOlderTemplate": "x"}
+    port = Scripted(entry("CREATE_COMPLETE", tags={**OURS, "team": "a"}, parameters=parameters))
+    upgrade(port, "limits")
+    (asked,) = port.asked("update_stack")
+    sent = {one["ParameterKey"]: one["ParameterValue"] for one in asked["Parameters"]}
+    assert sent == {"EnableAggregator": "false", "PitrDays": "7", "CodeKey": ""}
+    assert {"Key": "team", "Value": "a"} in asked["Tags"]
+
+
+def test_new_code_comes_with_the_new_template_in_one_step() -> None:
+    parameters = {"EnableAggregator": "true", "CodeKey": "aggregator/old.zip"}
+    before = entry("CREATE_COMPLETE", parameters=parameters)
+    before["Outputs"].append({"OutputKey": "BundleBucketName", "OutputValue": "bundles"})
+    after = entry("UPDATE_COMPLETE", parameters={**parameters, "CodeKey": build().key})
+    after["Outputs"] = before["Outputs"]
+    port = Scripted(before, after)
+    assert upgrade(port, "limits").changed
+    assert len(port.asked("put_object")) == len(port.asked("update_stack")) == 1
+    names = [name for _, name, _ in port.calls]
+    assert names.index("put_object") < names.index("update_stack")
+    upgrade(port, "limits")
+    assert len(port.asked("put_object")) == 1  # it is there
+
+
+def test_a_bucket_that_cannot_be_emptied_is_named() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"))
+    row = {"Key": "a", "VersionId": "1"}
+    port.answers["list_object_versions"] = lambda **_: {"Versions": [row], "DeleteMarkers": [row]}
+    port.answers["delete_objects"] = lambda **_: {"Errors": [{"Key": "a", "Message": "locked"}]}
+    with pytest.raises(StackOperationError, match="the bucket mine was not emptied: a: locked"):
+        empty(port, "mine")
+    (asked,) = port.asked("delete_objects")
+    assert asked["Delete"]["Objects"] == [row, row]
+    port.answers["delete_objects"] = lambda **_: {}
+    with pytest.raises(StackOperationError, match="there is more"):
+        empty(port, "mine")
+
+
+@pytest.mark.parametrize("act", [
+    lambda port: status(port, "limits"),
+    lambda port: upgrade(port, "limits"),
+    lambda port: delete(port, "limits", confirm="limits"),
+])  # fmt: skip
+def test_no_stack_or_somebody_elses(act: Callable[[Any], Any]) -> None:
+    for state in (None, entry("CREATE_COMPLETE", tags={}), entry("DELETE_COMPLETE")):
+        port = Scripted(state)
+        with pytest.raises(InfrastructureNotFoundError, match="headgate list"):
+            act(port)
+        assert not port.asked("delete_stack")
+
+
+def test_deploy_does_not_take_over_somebody_elses_stack() -> None:
+    port = Scripted(entry("CREATE_COMPLETE", tags={}))
+    with pytest.raises(InfrastructureNotFoundError, match="not one of headgate's"):
+        deploy(port, "limits", PLAIN)
+    assert not port.asked("update_stack")
+
+
+def test_deleting_wants_the_name_twice() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"))
+    for wrong in ("", "yes", "LIMITS", "limits "):
+        with pytest.raises(ValidationError, match="repeat the name"):
+            delete(port, "limits", confirm=wrong)
+    assert not port.asked("delete_stack")
+
+
+def test_an_archive_can_be_kept() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"), None)
+    rows = [{"LogicalResourceId": "ArchiveBucket", "PhysicalResourceId": "the-archive"}]
+    port.answers["list_stack_resources"] = lambda **_: {"StackResourceSummaries": rows}
+    done = delete(port, "limits", confirm="limits", keep_archive=True)
+    assert done.kept_bucket == "the-archive"
+    assert not port.asked("delete_bucket")
+    port.states = [entry("CREATE_COMPLETE"), None]
+    port.answers["list_object_versions"] = lambda **_: {}
+    assert delete(port, "limits", confirm="limits").kept_bucket is None
+    assert port.asked("delete_bucket") == [{"Bucket": "the-archive"}]
+
+
+def test_a_deletion_that_fails_says_why() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"), entry("DELETE_FAILED"))
+    port.answers["delete_stack"] = lambda **_: (
+        port.events.append(event(1, "BundleBucket", "DELETE_FAILED", "it is not empty")) or {}
+    )
+    with pytest.raises(
+        StackOperationError, match=r"BundleBucket .*it is not empty; .*delete again"
+    ):
+        delete(port, "limits", confirm="limits")
+
+
+def test_waiting_ends() -> None:
+    port = Scripted(entry("CREATE_IN_PROGRESS"))
+    with pytest.raises(StackOperationError, match="still moves after 60 minutes"):
+        until_at_rest(port, "id-of-limits", "waiting", set())
+    assert port.paused_ms == POLLS_MAX * POLL_MS
+
+
+def test_what_happened_before_is_not_told_again() -> None:
+    port = Scripted(entry("UPDATE_IN_PROGRESS"), entry("UPDATE_COMPLETE"))
+    port.events = [
+        event(1, "Table", "CREATE_FAILED", "long ago"),
+        event(2, "Table", "UPDATE_COMPLETE"),
+    ]
+    told: list[Progress] = []
+    until_at_rest(port, "id-of-limits", "x", {"e1"}, told.append)
+    assert [one.id for one in told] == ["e2"]
+
+
+def test_pages_are_bounded() -> None:
+    port = Scripted(entry("CREATE_COMPLETE"))
+    port.answers["describe_stack_events"] = lambda **_: {"StackEvents": [], "NextToken": "more"}
+    assert events(port, "id", set()) == []
+    assert len(port.asked("describe_stack_events")) == PAGES_MAX
+
+
+def test_the_list_shows_ours_by_name() -> None:
+    port = Scripted(None)
+    found = [entry("CREATE_COMPLETE", name="b"), entry("DELETE_COMPLETE", name="c")]
+    rest = [entry("CREATE_COMPLETE", name="d", tags={}), entry("CREATE_FAILED", name="a")]
+    port.answers["describe_stacks"] = lambda **asked: (
+        {"Stacks": rest} if asked else {"Stacks": found, "NextToken": "more"}
+    )
+    assert [one.name for one in list_stacks(port)] == ["a", "b"]
+
+
+def test_a_boundary_by_name_becomes_an_arn() -> None:
+    port = Scripted(None, entry("CREATE_COMPLETE"))
+    me = {"Account": "123456789012", "Arn": "arn:aws-cn:iam::123456789012:user/me"}
+    port.answers["get_caller_identity"] = lambda: me
+    deploy(port, "limits", StackOptions(enable_aggregator=False, permission_boundary="bound"))
+    (asked,) = port.asked("create_stack")
+    sent = {one["ParameterKey"]: one["ParameterValue"] for one in asked["Parameters"]}
+    assert sent["PermissionBoundaryArn"] == "arn:aws-cn:iam::123456789012:policy/bound"
+
+
+def test_a_bad_name_asks_nothing_of_aws() -> None:
+    port = Scripted(None)
+    with pytest.raises(ValidationError):
+        deploy(port, "no_underscores")
+    assert port.calls == []
+
+
+def test_the_port_says_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    with pytest.raises(ValidationError, match="AWS_REGION"):
+        open_port()
+    port = open_port(region="eu-west-1", endpoint="http://127.0.0.1:9")
+    assert (port.region, port.endpoint) == ("eu-west-1", "http://127.0.0.1:9")
+    monkeypatch.setattr("headgate.infra.port.ATTEMPTS_MAX", 1)
+    with pytest.raises(HeadgateError, match="got no answer"):
+        port.call(CLOUDFORMATION, "describe_stacks")

@@ -1,0 +1,204 @@
+"""The template is sound, makes the store's own table, and says what the options say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from aws.infra.rendering import Rendered, read
+from headgate.aggregator.settings import settings_from
+from headgate.infra import TEMPLATE_VERSION, StackOptions, cfn_template, parameters
+from headgate.infra.stack import CAPABILITIES
+from headgate.stores.dynamodb.items_history import TTL
+from headgate.stores.dynamodb.table_making import creation
+
+BODY_MAX = 51_200  # bytes that CloudFormation takes without a bucket
+
+
+def test_cfn_lint_has_nothing_to_say() -> None:
+    path = str(resources.files("headgate.infra").joinpath("template.yaml"))
+    done = subprocess.run(
+        [sys.executable, "-c", "from cfnlint.runner import main; main()", path],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_the_table_is_the_one_the_store_makes() -> None:
+    wanted = dict(creation("limits").params)
+    found = dict(Rendered().resources["Table"]["Properties"])
+    stream = wanted.pop("StreamSpecification")
+    assert stream.pop("StreamEnabled") is True  # CloudFormation says it by having the property
+    assert found.pop("StreamSpecification") == stream
+    assert found.pop("TimeToLiveSpecification") == {"AttributeName": TTL, "Enabled": True}
+    assert found.pop("PointInTimeRecoverySpecification") == {"PointInTimeRecoveryEnabled": False}
+    assert found.pop("DeletionProtectionEnabled") is False
+    assert found == wanted
+
+
+def test_it_is_small_enough_to_be_sent_as_it_is() -> None:
+    assert len(cfn_template().encode()) < BODY_MAX
+    assert CAPABILITIES == ["CAPABILITY_NAMED_IAM"]
+
+
+def test_options_and_parameters_are_the_same_and_have_the_same_defaults() -> None:
+    declared = {k: str(v.get("Default", "")) for k, v in read()["Parameters"].items()}
+    assert declared == {**parameters(StackOptions()), "CodeBucket": "", "CodeKey": ""}
+
+
+def test_every_option_changes_something() -> None:
+    """But for what is noted in the table, or on the stack, instead."""
+    changed: dict[str, Any] = {
+        "snapshot_windows": "monthly",
+        "enable_aggregator": False,
+        "enable_splits": True,
+        "pitr_recovery_days": 35,
+        "log_retention_days": 7,
+        "batch_window_s": 5,
+        "lambda_timeout": 30,
+        "lambda_memory": 512,
+        "enable_alarms": False,
+        "alarm_sns_topic": "arn:aws:sns:eu-west-1:123456789012:pager",
+        "lambda_duration_threshold_pct": 50,
+        "role_name_format": "team-{}",
+        "policy_name_format": "{}-v1",
+        "enable_audit_archival": False,
+        "audit_archive_glacier_days": 30,
+        "enable_tracing": True,
+        "create_iam_roles": True,
+        "aggregator_role_arn": "arn:aws:iam::123456789012:role/mine",
+        "enable_deletion_protection": True,
+        "usage_retention_days": 7,
+    }
+    noted = {"audit_retention_days", "tags", "permission_boundary", "create_iam"}
+    assert {field.name for field in fields(StackOptions)} == changed.keys() | noted
+    plain = Rendered().resources
+    for name, value in changed.items():
+        assert Rendered(StackOptions(**{name: value})).resources != plain, name
+
+
+def test_versions_agree() -> None:
+    template = read()
+    assert template["Metadata"]["headgate"]["TemplateVersion"] == TEMPLATE_VERSION
+    assert template["Outputs"]["TemplateVersion"]["Value"] == str(TEMPLATE_VERSION)
+
+
+def test_the_function_understands_its_environment() -> None:
+    options = StackOptions(snapshot_windows="daily,monthly", usage_retention_days=7)
+    function = Rendered(options).resources["Aggregator"]["Properties"]
+    environment = dict(function["Environment"]["Variables"])
+    environment["HEADGATE_ARCHIVE_BUCKET"] = "the-archive"
+    settings = settings_from(environment)
+    assert settings.table == "limits"
+    assert settings.windows == ("daily", "monthly")
+    assert settings.retention_ms == 7 * 86_400_000
+    assert settings.split is False  # or its role would refuse
+    assert function["Handler"] == "headgate.aggregator.lambda_handler.handle"
+    split = Rendered(StackOptions(enable_splits=True)).resources["Aggregator"]["Properties"]
+    assert split["Environment"]["Variables"]["HEADGATE_SPLIT"] == "on"
+
+
+def test_the_filter_names_buckets_and_expired_audit_events() -> None:
+    def patterns(**options: Any) -> list[Any]:
+        source = Rendered(StackOptions(**options)).resources["AggregatorSource"]["Properties"]
+        return [json.loads(one["Pattern"]) for one in source["FilterCriteria"]["Filters"]]
+
+    buckets = {"dynamodb": {"Keys": {"SK": {"S": ["#STATE"]}}}}
+    expired, *others = patterns()[1:]
+    assert patterns()[0] == buckets
+    assert others == []
+    assert expired["dynamodb"]["Keys"]["SK"]["S"] == [{"prefix": "#AUDIT#"}]
+    assert expired["eventName"] == ["REMOVE"]
+    assert expired["userIdentity"]["principalId"] == ["dynamodb.amazonaws.com"]
+    assert patterns(enable_audit_archival=False) == [buckets]
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        (
+            {"enable_aggregator": False},
+            "Aggregator AggregatorSource AggregatorRole AggregatorLog DeadLetters BundleBucket "
+            "ArchiveBucket ErrorsAlarm DurationAlarm IteratorAgeAlarm DeadLettersAlarm",
+        ),
+        ({"enable_audit_archival": False}, "ArchiveBucket"),
+        (
+            {"enable_alarms": False},
+            "ErrorsAlarm DurationAlarm IteratorAgeAlarm DeadLettersAlarm WriteThrottlesAlarm "
+            "ReadThrottlesAlarm",
+        ),
+        ({"aggregator_role_arn": "arn:aws:iam::123456789012:role/mine"}, "AggregatorRole"),
+        (
+            {
+                "create_iam": False,
+                "aggregator_role_arn": "arn:aws:iam::123456789012:role/mine",
+            },
+            "AggregatorRole AppPolicy ReadOnlyPolicy AdminPolicy NamespacePolicy",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_switched_off_is_not_there(options: dict[str, Any], gone: str) -> None:
+    before, after = Rendered().resources, Rendered(StackOptions(**options)).resources
+    assert before.keys() - after.keys() == set(gone.split())
+    assert after.keys() <= before.keys()
+    assert {"Table"} <= after.keys()
+
+
+def test_what_is_switched_on_is_there() -> None:
+    roles = {"AppRole", "ReadOnlyRole", "AdminRole"}
+    rendered = Rendered(StackOptions(create_iam_roles=True), PermissionBoundaryArn="arn:b")
+    assert rendered.resources.keys() - Rendered().resources.keys() == roles
+    for name in (*roles, "AggregatorRole"):
+        assert rendered.resources[name]["Properties"]["PermissionsBoundary"] == "arn:b"
+        assert "PermissionsBoundary" not in Rendered().resources["AggregatorRole"]["Properties"]
+    alarmed = Rendered(StackOptions(alarm_sns_topic="arn:aws:sns:eu-west-1:123456789012:pager"))
+    alarms = [r for r in alarmed.resources.values() if r["Type"] == "AWS::CloudWatch::Alarm"]
+    assert len(alarms) == 6
+    for alarm in alarms:
+        assert alarm["Properties"]["AlarmActions"] == [alarmed.parameters["AlarmTopicArn"]]
+
+
+def test_names_follow_their_formats() -> None:
+    options = StackOptions(
+        role_name_format="pb-{}-x", policy_name_format="{}.p", create_iam_roles=True
+    )
+    found = Rendered(options).resources
+    assert found["AppRole"]["Properties"]["RoleName"] == "pb-limits-app-x"
+    assert found["AggregatorRole"]["Properties"]["RoleName"] == "pb-limits-aggregator-x"
+    assert found["NamespacePolicy"]["Properties"]["ManagedPolicyName"] == "limits-namespace.p"
+
+
+def test_until_the_code_is_there_so_is_no_function() -> None:
+    found = Rendered(CodeKey="").resources
+    assert {"BundleBucket", "AggregatorRole", "DeadLetters"} <= found.keys()
+    assert not {"Aggregator", "AggregatorSource", "ErrorsAlarm"} & found.keys()
+    own = Rendered(CodeBucket="mine", CodeKey="k").resources
+    assert "BundleBucket" not in own
+    assert own["Aggregator"]["Properties"]["Code"] == {"S3Bucket": "mine", "S3Key": "k"}
+
+
+def test_buckets_are_private_and_the_archive_grows_cold() -> None:
+    found = Rendered(StackOptions(audit_archive_glacier_days=45)).resources
+    for name in ("BundleBucket", "ArchiveBucket"):
+        blocks = found[name]["Properties"]["PublicAccessBlockConfiguration"]
+        assert len(blocks) == 4
+        assert all(blocks.values())
+    rules = found["ArchiveBucket"]["Properties"]["LifecycleConfiguration"]["Rules"]
+    moved = [rule["Transitions"] for rule in rules if rule.get("Prefix") == "audit/"]
+    assert moved == [[{"StorageClass": "GLACIER", "TransitionInDays": "45"}]]
+    assert found["ArchiveBucket"]["DeletionPolicy"] == "RetainExceptOnCreate"
+
+
+def test_every_output_and_comment_is_of_this_stack() -> None:
+    text = cfn_template()
+    assert not re.search(r"&\w+$|\*private", text, re.MULTILINE)  # CloudFormation has no anchors
+    assert max(map(len, text.splitlines())) <= 100

@@ -1,0 +1,185 @@
+"""The Terraform module makes what the template makes, under the same names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import hcl2
+import pytest
+
+from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, read
+from headgate.infra import StackOptions
+
+MODULE = Path(__file__).parents[3] / "infra/terraform"
+PLACES = {
+    "table_arn": TABLE_ARN,
+    "archive_arn": ARCHIVE_ARN,
+    "log_arn": "<AggregatorLog.Arn>",
+    "queue_arn": "<DeadLetters.Arn>",
+}
+
+COUNTERPARTS = {
+    "Table": "aws_dynamodb_table.this",
+    "Aggregator": "aws_lambda_function.aggregator",
+    "AggregatorSource": "aws_lambda_event_source_mapping.aggregator",
+    "DeadLetters": "aws_sqs_queue.dead_letters",
+    "AggregatorLog": "aws_cloudwatch_log_group.aggregator",
+    "ArchiveBucket": "aws_s3_bucket.archive",
+    "AggregatorRole": "aws_iam_role.aggregator",
+    **{f"{who}Role": "aws_iam_role.this" for who in ("App", "ReadOnly", "Admin")},
+    **{f"{who}Policy": "aws_iam_policy.this" for who in ("App", "ReadOnly", "Admin", "Namespace")},
+}
+SENT_DIRECTLY = {"BundleBucket"}  # Terraform gives Lambda the file itself
+
+
+def _module() -> dict[str, Any]:
+    whole: dict[str, Any] = {"resource": {}, "variable": {}, "locals": {}}
+    for path in sorted(MODULE.glob("*.tf")):
+        parsed = hcl2.loads(path.read_text())
+        for block in parsed.get("resource", []):
+            for kind, named in block.items():
+                for name, body in named.items():
+                    whole["resource"][f"{_bare(kind)}.{_bare(name)}"] = body
+        for block in parsed.get("variable", []):
+            whole["variable"] |= {_bare(name): body for name, body in block.items()}
+        for block in parsed.get("locals", []):
+            whole["locals"] |= {_bare(name): body for name, body in block.items()}
+    return whole
+
+
+def _bare(name: str) -> str:
+    return name.strip('"')
+
+
+@pytest.fixture(scope="module")
+def module() -> dict[str, Any]:
+    return _module()
+
+
+def test_every_resource_has_a_counterpart(module: dict[str, Any]) -> None:
+    alarms = {n for n, r in read()["Resources"].items() if r["Type"] == "AWS::CloudWatch::Alarm"}
+    assert read()["Resources"].keys() == COUNTERPARTS.keys() | SENT_DIRECTLY | alarms
+    for address in {*COUNTERPARTS.values(), "aws_cloudwatch_metric_alarm.this"}:
+        assert address in module["resource"], address
+    parts = {a for a in module["resource"] if a.startswith(("aws_s3_bucket_", "aws_iam_role_p"))}
+    assert set(module["resource"]) == {
+        *COUNTERPARTS.values(), *parts, "aws_cloudwatch_metric_alarm.this",
+    }  # fmt: skip
+
+
+def test_alarms_are_the_same(module: dict[str, Any]) -> None:
+    text = (MODULE / "alarms.tf").read_text()
+    wanted = [
+        r["Properties"]
+        for r in Rendered().resources.values()
+        if r["Type"] == "AWS::CloudWatch::Alarm"
+    ]
+    for alarm in wanted:
+        name = alarm["AlarmName"].removeprefix("limits-")
+        block = re.search(rf"^    {re.escape(name)} = \{{(.*?)^    \}}", text, re.M | re.S)
+        assert block, name
+        for said in (alarm["MetricName"], alarm["Namespace"], alarm["Statistic"]):
+            assert f'"{said}"' in block[1], (name, said)
+        found = {"period": 300, "evaluation_periods": 1, "threshold": 0}
+        found |= {k: int(v) for k, v in re.findall(r"(\w+) += (\d+)$", block[1], re.M)}
+        assert found["period"] == alarm["Period"], name
+        assert found["evaluation_periods"] == alarm["EvaluationPeriods"], name
+        if name != "aggregator-duration":  # which is a share of the timeout
+            assert found["threshold"] == alarm["Threshold"], name
+    assert len(re.findall(r"^    [a-z-]+ = \{$", text, re.M)) == len(wanted)
+
+
+def test_names_are_the_same() -> None:
+    text = "\n".join(path.read_text() for path in MODULE.glob("*.tf"))
+    for said in (
+        '"${var.name}-aggregator"',
+        '"${var.name}-dead-letters"',
+        '"/aws/lambda/${local.aggregator}"',
+        'replace(var.role_name_format, "{}", "${var.name}-${each.key}")',
+        'replace(var.policy_name_format, "{}", "${var.name}-${each.key}")',
+        'alarm_name          = "${var.name}-${each.key}"',
+    ):
+        assert said in text, said
+
+
+def test_the_function_and_its_source_are_the_same() -> None:
+    text = (MODULE / "main.tf").read_text()
+    rendered = Rendered().resources
+    function = rendered["Aggregator"]["Properties"]
+    for name in function["Environment"]["Variables"]:
+        assert re.search(rf"^ +{name} +=", text, re.M), name
+    assert f'"{function["Handler"]}"' in text
+    assert f'"{function["Runtime"]}"' in text
+    source = rendered["AggregatorSource"]["Properties"]
+    for ours, theirs in {
+        "BatchSize": "batch_size",
+        "MaximumRetryAttempts": "maximum_retry_attempts",
+        "MaximumRecordAgeInSeconds": "maximum_record_age_in_seconds",
+    }.items():
+        assert re.search(rf"^  {theirs} += {source[ours]}$", text, re.M), theirs
+    for said in ("ReportBatchItemFailures", "#STATE", "#AUDIT#", "TRIM_HORIZON"):
+        assert said in text
+
+
+def test_variables_are_the_options_with_their_defaults(module: dict[str, Any]) -> None:
+    noted = {"audit_retention_days"}  # in the table, by `headgate deploy`
+    names = {field.name for field in fields(StackOptions)} - noted
+    assert set(module["variable"]) == names | {"name", "bundle_path"}
+    options = StackOptions()
+    for name in names - {"tags"}:
+        default = module["variable"][name]["default"]
+        found = _bare(default) if isinstance(default, str) else default
+        wanted = getattr(options, name)
+        assert found == ("null" if wanted is None and found == "null" else wanted), name
+
+
+def test_statements_are_the_same() -> None:
+    text = (MODULE / "statements.json.tftpl").read_text()
+    for name, value in PLACES.items():
+        text = text.replace(f"${{{name}}}", value)
+    found = json.loads(text.replace("$${", "${"))
+    counting, alone = Rendered(), Rendered(StackOptions(enable_aggregator=False))
+    full = Rendered(StackOptions(enable_splits=True, enable_tracing=True))
+
+    def sids(rendered: Rendered, who: str, *names: str) -> list[dict[str, Any]]:
+        return [_plain(s) for s in rendered.statements(who) if s["Sid"] in names]
+
+    assert found == {
+        "app": sids(counting, "AppPolicy", "Read", "Balances"),
+        "usage": sids(alone, "AppPolicy", "Usage"),
+        "read_only": sids(counting, "ReadOnlyPolicy", "Read"),
+        "archive": sids(counting, "ReadOnlyPolicy", "Archive", "ArchiveList"),
+        "admin": sids(counting, "AdminPolicy", "Read", "Write"),
+        "namespace": sids(counting, "NamespacePolicy", "Read", "Balances"),
+        "namespace_usage": sids(alone, "NamespacePolicy", "Usage"),
+        "aggregator": sids(
+            counting, "AggregatorRole", "Stream", "Read", "Usage", "Log", "DeadLetters"
+        ),
+        "aggregator_split": sids(full, "AggregatorRole", "Balances"),
+        "aggregator_archive": sids(full, "AggregatorRole", "Archive"),
+        "aggregator_trace": sids(full, "AggregatorRole", "Trace"),
+    }
+    listed = sum(len(full.statements(f"{who}Policy")) for who in ("App", "ReadOnly", "Admin"))
+    assert listed == 2 + 3 + 4  # a statement more, and the module lacks it
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+@pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
+def test_terraform_reads_it_and_finds_it_tidy() -> None:
+    done = subprocess.run(
+        ["terraform", "fmt", "-check", "-diff", str(MODULE)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
