@@ -1,4 +1,4 @@
-"""`python -m bench memory|sqlite|redis [--quick] [--json FILE]`"""
+"""`python -m bench memory|sqlite|redis|dynamodb [--quick] [--json FILE]`"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="headgate beside its peers")
-    parser.add_argument("what", choices=("memory", "sqlite", "redis"))
+    parser.add_argument("what", choices=("memory", "sqlite", "redis", "dynamodb"))
     parser.add_argument("--quick", action="store_true", help="a smoke run; its figures say little")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     return parser.parse_args()
@@ -44,6 +44,10 @@ def run(what: str, quick: bool) -> dict[str, Any]:
         from bench import redis
 
         return redis.run(quick)
+    if what == "dynamodb":
+        from bench import dynamodb
+
+        return dynamodb.run(quick)
     from bench import memory
 
     return memory.run(quick)
