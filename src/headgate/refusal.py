@@ -19,8 +19,9 @@ from headgate.limits import Limit
 
 def refusal(verdict: Verdict) -> HeadgateError:
     """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
-    for status in verdict.violations:
-        if status.never:
+    statuses = verdict.statuses
+    for status in statuses:
+        if status.exceeded and status.never and not status.limit.soft:
             return DemandTooLarge(
                 status.entity_id,
                 status.resource,
@@ -28,7 +29,7 @@ def refusal(verdict: Verdict) -> HeadgateError:
                 status.requested,
                 status.limit.capacity,
             )
-    return RateLimitExceeded(verdict.statuses)
+    return RateLimitExceeded(statuses)
 
 
 def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:

@@ -10,7 +10,7 @@ import random
 import threading
 from typing import NamedTuple
 
-from headgate.record import BucketKey
+from headgate.record import BucketKey, Terms
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.seen import Seen, seen_from_item
 from headgate.stores.dynamodb.shares import routed
@@ -88,6 +88,17 @@ class Known:
     def written_per_s(self, shard: int) -> int:
         pace = self.paces.get(shard)
         return 0 if pace is None else pace.per_s
+
+    def adopted(self, seen: Seen, terms: Terms) -> Seen:
+        """The same under the caller's own terms where they are equal: what is identical costs no
+        comparing from then on."""
+        held = seen.whole
+        if held is terms or seen.depth or held.core is not held or held != terms:
+            return seen
+        found = seen._replace(whole=terms, record=(terms, *seen.record[1:]))
+        if self.shards.get(seen.shard) is seen:
+            self.shards[seen.shard] = found
+        return found
 
     def forget(self) -> None:
         self.shards.clear()

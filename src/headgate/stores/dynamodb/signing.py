@@ -9,10 +9,23 @@ from __future__ import annotations
 import hmac
 import time
 from hashlib import sha256
+from typing import Any
 
 SERVICE = "dynamodb"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET = "DynamoDB_20120810."
+
+
+Keyed = tuple[Any, Any]  # the two hashes of an HMAC, begun with its key
+Moment = tuple[int, Keyed, str, str, str]
+
+
+def _keyed(key: bytes) -> Keyed:
+    """An HMAC by hand: begun once for a key, finished for each text from copies."""
+    padded = key.ljust(64, b"\0")
+    return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(
+        bytes(byte ^ 0x5C for byte in padded)
+    )
 
 
 class Signer:
@@ -31,20 +44,22 @@ class Signer:
         self._before_date = f"POST\n/\n\ncontent-type:{CONTENT_TYPE}\nhost:{host}\nx-amz-date:"
         self._access = access
         self._day: tuple[str, bytes] = ("", b"")
-        self._moment = (-1, b"", "", "", "")
+        self._moment: Moment = (-1, _keyed(b""), "", "", "")
 
     def headers(self, operation: str, body: bytes, at_s: int) -> str:
         """The header lines that prove who asks: date, token, target and Authorization."""
         moment = self._moment
         if moment[0] != at_s:
             moment = self._moment = self._prepare(at_s)
-        _, key, canonical, to_sign, lines = moment
+        _, (inner, outer), canonical, to_sign, lines = moment
         request = (f"{canonical}{operation}\n\n{self._fields}\n{sha256(body).hexdigest()}").encode()
         text = (to_sign + sha256(request).hexdigest()).encode()
-        signature = hmac.digest(key, text, "sha256").hex()
-        return f"{lines}{signature}\r\nX-Amz-Target: {TARGET}{operation}\r\n"
+        first, second = inner.copy(), outer.copy()
+        first.update(text)
+        second.update(first.digest())
+        return f"{lines}{second.hexdigest()}\r\nX-Amz-Target: {TARGET}{operation}\r\n"
 
-    def _prepare(self, at_s: int) -> tuple[int, bytes, str, str, str]:
+    def _prepare(self, at_s: int) -> Moment:
         """What stays the same for every call signed in this second."""
         date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
         day = date[:8]
@@ -55,7 +70,7 @@ class Signer:
             f"X-Amz-Date: {date}\r\n{self._token_header}Authorization: AWS4-HMAC-SHA256 "
             f"Credential={self._access}/{scope}, SignedHeaders={self._fields}, Signature="
         )
-        return at_s, self._key_of(day), canonical, to_sign, lines
+        return at_s, _keyed(self._key_of(day)), canonical, to_sign, lines
 
     def _key_of(self, day: str) -> bytes:
         known, key = self._day

@@ -65,6 +65,7 @@ class Taker:
         Refused is what a state refuses that was told in this call, or is left to the caller to
         make sure of: an old one may have had tokens given back since.
         """
+        seen = known.adopted(seen, demand.terms)
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)
