@@ -1,0 +1,73 @@
+"""Answers that only HTTP has, and how any problem becomes a response."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from headgate.errors import HeadgateError
+from headgate.service.headers import problem_headers
+from headgate.service.keys import Scope
+from headgate.service.keys_access import Refusal
+from headgate.service.problems import Code, ServiceError, not_found, problem_body
+
+PROBLEM_JSON = b"application/problem+json"
+RETRY_MS = 1000
+
+_OWN = {
+    "too many headers": (431, "TOO_MANY_HEADERS", "There are too many header fields"),
+    "request timeout": (408, "REQUEST_TIMEOUT", "The request did not arrive in time"),
+}
+
+
+class HttpProblem(HeadgateError):
+    """A problem of HTTP itself, which no other wire can have."""
+
+    def __init__(self, status: int, code: str, title: str) -> None:
+        self.status = status
+        self.code = code
+        self.title = title
+        super().__init__(title)
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(*_OWN[name])
+
+
+def said_of(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any], list[Any]]:
+    """Status, document and header fields of a problem."""
+    if isinstance(error, HttpProblem):
+        name = error.code.lower().replace("_", "-")
+        body = {
+            "type": f"urn:headgate:problem:{name}",
+            "title": error.title,
+            "status": error.status,
+            "detail": error.title,
+            "code": error.code,
+        }
+        return error.status, body, []
+    headers: list[Any] = list(problem_headers(error))
+    if error.code is Code.UNAUTHENTICATED:
+        headers.append(("www-authenticate", 'Bearer realm="headgate"'))
+    return error.problem.http_status, problem_body(error), headers
+
+
+def of_refusal(refusal: Refusal, need: Scope | None = None) -> ServiceError:
+    """What a caller who was turned away is told."""
+    code = Code(refusal.code)
+    if code is Code.NOT_FOUND:
+        return not_found()
+    if code is Code.FORBIDDEN:
+        return ServiceError(code, f"the key needs the scope '{need}' for this")
+    if code is Code.STORAGE_UNAVAILABLE:
+        return ServiceError(
+            code, "keys cannot be looked up now; try again", retry_after_ms=RETRY_MS
+        )
+    return ServiceError(code, "send a key as 'authorization: Bearer hg_…' or 'x-api-key: hg_…'")
+
+
+def method_not_allowed(allowed: str) -> ServiceError:
+    return ServiceError(Code.METHOD_NOT_ALLOWED, f"use {allowed}")
+
+
+def nothing_here() -> ServiceError:
+    return ServiceError(Code.NOT_FOUND, "there is nothing at this path; see /openapi.json")

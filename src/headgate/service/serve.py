@@ -1,0 +1,205 @@
+"""The program: read the options, say what it does, listen, and end well.
+
+SIGTERM and SIGINT: no new connections, requests under way are finished, the store is closed, exit
+code 0. SIGHUP: the policy file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from headgate.errors import HeadgateError
+from headgate.service.app import Program
+from headgate.service.rest import Alongside, Rest, Wire
+from headgate.service.serve_key import make_key
+from headgate.service.serve_log import set_up_logs
+from headgate.service.serve_options import OptionError, Serving, environment, read_options
+from headgate.service.serve_protocol import protocol_with
+from headgate.service.serve_workers import Workers
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 30
+NO_KEYS = "NONE (dev mode): whoever is on this machine may do everything"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["key"]:
+            return make_key(given[1:])
+        serving = read_options(given, environment())
+        set_up_logs(serving.log_level)
+        return _serve(serving, given)
+    except HeadgateError as error:
+        sys.stderr.write(f"headgate: {error}\n")
+        return 2
+
+
+def _serve(serving: Serving, given: Sequence[str]) -> int:
+    if serving.descriptor is not None:
+        return _work(serving, socket.socket(fileno=serving.descriptor))
+    listener = _listen(serving)
+    serving = replace(serving, port=listener.getsockname()[1])
+    if serving.workers == 1:
+        return _work(serving, listener, told=True)
+    program = Program.build(serving.program)  # a mistake in a file shows here, once
+    listener.listen(BACKLOG)  # who comes before the workers are there waits for them
+    listener.set_inheritable(True)
+    _say(started(serving, program))
+    return Workers(serving, given, listener).run()
+
+
+def _listen(serving: Serving) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((serving.host, serving.port))
+    except OSError as error:
+        raise OptionError(
+            f"cannot listen on {serving.host}:{serving.port} ({error.strerror}); choose another "
+            f"with --host and --port"
+        ) from None
+    return listener
+
+
+def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> int:
+    """One worker, or the only one."""
+    program = Program.build(serving.program)
+    server = Server(config_of(serving, Rest(program, alongside_of(serving, program))))
+    if told:
+        server.greeting = started(serving, program)
+    else:
+        server.parent = os.getppid()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, _calmly)  # the server raises them again when it has finished
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # the server says why in the log
+        return 1
+    return 0 if server.started else 1
+
+
+class Server(uvicorn.Server):
+    """Says that it is there once it is, and ends when its parent is gone."""
+
+    greeting = ""
+    parent: int | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _say(self.greeting)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.parent is not None and os.getppid() != self.parent:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def config_of(serving: Serving, app: Any) -> uvicorn.Config:
+    """The default server's settings: nothing in front of the application but HTTP."""
+    return uvicorn.Config(
+        app,
+        http=protocol_with(serving.connections_max),
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=serving.drain_s,
+        ssl_certfile=serving.tls_certificate,
+        ssl_keyfile=serving.tls_key,
+        ssl_ca_certs=serving.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_NONE if serving.tls_client_ca is None else ssl.CERT_REQUIRED,
+    )
+
+
+def alongside_of(serving: Serving, program: Program) -> Alongside | None:
+    """The gRPC wire, where it is wanted and installed."""
+    if serving.grpc_port is None:
+        return None
+    try:
+        from headgate.service.grpc_server import GrpcServer
+        from headgate.service.grpc_settings import GrpcSettings, Tls
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"--grpc-port needs a package that is not installed ({error.name}): "
+            f"pip install 'headgate[service]'"
+        ) from error
+    from pathlib import Path
+
+    tls = None
+    if serving.tls_certificate is not None and serving.tls_key is not None:
+        authority = serving.tls_client_ca
+        tls = Tls(
+            Path(serving.tls_certificate),
+            Path(serving.tls_key),
+            None if authority is None else Path(authority),
+        )
+    settings = GrpcSettings(
+        host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
+    )
+
+    async def start() -> Wire:
+        return await GrpcServer.start(program, settings)
+
+    return start
+
+
+def started(serving: Serving, program: Program) -> str:
+    """What a person wants to know when it has started; no secrets."""
+    url = serving.url
+    policies = serving.program.policies
+    lines = [
+        f"headgate serves on {url}",
+        f"  store     {shown_store(program.service.repository.url)}",
+        f"  policies  {policies or 'none: everybody has 1000 tokens, 10 more each second'}",
+        f"  keys      {serving.program.keys or NO_KEYS}",
+        f"  fails     {'open' if program.settings.fail_open else 'closed'} while the store is away",
+    ]
+    if serving.workers > 1:
+        lines.append(f"  workers   {serving.workers}")
+    if serving.grpc_port is not None:
+        lines.append(f"  grpc      {serving.host}:{serving.grpc_port}")
+    key = "" if serving.program.keys is None else " -H 'authorization: Bearer hg_…'"
+    lines.append(
+        f"try: curl -i {url}/v1/ratelimit/check{key} -H 'content-type: application/json' "
+        f'-d \'{{"identifier": "ann", "resource": "api.search"}}\''
+    )
+    lines.append(f"all that can be asked: {url}/openapi.json")
+    return "\n".join(lines)
+
+
+def shown_store(url: str) -> str:
+    """A store's URL without what may be secret in it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _say(text: str) -> None:
+    if text:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _calmly(number: int, frame: object) -> None:
+    """Nothing: the server has ended by itself by now."""

@@ -1,0 +1,48 @@
+"""Making an API key where there is none yet: `python -m headgate.service key`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from headgate.bridge import run
+from headgate.clock import wall_clock_ms
+from headgate.repository import Repository
+from headgate.service.app import STORE_KEYS
+from headgate.service.keys import mint, parse_grant
+from headgate.service.keys_catalog import CatalogShelf
+from headgate.service.keys_file import FileShelf
+from headgate.service.keys_shelf import KeyShelf
+from headgate.service.serve_options import OptionError
+
+PRINCIPAL = "command line"
+
+
+def make_key(arguments: Sequence[str]) -> int:
+    """Makes one key and prints it: the only time that anybody sees it."""
+    given = _parser().parse_args(arguments)
+    grant = parse_grant(given.scopes.split(","), given.namespace, given.entity_prefix)
+    made = mint(grant, name=given.name, principal=PRINCIPAL, now_ms=wall_clock_ms())
+    run(_shelf(given.keys, given.store).put(made.key))
+    sys.stdout.write(made.text + "\n")
+    return 0
+
+
+def _shelf(keys: str, store: str | None) -> KeyShelf:
+    if keys != STORE_KEYS:
+        return FileShelf(keys, create=True)
+    if store is None:
+        raise OptionError("--keys store needs --store URL: the store that keeps the keys")
+    return CatalogShelf(run(Repository.open(store, _blocking=True)).backend.catalog)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m headgate.service key")
+    parser.add_argument("--keys", required=True, help="key file (made if missing), or 'store'")
+    parser.add_argument("--store", help="URL of the store, for --keys store")
+    parser.add_argument("--scopes", default="check", help="of check, read, admin: check,read")
+    parser.add_argument("--namespace", default="default", help="'*' is all of them")
+    parser.add_argument("--entity-prefix", help="only entities whose id begins so, as user:")
+    parser.add_argument("--name", default="", help="for people")
+    return parser

@@ -1,0 +1,131 @@
+"""The default server's HTTP, with bounds on what a client may hold: connections, heads, time.
+
+The server underneath waits for ever for a head that never ends, and keeps all of it. Here a
+connection that has no complete head after HEAD_S is closed, and so is one whose head is too large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headgate.service.keys_certificates import sans_of
+from headgate.service.rest_caller import SANS
+
+HEAD_BYTES_MAX = 32_768
+HEAD_S = 10.0
+
+END = b"\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class Joined:
+    """A transport that sends the head of an answer together with what follows: one system call
+    instead of two. What comes after a head comes at once, or the connection is closed."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._head: bytes | None = None
+        self.get_extra_info = real.get_extra_info
+        self.is_closing = real.is_closing
+        self.pause_reading = real.pause_reading
+        self.resume_reading = real.resume_reading
+        self.set_protocol = real.set_protocol
+
+    def write(self, data: bytes) -> None:
+        head = self._head
+        if head is not None:
+            self._head = None
+            self._real.write(head + data)
+        elif data.endswith(END) and data != CONTINUE:
+            self._head = data
+        else:
+            self._real.write(data)
+
+    def close(self) -> None:
+        head, self._head = self._head, None
+        if head is not None:
+            self._real.write(head)
+        self._real.close()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    connections_max = 1_000
+    _head_timer: Any = None
+    _head_bytes = 0
+    _in_head = True
+    _extensions: dict[str, Any] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(Joined(transport))  # type: ignore[arg-type]
+        if len(self.connections) > self.connections_max:
+            transport.close()
+            return
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self._extensions = {SANS: sans_of(tls.getpeercert())}
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX and self._head_is_too_large(data):
+                return
+        super().data_received(data)
+        if self._in_head and self._head_timer is None:
+            self._wait_for_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        if self._extensions is not None:
+            self.scope["extensions"] = self._extensions
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._has_head()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self._in_head = True
+        super().on_response_complete()
+
+    def _wait_for_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+
+    def _has_head(self) -> None:
+        timer, self._head_timer = self._head_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _head_is_too_large(self, data: bytes) -> bool:
+        """The head itself, not a body that came with it in one piece."""
+        end = data.find(b"\r\n\r\n")
+        if end >= 0 and self._head_bytes - len(data) + end <= HEAD_BYTES_MAX:
+            return False
+        self.transport.write(TOO_LARGE)
+        self.transport.close()
+        return True
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._in_head and not self.transport.is_closing():
+            self.transport.close()
+
+
+def protocol_with(connections_max: int) -> type[BoundedProtocol]:
+    """The protocol with its own bound on connections."""
+    return type("Bounded", (BoundedProtocol,), {"connections_max": connections_max})

@@ -1,0 +1,90 @@
+"""The program as people run it: a process of its own, stopped by its id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+START_S = 60
+
+
+class Running:
+    """A started program and what it said at its start."""
+
+    def __init__(self, process: subprocess.Popen[str], lines: list[str]) -> None:
+        self.process = process
+        self.lines = lines
+        self.url = lines[0].split()[-1]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """Asked to end; its exit code."""
+        if self.process.poll() is None:
+            self.send(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "headgate.service", *arguments]
+
+
+def run_once(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """The program, where it is expected to end by itself."""
+    return subprocess.run(
+        command(*arguments), env=environment(**more), capture_output=True, text=True, timeout=60
+    )
+
+
+@contextmanager
+def program(*arguments: str, **more: str) -> Iterator[Running]:
+    process = subprocess.Popen(
+        command("--port", "0", *arguments),
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    late = threading.Timer(START_S, process.kill)
+    late.start()
+    try:
+        yield Running(process, _greeting(process))
+    finally:
+        late.cancel()
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def _greeting(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or "openapi.json" not in lines[-1]:
+        line = process.stdout.readline()
+        if not line:
+            assert process.stderr is not None
+            raise AssertionError(f"it did not start: {process.stderr.read()}")
+        lines.append(line.rstrip())
+    return lines

@@ -1,0 +1,168 @@
+"""The policy file changes while requests are served: never without limits, never half a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from headgate.service.app import Options, Program
+from headgate.service.rest import Rest
+from headgate.service.rest_loop import aside
+from headgate.testing import FakeClock
+from programs.rest.rest_kit import PATHS, call, run
+
+POLL_MS = 2000
+
+
+def policy(capacity: int, extra: str = "") -> str:
+    return (
+        f"rate_limits:\n  - {{name: search, scope: user, resource: api.search, "
+        f"capacity: {capacity}, refill_rate: 0}}\n{extra}"
+    )
+
+
+class Setting:
+    """A program on a policy file, and a clock that decides when it is looked at."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.program = Program.build(
+            Options(store="memory://", policies=str(path), **options), clock=self.clock
+        )
+        self.app = Rest(self.program)
+        self.asked = 0
+
+    async def capacity(self) -> int:
+        """The capacity in force, told to somebody new."""
+        self.asked += 1
+        ask = {"identifier": f"user-{self.asked}", "resource": "api.search"}
+        said = await call(self.app, "POST", PATHS["check"], ask)
+        assert said.status == 200, said.content
+        return int(said.headers["x-ratelimit-limit"])
+
+    async def later(self) -> None:
+        self.clock.advance(POLL_MS)
+        await self.program.tick(aside)
+
+
+def test_broken_fixed_and_swapped_twice(tmp_path: Path) -> None:
+    """As Kubernetes does it: a link to a directory is replaced beside the file."""
+    for name, content in (
+        ("one", policy(10)),
+        ("two", policy(20)),
+        ("three", policy(30)),
+        ("bad", "rate_limits:\n  - {name: search, scope: user, capacity: -1, refil: 2}\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policies.yaml").write_text(content)
+    link = tmp_path / "..data"
+    link.symlink_to("one")
+    file = tmp_path / "policies.yaml"
+    file.symlink_to("..data/policies.yaml")
+
+    def swap(name: str) -> None:
+        spare = tmp_path / "..data_tmp"
+        spare.symlink_to(name)
+        os.replace(spare, link)
+
+    async def flow() -> None:
+        setting = Setting(file)
+        assert await setting.capacity() == 10
+        swap("two")
+        assert await setting.capacity() == 10
+        await setting.later()
+        assert await setting.capacity() == 20
+        swap("bad")
+        await setting.later()
+        assert await setting.capacity() == 20
+        ready = (await call(setting.app, "GET", "/readyz")).json
+        assert ready["status"] == "DEGRADED"
+        assert "policies.yaml:2" in ready["policies"]
+        exposed = (await call(setting.app, "GET", "/metrics")).content
+        assert b"headgate_policy_trouble 1" in exposed
+        assert b'headgate_policy_reload_total{result="broken"} 1' in exposed
+        swap("three")
+        await setting.later()
+        assert await setting.capacity() == 30
+        swap("two")
+        await setting.later()
+        assert await setting.capacity() == 20
+        ready = (await call(setting.app, "GET", "/readyz")).json
+        assert (ready["status"], ready["policies"]) == ("HEALTHY", "ok")
+
+    run(flow())
+
+
+def test_a_reload_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(policy(10))
+
+    async def flow() -> None:
+        setting = Setting(file)
+        again = await call(setting.app, "POST", "/v1/policies/reload")
+        assert (again.status, again.json["result"]) == (200, "same")
+        file.write_text(policy(20))
+        done = await call(setting.app, "POST", "/v1/policies/reload")
+        assert (done.status, done.json["result"]) == (200, "loaded")
+        assert await setting.capacity() == 20
+        shown = (await call(setting.app, "GET", "/v1/policies")).json
+        assert [one["capacity"] for one in shown["rate_limits"]] == [20]
+        assert shown["digest"] == done.json["digest"]
+        file.write_text("rate_limits: {}")
+        broken = await call(setting.app, "POST", "/v1/policies/reload")
+        assert (broken.status, broken.json["code"]) == (422, "CONFIGURATION_ERROR")
+        assert "policies.yaml:1" in broken.json["detail"]
+        assert await setting.capacity() == 20
+        setting.program.look_soon()
+        file.write_text(policy(30))
+        await setting.program.tick(aside)
+        assert await setting.capacity() == 30
+
+    run(flow())
+
+
+def test_failing_open_follows_the_file_unless_the_operator_said(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+
+    async def flow(**options: Any) -> list[bool]:
+        file.write_text(policy(10))
+        setting = Setting(file, **options)
+        await setting.capacity()
+        room = await setting.program.service.room("default")
+        seen = []
+        for told in ("true", "false"):
+            file.write_text(policy(10, f"runtime: {{fail_open: {told}}}\n"))
+            await setting.program.look(aside)
+            assert setting.program.settings.fail_open is (
+                room.engine.on_unavailable.value == "allow"
+            )
+            seen.append(setting.program.settings.fail_open)
+        return seen
+
+    assert run(flow()) == [True, False]
+    assert run(flow(fail_open=True)) == [True, True]
+    assert run(flow(fail_open=False)) == [False, False]
+
+
+def test_a_top_up_knows_the_policys_limit(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(policy(10))
+
+    async def flow() -> None:
+        setting = Setting(file)
+        ask = {"identifier": "ann", "resource": "api.search", "tokens": 10}
+        assert (await call(setting.app, "POST", PATHS["check"], ask)).status == 200
+        assert (await call(setting.app, "POST", PATHS["check"], ask)).status == 429
+        grant = {"entity_id": "user:ann", "resource": "api.search", "amounts": {"search": 4}}
+        names = (await call(setting.app, "GET", "/v1/namespaces/default/buckets/user:ann")).json
+        grant["amounts"] = {names["items"][0]["limit"]: 4}
+        path = "/v1/namespaces/default/buckets/top-up"
+        done = await call(setting.app, "POST", path, {**grant, "idempotency_key": "once"})
+        assert (done.status, done.json) == (200, {"applied": True})
+        again = await call(setting.app, "POST", path, {**grant, "idempotency_key": "once"})
+        assert again.json == {"applied": False}
+        left = await call(setting.app, "POST", PATHS["check"], {**ask, "tokens": 4})
+        assert (left.status, left.json["tokens_remaining"]) == (200, 0)
+
+    run(flow())
