@@ -1,0 +1,116 @@
+"""Around every call: its deadline, its place in the counters, and how a problem is said in gRPC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from headgate.errors import HeadgateError
+from headgate.service.app import Program
+from headgate.service.grpc_callers import TurnedAway, Visitor, is_here, visitor_of
+from headgate.service.grpc_calls import Call, Unanswered
+from headgate.service.problems import PROBLEMS, Code, ServiceError, translated
+from headgate.service.rest_loop import Cancelled, Deadlines
+
+CODE_KEY = "headgate-code"
+FIELD_KEY = "headgate-field"
+RETRY_KEY = "retry-after-ms"
+
+STATUSES: dict[Code, grpc.StatusCode] = {
+    code: grpc.StatusCode[problem.grpc_status] for code, problem in PROBLEMS.items()
+}
+
+# What TLS found out about a client's certificate, by the names the access lists use.
+_SANS = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email", "peer_ip": "IP"}
+
+log = logging.getLogger("headgate.service")
+
+
+class Told(NamedTuple):
+    """A problem as gRPC says it."""
+
+    status: grpc.StatusCode
+    details: str
+    trailing: tuple[tuple[str, str], ...]
+
+
+def told(error: ServiceError) -> Told:
+    trailing = [(CODE_KEY, error.code.value)]
+    details = error.detail
+    if error.field is not None:
+        trailing.append((FIELD_KEY, _ascii(error.field)))
+        details = f"{error.field} {details}"
+    if error.retry_after_ms is not None:
+        trailing.append((RETRY_KEY, str(error.retry_after_ms)))
+    return Told(STATUSES[error.code], details, tuple(trailing))
+
+
+class Guard:
+    """Runs calls for a wire; whatever happens, the caller gets a reply or a known problem."""
+
+    def __init__(self, program: Program, wire: str, *, with_certificates: bool = False) -> None:
+        self._metrics = program.metrics
+        self._deadlines = Deadlines(program.options.deadline_ms / 1000)
+        self._wire = wire
+        self._with_certificates = with_certificates
+
+    def handler(self, call: Call) -> Any:
+        """The call as grpcio makes it, in bytes."""
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            sans = sans_of(context.auth_context()) if self._with_certificates else ()
+            here = is_here(context.peer())
+            visitor = visitor_of(context.invocation_metadata() or (), here, sans)
+            reply = await self.reply(call, request, visitor)
+            return await context.abort(*reply) if isinstance(reply, Told) else reply
+
+        return handle
+
+    async def reply(self, call: Call, request: bytes, visitor: Visitor) -> bytes | Told:
+        """The reply's bytes, or how the problem is told."""
+        began_s = perf_counter()
+        task = self._deadlines.enter()
+        try:
+            reply = await call.verb(call.request.FromString(request), visitor)
+            written: bytes = reply.SerializeToString()
+            return written
+        except DecodeError:
+            problem = ServiceError(Code.INVALID_REQUEST, "the bytes are no message of this call")
+        except HeadgateError as error:
+            problem = translated(error)
+        except Cancelled:
+            if not self._deadlines.passed(task):
+                raise
+            problem = ServiceError(
+                Code.DEADLINE_EXCEEDED,
+                "there was no answer in time; whether tokens were taken is not known",
+            )
+        except Exception:
+            log.exception("a call failed in an unforeseen way")
+            problem = ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
+        finally:
+            self._deadlines.leave(task)
+            self._metrics.took(self._wire, perf_counter() - began_s)
+        if isinstance(problem, TurnedAway):
+            self._metrics.refused_entry(problem.because)
+        if not isinstance(problem, Unanswered):
+            self._metrics.failed(problem.code)
+        return told(problem)
+
+
+def sans_of(properties: Any) -> Sequence[str]:
+    """The names in a verified client certificate, like `DNS:checkout.internal`."""
+    return tuple(
+        f"{kind}:{name.decode('utf-8', 'replace')}"
+        for key, kind in _SANS.items()
+        for name in properties.get(key, ())
+    )
+
+
+def _ascii(text: str) -> str:
+    return "".join(letter if " " < letter <= "~" else "?" for letter in text)

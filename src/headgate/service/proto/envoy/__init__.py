@@ -1,0 +1,1 @@
+"""Envoy's rate limit service: the few messages of it that are needed, see NOTICE.md."""

@@ -1,0 +1,1 @@
+"""The messages of `headgate.v1`."""
