@@ -1,0 +1,228 @@
+"""What the service answers, as frozen values read once from its documents.
+
+A document that lacks what it must have is no answer of headgate's: NotHeadgate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from headgate.client.errors import ClientError, RateLimited
+from headgate.client.quota import Quota, parse_quotas
+from headgate.client.quota_values import rfc3339_ms
+from headgate.client.replies import seconds_ms
+from headgate.client.wire import Fields
+
+
+class NotHeadgate(Exception):
+    """The document does not say what headgate would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    """The decision on one request.
+
+    Remaining, capacity and reset are those of the tightest limit, None where no limit applies.
+    `retry_after_ms` is 0 where it was allowed and None where no wait will help. `violated` are the
+    limits that refused. `degraded`: the service let it pass without its store. `shadowed`: let pass
+    although a policy on trial would have refused.
+    """
+
+    allowed: bool
+    tokens_remaining: int | None
+    tokens_capacity: int | None
+    reset_at_ms: int | None
+    retry_after_ms: int | None = 0
+    violated: tuple[str, ...] = ()
+    code: str | None = None
+    degraded: bool = False
+    degraded_reason: str | None = None
+    shadowed: bool = False
+    dry_run: bool = False
+    scope: str | None = None
+    resource: str | None = None
+    headers: Fields = field(default=(), repr=False, compare=False)
+    at_ms: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """Every limit that applied, from the header fields; empty in a batch."""
+        return parse_quotas(self.headers, self.at_ms)
+
+    def raise_if_limited(self) -> None:
+        if not self.allowed:
+            raise RateLimited(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedAnswer:
+    """The decision on several descriptors, all or none; `results` are in the order asked.
+
+    A result's own `allowed` says whether that descriptor alone had room. `blocking` and
+    `most_restrictive` are the results so called, None where there is none.
+    """
+
+    whole: CheckAnswer
+    results: tuple[CheckAnswer, ...]
+    blocking: CheckAnswer | None
+    most_restrictive: CheckAnswer | None
+
+    @property
+    def allowed(self) -> bool:
+        return self.whole.allowed
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        return self.whole.retry_after_ms
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        return self.whole.violated
+
+    @property
+    def code(self) -> str | None:
+        return self.whole.code
+
+    @property
+    def degraded(self) -> bool:
+        return self.whole.degraded
+
+    def raise_if_limited(self) -> None:
+        if not self.allowed:
+            raise RateLimited(self.whole)
+
+
+BatchResult = CheckAnswer | ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer:
+    """A lease as the service has it: "open", "settled" or "released"; `held` by limit name."""
+
+    lease_id: str
+    state: str
+    expires_at_ms: int | None
+    held: Mapping[str, int]
+    degraded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """HEALTHY, DEGRADED or UNHEALTHY; `ready` is whether to send traffic there."""
+
+    status: str
+    ready: bool
+    storage_available: bool
+    circuit_breaker: str
+    policies: str
+    leases: int
+
+
+def read_check(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0) -> CheckAnswer:
+    allowed = _flag(document, "allowed")
+    error = document.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    violated = document.get("violated-policies")
+    return CheckAnswer(
+        allowed,
+        _whole(document.get("tokens_remaining")),
+        _whole(document.get("tokens_capacity")),
+        _moment_ms(document.get("reset_at")),
+        0 if allowed else seconds_ms(document.get("retry_after_seconds")),
+        tuple(str(name) for name in violated) if isinstance(violated, list) else (),
+        code if isinstance(code, str) else None,
+        document.get("degraded") is True,
+        _text(document.get("degraded_reason")),
+        document.get("shadowed") is True,
+        document.get("dry_run") is True,
+        _text(document.get("scope")),
+        _text(document.get("resource")),
+        headers,
+        at_ms,
+    )
+
+
+def read_combined(
+    document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0
+) -> CombinedAnswer:
+    results = tuple(read_check(one) for one in _objects(document, "results"))
+    return CombinedAnswer(
+        read_check(document, headers, at_ms),
+        results,
+        _named(results, document.get("blocking")),
+        _named(results, document.get("most_restrictive")),
+    )
+
+
+def read_items(document: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The results of a batch; there must be one for each request."""
+    items = _objects(document, "results")
+    if len(items) != count:
+        raise NotHeadgate(f"{len(items)} results for {count} checks")
+    return items
+
+
+def read_lease(document: Mapping[str, Any]) -> LeaseAnswer:
+    lease_id, state, held = (document.get(name) for name in ("lease_id", "state", "held"))
+    if not isinstance(lease_id, str) or not isinstance(state, str) or not isinstance(held, dict):
+        raise NotHeadgate("it has no lease")
+    return LeaseAnswer(
+        lease_id,
+        state,
+        _moment_ms(document.get("expires_at")),
+        MappingProxyType({name: _whole(amount) or 0 for name, amount in held.items()}),
+        document.get("degraded") is True,
+    )
+
+
+def read_health(document: Mapping[str, Any]) -> Health:
+    """How it stands; a service that is not ready says so with a problem instead."""
+    status = document.get("status")
+    if status == 503 and isinstance(document.get("code"), str):
+        return Health("UNHEALTHY", False, False, "", "", 0)
+    if not isinstance(status, str):
+        raise NotHeadgate("it has no status")
+    return Health(
+        status,
+        document.get("ready") is True,
+        document.get("storage_available") is True,
+        _text(document.get("circuit_breaker")) or "",
+        _text(document.get("policies")) or "",
+        _whole(document.get("leases")) or 0,
+    )
+
+
+def _named(results: tuple[CheckAnswer, ...], name: object) -> CheckAnswer | None:
+    if not isinstance(name, dict):
+        return None
+    wanted = (name.get("scope"), name.get("resource"))
+    return next((one for one in results if (one.scope, one.resource) == wanted), None)
+
+
+def _objects(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = document.get(name)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise NotHeadgate(f"it has no {name}")
+    return found
+
+
+def _flag(document: Mapping[str, Any], name: str) -> bool:
+    value = document.get(name)
+    if type(value) is not bool:
+        raise NotHeadgate(f"it does not say {name}")
+    return value
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _moment_ms(value: object) -> int | None:
+    return rfc3339_ms(value) if isinstance(value, str) else None

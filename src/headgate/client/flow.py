@@ -1,0 +1,201 @@
+"""The verbs of a client, once for both colours: they await nothing but their port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from headgate.client.answers import (
+    BatchResult,
+    CheckAnswer,
+    CombinedAnswer,
+    Health,
+    LeaseAnswer,
+    NotHeadgate,
+    read_check,
+    read_combined,
+    read_health,
+    read_items,
+    read_lease,
+)
+from headgate.client.errors import RateLimited
+from headgate.client.problems import error_of, limited_answer, not_headgate, problem_of
+from headgate.client.replies import Outcome, Reply, Trouble, reply_of
+from headgate.client.requests import Call, Check, batch_call, health_call
+from headgate.client.retrying import LIMITED, Retry, Schedule, next_pause_ms
+from headgate.client.wire import Head, Response
+from headgate.clock import Clock
+from headgate.errors import ValidationError
+from headgate.port import Pace
+
+TIMEOUT_S_MAX = 3_600
+WAIT_S_MAX = 24 * 3_600
+
+Value = TypeVar("Value")
+
+
+class Port(Protocol):
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | Trouble:
+        """What came of sending it once, within that time."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a call may take in all, and one attempt of it."""
+
+    timeout_ms: int
+    attempt_timeout_ms: int
+
+
+class Flow:
+    """One client's way of asking."""
+
+    def __init__(
+        self,
+        port: Port,
+        head: Head,
+        timing: Timing,
+        retry: Retry,
+        clock: Clock,
+        pace: Pace,
+        fraction: Callable[[], float],
+    ) -> None:
+        self.port = port
+        self._head = head
+        self._timing = timing
+        self._retry = retry
+        self._clock = clock
+        self._pace = pace
+        self._fraction = fraction
+
+    async def check(self, call: Call, wait_ms: int) -> CheckAnswer:
+        reply = await self._decided(call, wait_ms)
+        return self._answer(call, reply, read_check)
+
+    async def check_all(self, call: Call, wait_ms: int) -> CombinedAnswer:
+        reply = await self._decided(call, wait_ms)
+        if reply.status == LIMITED and "results" not in reply.document:
+            return CombinedAnswer(limited_answer(reply), (), None, None)
+        return self._answer(call, reply, read_combined)
+
+    async def batch(
+        self, checks: Iterable[Check | tuple[Any, ...]], namespace: str | None
+    ) -> tuple[BatchResult, ...]:
+        listed = list(checks)
+        call = batch_call(listed, namespace)
+        reply = await self._replied(call)
+        try:
+            items = read_items(reply.document, len(listed))
+            return tuple(self._item(call, item, reply.at_ms) for item in items)
+        except NotHeadgate as error:
+            raise not_headgate(call, reply, str(error)) from None
+
+    async def acquire(self, call: Call, wait_ms: int) -> tuple[CheckAnswer, LeaseAnswer]:
+        """The decision and the lease; RateLimited where there is none."""
+        reply = await self._decided(call, wait_ms)
+        answer = self._answer(call, reply, read_check)
+        if not answer.allowed:
+            raise RateLimited(answer)
+        return answer, self._answer(call, reply, _lease)
+
+    async def change(self, call: Call) -> LeaseAnswer:
+        return self._answer(call, await self._replied(call), _lease)
+
+    async def explain(self, call: Call) -> dict[str, Any]:
+        return (await self._replied(call)).document
+
+    async def health(self) -> Health:
+        """How things stand now: asked once, and also an unhealthy service answers."""
+        call = health_call()
+        outcome = await self._once(call, self._clock() + self._timing.timeout_ms)
+        if isinstance(outcome, Reply) and outcome.status in (200, 503):
+            return self._answer(call, outcome, _health)
+        error = error_of(call, outcome)
+        assert error is not None
+        raise error
+
+    async def _decided(self, call: Call, wait_ms: int) -> Reply:
+        """A reply that is a decision, "limited" included."""
+        outcome = await self._settled(call, wait_ms)
+        if isinstance(outcome, Reply) and outcome.status == LIMITED:
+            return outcome
+        return _good(call, outcome)
+
+    async def _replied(self, call: Call) -> Reply:
+        return _good(call, await self._settled(call, 0))
+
+    async def _settled(self, call: Call, wait_ms: int) -> Outcome:
+        """The outcome that no further attempt would better."""
+        began_ms = self._clock()
+        schedule = Schedule(began_ms + wait_ms + self._timing.timeout_ms, began_ms + wait_ms)
+        attempt = 0
+        while True:
+            attempt += 1
+            outcome = await self._once(call, schedule.deadline_ms)
+            if isinstance(outcome, Reply) and outcome.status < 400:
+                return outcome
+            pause_ms = next_pause_ms(
+                self._retry, call.effect, outcome, attempt, self._clock(), schedule,
+                self._fraction(),
+            )  # fmt: skip
+            if pause_ms is None:
+                return outcome
+            await self._pace.gate().wait(pause_ms)
+
+    async def _once(self, call: Call, deadline_ms: int) -> Outcome:
+        left_ms = max(1, deadline_ms - self._clock())
+        payload = self._head.request(call.method, call.path, call.body)
+        timeout_ms = min(left_ms, self._timing.attempt_timeout_ms)
+        found = await self.port.attempt(payload, timeout_ms, call.undoable)
+        return found if isinstance(found, Trouble) else reply_of(found, self._clock())
+
+    def _answer(
+        self, call: Call, reply: Reply, read: Callable[[Mapping[str, Any], Any, int], Value]
+    ) -> Value:
+        if reply.status == LIMITED and "allowed" not in reply.document:
+            raise RateLimited(limited_answer(reply))
+        try:
+            return read(reply.document, reply.headers, reply.at_ms)
+        except NotHeadgate as error:
+            raise not_headgate(call, reply, str(error)) from None
+
+    def _item(self, call: Call, item: dict[str, Any], now_ms: int) -> BatchResult:
+        """One result of a batch; a problem is the error it would have been alone."""
+        status = item.get("status")
+        if status in (200, LIMITED):
+            return read_check(item)
+        if type(status) is not int:
+            raise NotHeadgate("a result has no status")
+        return problem_of(call, Reply(status, (), item, now_ms))
+
+
+def parse_seconds(field: str, value: object, most: int) -> int:
+    """Seconds as whole milliseconds, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise ValidationError(field, value, f"must be more than 0 and at most {most} seconds")
+    return max(1, int(value * 1000))
+
+
+def parse_wait_ms(wait_s: object) -> int:
+    """How long a caller will wait for tokens; None and 0 are not at all."""
+    return 0 if wait_s is None or wait_s == 0 else parse_seconds("wait", wait_s, WAIT_S_MAX)
+
+
+def _good(call: Call, outcome: Outcome) -> Reply:
+    error = error_of(call, outcome)
+    if error is not None:
+        raise error
+    assert isinstance(outcome, Reply)
+    return outcome
+
+
+def _lease(document: Mapping[str, Any], headers: Any, at_ms: int) -> LeaseAnswer:
+    return read_lease(document)
+
+
+def _health(document: Mapping[str, Any], headers: Any, at_ms: int) -> Health:
+    return read_health(document)

@@ -1,0 +1,299 @@
+"""Calls as values: what to send, and what sending it twice would do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from headgate.errors import ValidationError
+from headgate.names import parse_namespace, parse_resource
+
+IDENTIFIER_LENGTH_MAX = 256
+AMOUNT_MAX = 2**53 - 1
+ITEMS_MAX = 10_000
+NAME_LENGTH_MAX = 64
+
+CHECK = "/v1/ratelimit/check"
+BATCH = "/v1/ratelimit/batch"
+CHECK_ALL = "/v1/ratelimit/acquire"
+LEASES = "/v1/leases"
+EXPLAIN = "/v1/explain"
+HEALTH = "/readyz"
+
+
+class Effect(Enum):
+    """What it means to send a call again after one whose fate is not known."""
+
+    REPEATABLE = "repeatable"  # nothing more happens: it reads, or says where things shall stand
+    ONCE = "once"  # it may charge twice
+
+
+class Call(NamedTuple):
+    """One call; `undoable` marks what is worth waiting for although nobody waits for it any more,
+    because the answer says how to give it back."""
+
+    method: str
+    path: str
+    body: bytes | None
+    effect: Effect
+    undoable: bool = False
+
+
+class Check(NamedTuple):
+    """One of a batch of checks."""
+
+    identifier: str
+    resource: str
+    tokens: int | None = None
+    scope: str = "user"
+    dry_run: bool = False
+    metadata: Mapping[str, str] | None = None
+    endpoint: str | None = None
+
+
+class Descriptor(NamedTuple):
+    """One of several limits to pass at once. Without an identifier the service finds it in the
+    request or its metadata."""
+
+    scope: str
+    resource: str
+    identifier: str | None = None
+    tokens: int | None = None
+
+
+def check_call(check: Check, namespace: str | None) -> Call:
+    fields = {**_check_fields(check), **_in(namespace)}
+    return _post(CHECK, fields, Effect.REPEATABLE if check.dry_run else Effect.ONCE)
+
+
+def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> Call:
+    listed = [_checked(one) for one in checks]
+    _count("checks", listed)
+    fields = {"requests": [_check_fields(one) for one in listed], **_in(namespace)}
+    reads = all(one.dry_run for one in listed)
+    return _post(BATCH, fields, Effect.REPEATABLE if reads else Effect.ONCE)
+
+
+def check_all_call(
+    descriptors: Iterable[Descriptor | tuple[Any, ...]],
+    *,
+    identifier: str | None,
+    scope: str | None,
+    tokens: int | None,
+    dry_run: bool,
+    metadata: Mapping[str, str] | None,
+    endpoint: str | None,
+    namespace: str | None,
+) -> Call:
+    listed = [_described(one) for one in descriptors]
+    _count("descriptors", listed)
+    if identifier is not None:
+        parse_identifier(identifier)
+    fields = _said(
+        descriptors=[_descriptor_fields(one) for one in listed],
+        identifier=identifier,
+        scope=scope,
+        tokens=_tokens(tokens),
+        dry_run=_flag(dry_run) or None,
+        metadata=_metadata(metadata),
+        endpoint=_text("endpoint", endpoint),
+    )
+    effect = Effect.REPEATABLE if dry_run else Effect.ONCE
+    return _post(CHECK_ALL, {**fields, **_in(namespace)}, effect)
+
+
+def acquire_call(
+    check: Check,
+    amounts: Mapping[str, int] | None,
+    ttl_s: int | None,
+    on_expiry: str,
+    namespace: str | None,
+) -> Call:
+    if amounts is not None and check.tokens is not None:
+        raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
+    fields = _said(
+        **_check_fields(check),
+        amounts=None if amounts is None else parse_amounts(amounts, least=0),
+        ttl_seconds=None if ttl_s is None else parse_whole("ttl_s", ttl_s, least=1),
+        on_expiry=parse_outcome("on_expiry", on_expiry),
+    )
+    return _post(LEASES, {**fields, **_in(namespace)}, Effect.ONCE, undoable=True)
+
+
+def adjust_call(
+    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
+) -> Call:
+    if tokens is None and not amounts:
+        raise ValidationError("amounts", amounts, "are missing; say tokens, or amounts by limit")
+    return _change("adjust", lease_id, tokens, amounts, namespace, -AMOUNT_MAX, Effect.ONCE)
+
+
+def settle_call(
+    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
+) -> Call:
+    """The amounts are absolute, so it can be said again."""
+    return _change("settle", lease_id, tokens, amounts, namespace, 0, Effect.REPEATABLE)
+
+
+def release_call(
+    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
+) -> Call:
+    """Giving everything back ends the lease and can be said again; a part cannot."""
+    whole = tokens is None and not amounts
+    effect = Effect.REPEATABLE if whole else Effect.ONCE
+    return _change("release", lease_id, tokens, amounts, namespace, 0, effect)
+
+
+def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> Call:
+    query = _said(
+        scope=_scope(scope),
+        identifier=parse_identifier(identifier),
+        resource=parse_resource(resource),
+        **_in(namespace),
+    )
+    return Call("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
+
+
+def health_call() -> Call:
+    return Call("GET", HEALTH, None, Effect.REPEATABLE)
+
+
+def parse_identifier(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= IDENTIFIER_LENGTH_MAX:
+        raise ValidationError(
+            "identifier", value, f"must be text of 1 to {IDENTIFIER_LENGTH_MAX} characters"
+        )
+    return value
+
+
+def parse_whole(field: str, value: object, *, least: int) -> int:
+    if type(value) is not int or not least <= value <= AMOUNT_MAX:
+        raise ValidationError(field, value, f"must be an int from {least} to {AMOUNT_MAX}")
+    return value
+
+
+def parse_amounts(amounts: Mapping[str, int], *, least: int) -> dict[str, int]:
+    if not isinstance(amounts, Mapping) or not amounts:
+        raise ValidationError("amounts", amounts, "must map names of limits to ints")
+    return {str(name): parse_whole(str(name), one, least=least) for name, one in amounts.items()}
+
+
+def parse_outcome(field: str, value: object) -> str:
+    if value not in ("refund", "keep"):
+        raise ValidationError(field, value, "must be 'refund' or 'keep'")
+    return str(value)
+
+
+def _post(path: str, fields: Mapping[str, Any], effect: Effect, *, undoable: bool = False) -> Call:
+    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        encoded = body.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(
+            "request", "", "holds text that is not Unicode (a lone surrogate)"
+        ) from None
+    return Call("POST", path, encoded, effect, undoable)
+
+
+def _change(
+    verb: str,
+    lease_id: str,
+    tokens: int | None,
+    amounts: Mapping[str, int],
+    namespace: str | None,
+    least: int,
+    effect: Effect,
+) -> Call:
+    if tokens is not None and amounts:
+        raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
+    fields = _said(
+        tokens=None if tokens is None else parse_whole("tokens", tokens, least=least),
+        amounts=parse_amounts(amounts, least=least) if amounts else None,
+    )
+    path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
+    return _post(path, {**fields, **_in(namespace)}, effect)
+
+
+def _check_fields(check: Check) -> dict[str, Any]:
+    return _said(
+        identifier=parse_identifier(check.identifier),
+        resource=parse_resource(check.resource),
+        tokens=_tokens(check.tokens),
+        scope=_scope(check.scope),
+        dry_run=_flag(check.dry_run) or None,
+        metadata=_metadata(check.metadata),
+        endpoint=_text("endpoint", check.endpoint),
+    )
+
+
+def _descriptor_fields(one: Descriptor) -> dict[str, Any]:
+    return _said(
+        scope=_scope(one.scope),
+        resource=parse_resource(one.resource),
+        identifier=None if one.identifier is None else parse_identifier(one.identifier),
+        tokens=_tokens(one.tokens),
+    )
+
+
+def _checked(one: Check | tuple[Any, ...]) -> Check:
+    try:
+        return one if isinstance(one, Check) else Check(*one)
+    except TypeError:
+        raise ValidationError("checks", one, "must be Check(identifier, resource, …)") from None
+
+
+def _described(one: Descriptor | tuple[Any, ...]) -> Descriptor:
+    try:
+        return one if isinstance(one, Descriptor) else Descriptor(*one)
+    except TypeError:
+        raise ValidationError(
+            "descriptors", one, "must be Descriptor(scope, resource, …)"
+        ) from None
+
+
+def _count(field: str, listed: list[Any]) -> None:
+    if not 0 < len(listed) <= ITEMS_MAX:
+        raise ValidationError(field, f"<{len(listed)} items>", f"must be 1 to {ITEMS_MAX} items")
+
+
+def _said(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _in(namespace: str | None) -> dict[str, str]:
+    return {} if namespace is None else {"namespace": parse_namespace(namespace)}
+
+
+def _tokens(tokens: int | None) -> int | None:
+    return None if tokens is None else parse_whole("tokens", tokens, least=1)
+
+
+def _flag(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValidationError("dry_run", value, "must be True or False")
+    return value
+
+
+def _scope(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH_MAX:
+        raise ValidationError("scope", value, f"must be text of 1 to {NAME_LENGTH_MAX} characters")
+    return value
+
+
+def _text(field: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValidationError(field, value, "must be a str")
+    return value
+
+
+def _metadata(values: object) -> dict[str, str] | None:
+    if values is None:
+        return None
+    if not isinstance(values, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, str) for name, value in values.items()
+    ):
+        raise ValidationError("metadata", values, "must map str to str")
+    return dict(values)

@@ -1,0 +1,235 @@
+"""Servers for client tests: one that plays a script over real sockets, and the real service.
+
+Both run in threads of their own on free loopback ports, and both are stopped by their owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+
+from headgate.client import AsyncClient, Client
+from headgate.clock import Clock
+from headgate.service.app import Options, Program
+from headgate.service.rest import Rest
+from headgate.testing import FakeClock
+
+KEY = "hg_aaaaaaaaaaaa_" + "s" * 43
+ALLOWED = {
+    "allowed": True,
+    "tokens_remaining": 9,
+    "tokens_capacity": 10,
+    "reset_at": "2023-11-14T22:13:21.000Z",
+    "degraded": False,
+}
+COLOURS = ["async", "blocking"]
+
+HANG_UP = b""  # a scripted answer: read the request, then close
+Answer = bytes | Callable[[socket.socket], object]
+
+
+def response(status: int, document: object = None, *, fields: str = "") -> bytes:
+    body = b"" if document is None else json.dumps(document).encode()
+    head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n{fields}\r\n"
+    return head.encode() + body
+
+
+def refused(wait_ms: int | None) -> bytes:
+    """A 429 as the service says it."""
+    document = {
+        **ALLOWED,
+        "allowed": False,
+        "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
+        "error": {"code": "RATE_LIMIT_EXCEEDED", "message": "…"},
+        "violated-policies": ["search"],
+    }
+    fields = "" if wait_ms is None else f"retry-after: 1\r\nretry-after-ms: {wait_ms}\r\n"
+    return response(429, document, fields=fields)
+
+
+def problem(status: int, code: str, *, fields: str = "", **more: object) -> bytes:
+    return response(
+        status, {"status": status, "code": code, "detail": "because", **more}, fields=fields
+    )
+
+
+class Script:
+    """A server that gives its answers in order, the last one for ever."""
+
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self._answers = list(answers)
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def documents(self) -> list[Any]:
+        return [json.loads(one.partition(b"\r\n\r\n")[2] or b"null") for one in self.requests]
+
+    def hang_up(self) -> None:
+        """Closes every connection from this side."""
+        with self._lock:
+            for one in self._open:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                one, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.connections += 1
+                self._open.append(one)
+            threading.Thread(target=self._serve, args=(one,), daemon=True).start()
+
+    def _secured(self, one: socket.socket) -> socket.socket:
+        return one if self._tls is None else self._tls.wrap_socket(one, server_side=True)
+
+    def _serve(self, plain: socket.socket) -> None:
+        with contextlib.suppress(OSError), self._secured(plain) as one:
+            while request := _request(one):
+                with self._lock:
+                    self.requests.append(request)
+                    left = len(self._answers) > 1
+                    answer = self._answers.pop(0) if left else self._answers[0]
+                if callable(answer):
+                    answer(one)
+                elif answer == HANG_UP:
+                    break
+                else:
+                    one.sendall(answer)
+        plain.close()
+
+
+def _request(one: socket.socket) -> bytes:
+    got = b""
+    while b"\r\n\r\n" not in got:
+        data = one.recv(65_536)
+        if not data:
+            return b""
+        got += data
+    head, _, body = got.partition(b"\r\n\r\n")
+    length = 0
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    while len(body) < length:
+        body += one.recv(65_536)
+    return head + b"\r\n\r\n" + body
+
+
+class Awaited:
+    """A blocking client whose calls can be awaited, so that one test serves both colours."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.inner, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name == "acquire":
+                return _AwaitedAcquire(value(*args, **kwargs))
+            return _done(value, args, kwargs)
+
+        return call
+
+
+class _AwaitedAcquire:
+    def __init__(self, acquiring: Any) -> None:
+        self.acquiring = acquiring
+
+    async def __aenter__(self) -> Any:
+        return Awaited(self.acquiring.__enter__())
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return self.acquiring.__exit__(*error)
+
+
+async def _done(call: Any, args: Any, kwargs: Any) -> Any:
+    return call(*args, **kwargs)
+
+
+Flow = Callable[[Any], Coroutine[Any, Any, Any]]
+
+
+def play(colour: str, url: str, flow: Flow, **options: Any) -> Any:
+    """Runs a flow with a client of that colour, and closes it."""
+
+    async def whole() -> Any:
+        client: Any
+        if colour == "async":
+            async with AsyncClient(url, **options) as client:
+                return await flow(client)
+        with Client(url, **options) as client:
+            return await flow(Awaited(client))
+
+    return asyncio.run(whole())
+
+
+class Served:
+    """The real service on a memory store, by default with a clock that stands still."""
+
+    def __init__(self, options: Options | None = None, clock: Clock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.program = Program.build(options or Options(store="memory://"), clock=self.clock)
+        config = uvicorn.Config(
+            Rest(self.program), host="127.0.0.1", port=0, log_level="warning", access_log=False
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._listener]))
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._listener.close()
+
+
+@contextlib.contextmanager
+def scripted(*answers: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Script]:
+    script = Script(*answers, tls=tls)
+    try:
+        yield script
+    finally:
+        script.close()
+
+
+@contextlib.contextmanager
+def served(options: Options | None = None, clock: Clock | None = None) -> Iterator[Served]:
+    service = Served(options, clock)
+    try:
+        yield service
+    finally:
+        service.close()
