@@ -1,14 +1,24 @@
-"""`python -m bench memory|sqlite|redis|dynamodb [--quick] [--json FILE]`"""
+"""`python -m bench memory|sqlite|redis|dynamodb|service|grpc [--quick] [--json FILE]`"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from bench import machine, peers
 from bench.table import show_aims
+
+BENCHES = {
+    "memory": "bench.memory",
+    "sqlite": "bench.sqlite",
+    "redis": "bench.redis",
+    "dynamodb": "bench.dynamodb",
+    "service": "bench.service",
+    "grpc": "bench.grpc_wires",
+}
 
 
 def main() -> None:
@@ -29,28 +39,15 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="headgate beside its peers")
-    parser.add_argument("what", choices=("memory", "sqlite", "redis", "dynamodb"))
+    parser.add_argument("what", choices=tuple(BENCHES))
     parser.add_argument("--quick", action="store_true", help="a smoke run; its figures say little")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     return parser.parse_args()
 
 
 def run(what: str, quick: bool) -> dict[str, Any]:
-    if what == "sqlite":
-        from bench import sqlite
-
-        return sqlite.run(quick)
-    if what == "redis":
-        from bench import redis
-
-        return redis.run(quick)
-    if what == "dynamodb":
-        from bench import dynamodb
-
-        return dynamodb.run(quick)
-    from bench import memory
-
-    return memory.run(quick)
+    figures: dict[str, Any] = import_module(BENCHES[what]).run(quick)
+    return figures
 
 
 if __name__ == "__main__":

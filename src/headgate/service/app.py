@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 from headgate.clock import Clock, steady_clock
-from headgate.entities import OnUnavailable
 from headgate.errors import StoreTrouble, ValidationError
+from headgate.layers.breaker import Patience
 from headgate.repository import Repository
 from headgate.service.app_door import Entrance
 from headgate.service.keys_catalog import CatalogShelf
@@ -112,6 +112,7 @@ class Program:
             None if watcher is None else watcher.current,
             settings_of(options),
             on_answer=metrics.answered,
+            patience=_patience(watcher),
         )
         return cls(options, service, entrance_of(options, repository), metrics, watcher)
 
@@ -186,11 +187,12 @@ class Program:
         if self.options.fail_open is not None:  # the command line goes before the file
             fail_open = self.options.fail_open
         if fail_open is not service.settings.fail_open:
-            service.settings = replace(service.settings, fail_open=fail_open)
-            for room in service._rooms.values():
-                room.engine.on_unavailable = (
-                    OnUnavailable.ALLOW if fail_open else OnUnavailable.BLOCK
-                )
+            service.go_by(fail_open=fail_open)
+
+
+def _patience(watcher: Watcher | None) -> Patience | None:
+    breaker = None if watcher is None else watcher.current.runtime.breaker
+    return None if breaker is None else breaker.patience
 
 
 def embedded_store(data_dir: str) -> str:

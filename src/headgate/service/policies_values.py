@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from headgate.errors import InvalidNameError, ValidationError
+from headgate.layers.breaker import Patience
 from headgate.limits import Limit
 from headgate.service.identity import SCOPE_LENGTH_MAX, is_scope
 
@@ -51,6 +52,16 @@ class BreakerSettings:
     timeout_ms: int = 10_000
     timeout_ms_max: int = 60_000
     backoff_multiplier: Fraction = Fraction(2)
+
+    @property
+    def patience(self) -> Patience:
+        return Patience(
+            self.failure_threshold,
+            self.success_threshold,
+            self.timeout_ms,
+            max(self.timeout_ms, self.timeout_ms_max),
+            float(self.backoff_multiplier),
+        )
 
 
 @dataclass(frozen=True, slots=True)

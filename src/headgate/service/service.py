@@ -8,12 +8,13 @@ with `bodies` and `headers`. It holds no rules. A verb returns an answer, also f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 from headgate.config import NO_DEFAULTS
 from headgate.connect import layer_switches
 from headgate.engine import Chosen, Want
+from headgate.entities import OnUnavailable
 from headgate.errors import (
     HeadgateError,
     NamespaceStateError,
@@ -22,7 +23,7 @@ from headgate.errors import (
     StoreTrouble,
 )
 from headgate.hierarchy import Explanation
-from headgate.layers.breaker import State
+from headgate.layers.breaker import Patience, State
 from headgate.layers.stack import Layering, layered
 from headgate.lease import LeaseBook
 from headgate.observe import Event, Observer
@@ -74,6 +75,7 @@ class Service:
         observer: Observer | None = None,
         on_answer: OnAnswer | None = None,
         shelf: LeaseShelf | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.repository = repository
         self.rules: Rules = rules or NoPolicies()
@@ -88,6 +90,7 @@ class Service:
         self._store = layered(
             backend.store,
             clock=repository.clock,
+            patience=patience or Patience(),
             on_change=self._breaker_changed,
             **asdict(layering.overruled(layer_switches(repository.url))),
         )
@@ -260,6 +263,12 @@ class Service:
         if len(self._rooms) >= self.settings.namespaces_max:
             self._rooms.pop(next(iter(self._rooms)))
         return self._rooms.setdefault(namespace, room)
+
+    def go_by(self, *, fail_open: bool) -> None:
+        """From now on an outage means this, in every namespace."""
+        self.settings = replace(self.settings, fail_open=fail_open)
+        for room in self._rooms.values():
+            room.engine.on_unavailable = OnUnavailable.ALLOW if fail_open else OnUnavailable.BLOCK
 
     async def tick(self) -> None:
         """What must happen from time to time though nobody asks; call it about every second."""

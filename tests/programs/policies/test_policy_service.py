@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 
 from headgate import Repository
+from headgate.layers.breaker import Patience
 from headgate.service.metrics_service import ServiceMetrics
+from headgate.service.policies import Policies, check_file
 from headgate.service.policies_watch import Result, Standing, Watcher
 from headgate.service.requests import CheckRequest
 from headgate.service.rules import Rules
@@ -106,3 +108,19 @@ def test_a_store_is_not_needed_to_read_policies(tmp_path: Path) -> None:
     running = Running(tmp_path / "policies.yaml")
     running.write(FILE.format(capacity=10) + "runtime: {store: 'redis://192.0.2.1:1/0'}\n")
     assert running.watcher.standing().restart_needed
+
+
+def test_the_breaker_of_the_file_is_the_breaker_of_the_service(tmp_path: Path) -> None:
+    """The runtime section's thresholds and pauses are those the circuit goes by."""
+    path = tmp_path / "policies.yaml"
+    path.write_text(
+        "runtime:\n"
+        "  circuit_breaker: {failure_threshold: 2, success_threshold: 1, timeout_seconds: 1.5,"
+        " max_timeout_seconds: 4, backoff_multiplier: 2}\n"
+        "rate_limits:\n"
+        "  - {name: users, scope: user, capacity: 5, refill_rate: 1}\n"
+    )
+    found = check_file(str(path))
+    assert isinstance(found, Policies)
+    assert found.runtime.breaker is not None
+    assert found.runtime.breaker.patience == Patience(2, 1, 1500, 4000, 2.0)
