@@ -16,7 +16,7 @@ from headgate.errors import Contended, Unreachable
 from headgate.limits import Limit
 from headgate.record import CELLS, CONSUMED, BucketKey, Terms
 from headgate.store import Backend
-from headgate.stores.sqlite import open_sqlite, port
+from headgate.stores.sqlite import open_sqlite, port_line
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")
@@ -159,7 +159,7 @@ def test_waiting_calls_share_one_deadline(tmp_path: Path) -> None:
 def test_the_line_before_the_worker_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "CALLS_WAITING_MAX", 3)
+    monkeypatch.setattr(port_line, "WAITING_MAX", 3)
 
     async def flow(backend: Backend) -> None:
         calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(5))
@@ -190,3 +190,40 @@ def test_one_backend_serves_one_event_loop_after_another(tmp_path: Path) -> None
         assert asyncio.run(backend.store.consume([DEMAND], NOW_MS)).allowed
         assert asyncio.run(taken(backend)) == n + 1
     asyncio.run(backend.store.close())
+
+
+def test_writes_that_wait_together_are_one_transaction(tmp_path: Path) -> None:
+    """Each gets its own answer, in order, and all of them are there afterwards."""
+
+    async def flow(backend: Backend) -> None:
+        port = backend.store._port  # type: ignore[attr-defined]
+        begun: list[str] = []
+        link, _ = port._sites.here()
+        await port.call(lambda connection: link._cursor.connection.set_trace_callback(begun.append))
+        tasks = [backend.store.consume([DEMAND], NOW_MS) for _ in range(100)]
+        verdicts = await asyncio.gather(*tasks)
+        left = [verdict.statuses[0].available for verdict in verdicts]
+        assert left == sorted(left, reverse=True)
+        assert await taken(backend) == len(verdicts)
+        assert begun.count("BEGIN IMMEDIATE") < len(verdicts) / 4
+
+    play(tmp_path / "together.db", flow)
+
+
+def test_one_that_fails_among_others_fails_alone(tmp_path: Path) -> None:
+    """The transaction they shared is undone, and each is done for itself."""
+
+    async def flow(backend: Backend) -> None:
+        port = backend.store._port  # type: ignore[attr-defined]
+
+        def wrong(connection: object) -> None:
+            raise ZeroDivisionError
+
+        calls = [backend.store.consume([DEMAND], NOW_MS) for _ in range(10)]
+        mixed = [*calls[:5], port.call(wrong), *calls[5:]]
+        outcomes = await asyncio.gather(*mixed, return_exceptions=True)
+        assert isinstance(outcomes[5], ZeroDivisionError)
+        assert all(outcome.allowed for at, outcome in enumerate(outcomes) if at != 5)
+        assert await taken(backend) == 10
+
+    play(tmp_path / "alone.db", flow)

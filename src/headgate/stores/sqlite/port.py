@@ -9,7 +9,6 @@ starve. So the engine is told not to wait and waiting is done here, in short ran
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -17,18 +16,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.errors import Contended, StoreTrouble, Unreachable
-from headgate.port import finished
 from headgate.stores.sqlite import schema
+from headgate.stores.sqlite.port_line import Line, closed
 from headgate.stores.sqlite.queries import Connection
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 PAUSE_MS_MIN, PAUSE_MS_MAX = 0.05, 2.0
 STATEMENTS_CACHED = 256
-CALLS_WAITING_MAX = 10_000
 
 Result = TypeVar("Result")
 Guard = TypeVar("Guard")
@@ -92,6 +89,14 @@ class Link:
                     raise trouble from error
             time.sleep(random.uniform(PAUSE_MS_MIN, PAUSE_MS_MAX) / 1000)
 
+    def run_together(self, works: list[Work[Any]]) -> list[Any] | None:
+        """All works in one transaction, tried once; None where something went wrong with any of
+        them: then nothing of it happened."""
+        try:
+            return self._attempt(lambda cursor: [work(cursor) for work in works], WRITE)
+        except Exception:  # noqa: BLE001  # each will tell what is its own when it is done alone
+            return None
+
     def close(self) -> None:
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
@@ -151,6 +156,10 @@ class Sites(Generic[Guard]):
             _forks, (self._make_link(), self._make_guard())
         )
 
+    def link(self) -> Link:
+        """This process's link, also while the last calls are served."""
+        return self._by_fork[_forks][0]
+
     def leave(self) -> tuple[Link, Guard] | None:
         """What is to be put away, the first time; from now on there is nothing here."""
         already, self.closed = self.closed, True
@@ -186,48 +195,28 @@ class BlockingPort:
                 link.close()
 
 
-class Worker:
-    """One thread that does what is sent to it, in turn; the line in front of it is bounded."""
-
-    def __init__(self) -> None:
-        self._room = threading.BoundedSemaphore(CALLS_WAITING_MAX)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headgate-sqlite")
-
-    async def do(self, job: Callable[[], Result]) -> Result:
-        if not self._room.acquire(blocking=False):
-            raise Contended(f"{CALLS_WAITING_MAX} calls wait for this store already; slow down")
-        try:
-            sent = self._thread.submit(job)
-        except RuntimeError as error:  # the worker, or the interpreter, is shutting down
-            self._room.release()
-            raise closed() from error
-        try:
-            return await finished(asyncio.wrap_future(sent))
-        finally:
-            self._room.release()
-
-    def dismiss(self) -> None:
-        self._thread.shutdown(wait=False)
-
-
 class AsyncPort:
-    """Does the work on one thread of its own; a call that was sent runs to its end."""
+    """Does the work on one thread of its own, and the writes that wait for it together."""
 
     def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
-        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), Worker)
+        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), self._line)
         self._timeout_s = timeout_ms / 1000
 
     async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
-        link, worker = self._sites.here()
+        link, line = self._sites.here()
         deadline_s = time.monotonic() + self._timeout_s
-        return await worker.do(lambda: link.run(work, begin, deadline_s))
+        part = work if begin == WRITE else None
+        return await line.do(lambda: link.run(work, begin, deadline_s), part)
 
     async def close(self) -> None:
         site = self._sites.leave()
         if site is not None:
-            link, worker = site
-            await worker.do(link.close)
-            worker.dismiss()
+            link, line = site
+            await line.do(link.close, None)
+            line.dismiss()
+
+    def _line(self) -> Line:
+        return Line(lambda parts: self._sites.link().run_together(parts))
 
 
 def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
@@ -244,7 +233,3 @@ def contended(path: str, timeout_ms: int) -> Contended:
         f"the SQLite file {path} was held by others for {timeout_ms} ms; nothing was written: "
         f"look for a long transaction on it, raise ?timeout_ms=…, or use a networked store"
     )
-
-
-def closed() -> Unreachable:
-    return Unreachable("this SQLite store is closed; open it again to use it")
