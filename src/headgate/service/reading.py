@@ -131,6 +131,18 @@ def _limits(verdict: Verdict, part: Sequence[Demand], rule: Rule | None) -> tupl
     )
 
 
+def _told_ms(
+    verdict: Verdict, demand: Demand, limit_name: str, otherwise_ms: int | None
+) -> int | None:
+    """The wait as the verdict tells it, where a record cannot: a bucket kept in parts."""
+    key = demand.key
+    for status in verdict.statuses:
+        names = status.entity_id, status.resource, status.limit_name
+        if names == (key.entity_id, key.resource, limit_name):
+            return status.retry_after_ms
+    return otherwise_ms
+
+
 def _bucket(verdict: Verdict, place: int, rule: Rule | None) -> list[Applied]:
     """The limits that were asked of one bucket of a verdict."""
     demand = verdict.demands[place]
@@ -154,6 +166,8 @@ def _bucket(verdict: Verdict, place: int, rule: Rule | None) -> list[Applied]:
             least_ms = calculate_retry_after(
                 before[at + TOKENS], before[at], verdict.now_ms, rate, wanted_milli
             )
+            if not verdict.exact_records:
+                least_ms = _told_ms(verdict, demand, spec.name, least_ms)
             exceeded = least_ms != 0
             wait_ms = least_ms if exceeded else wait_ms
         capacity_milli, amount_milli, period_ms = rate
