@@ -174,10 +174,11 @@ class Service:
                 read(verdict, part, rule, one, trouble, request.dry_run)
                 for part, rule, one in zip(parts, chosen, asked, strict=True)
             ]
+        whole = combined(results)
         if self._on_answer is not None:
-            for result in results:
-                self._on_answer(result)
-        return combined(results)
+            for result in results:  # one that alone had room took nothing if another refused
+                self._on_answer(result if whole.allowed else result._replace(allowed=False))
+        return whole
 
     async def acquire(self, request: AcquireRequest) -> AcquireAnswer:
         """Takes the amounts and answers with a lease on them."""

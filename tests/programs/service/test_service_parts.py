@@ -1,11 +1,17 @@
-"""A bucket that a store keeps in parts: the answer tells the wait that the verdict tells."""
+"""Decisions in parts: a bucket in shards, a request of several descriptors."""
 
 from __future__ import annotations
 
+import asyncio
+
+from headgate import Repository
 from headgate.decision import Demand
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms, opened
 from headgate.service.reading import read
+from headgate.service.requests import parse_descriptors
+from headgate.service.rules import NoPolicies, Rule
+from headgate.service.service import Service
 from headgate.stores.dynamodb.pool import PooledVerdict
 
 NOW_MS = 1_000_000
@@ -21,3 +27,38 @@ def test_the_wait_is_the_verdicts_own() -> None:
     answer = read(verdict, [demand], None, ("user", "api", 10))
     assert not answer.allowed
     assert answer.retry_after_ms == 750  # one record would say 500
+
+
+def test_a_refused_combination_counts_nothing_as_admitted() -> None:
+    """Metrics hear of the part that alone had room as refused: nothing was taken from it."""
+
+    async def flow() -> None:
+        wide = Rule("wide", [Limit.per_hour("tokens", 100)])
+        narrow = Rule("narrow", [Limit.per_hour("tokens", 1)])
+
+        class Two(NoPolicies):
+            def limits_for(self, scope: str, resource: str) -> Rule | None:
+                return narrow if scope == "ip" else wide
+
+        heard: list[bool] = []
+        service = Service(
+            await Repository.open("memory://"),
+            Two(),
+            on_answer=lambda one: heard.append(one.allowed),
+        )
+        request = parse_descriptors(
+            {
+                "descriptors": [
+                    {"scope": "user", "resource": "api", "identifier": "a"},
+                    {"scope": "ip", "resource": "api", "identifier": "10.0.0.1"},
+                ],
+                "tokens": 1,
+            },
+            service.settings,
+        )
+        assert (await service.check_all(request)).allowed
+        assert not (await service.check_all(request)).allowed
+        assert heard == [True, True, False, False]
+        await service.close()
+
+    asyncio.run(flow())
