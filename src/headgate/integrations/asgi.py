@@ -1,0 +1,112 @@
+"""LimitMiddleware: a limit in front of any ASGI app, HTTP and WebSocket, streams untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from headgate.entities import OnUnavailable
+from headgate.integrations.answering import Answer, Headers
+from headgate.integrations.gate import Cost, Gate, Resource, async_gate
+from headgate.integrations.keys import Caller, Key
+from headgate.integrations.rates import Rates
+from headgate.limiter import RateLimiter
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+POLICY_VIOLATION = 1008
+
+
+class LimitMiddleware:
+    """`app = LimitMiddleware(app, limiter, "100/minute")`; see Gate for the options."""
+
+    def __init__(
+        self,
+        app: App,
+        limiter: RateLimiter,
+        limits: Rates = None,
+        *,
+        key: Key | None = None,
+        resource: Resource = "http",
+        cost: Cost = 1,
+        on_unavailable: OnUnavailable | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.app = app
+        self.gate = async_gate(
+            Gate(
+                limiter, limits, key=key, resource=resource, cost=cost,
+                on_unavailable=on_unavailable, enabled=enabled,
+            )
+        )  # fmt: skip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):  # lifespan, and what is yet to come
+            await self.app(scope, receive, send)
+            return
+        answer = await self.gate.ask(caller_of(scope))
+        if answer.allowed:
+            await self.app(scope, receive, with_headers(send, lambda: answer.headers))
+        elif scope["type"] == "http":
+            await _send_problem(send, answer, "http.response")
+        else:
+            await refuse_websocket(scope, receive, send, answer)
+
+
+def caller_of(scope: Scope) -> Caller:
+    """The request in an ASGI scope, as key functions see it."""
+    client = scope.get("client")
+    return Caller(
+        client[0] if client else None,
+        lambda name: header_values(scope, name),
+        scope.get("method", "GET"),
+        scope.get("path", ""),
+        scope,
+    )
+
+
+def header_values(scope: Scope, name: str) -> Sequence[str]:
+    wanted = name.lower().encode("latin-1")
+    return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == wanted]
+
+
+def with_headers(send: Send, headers: Callable[[], Headers]) -> Send:
+    """Adds the headers to the response; one that an inner limit has set stays as it is."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.accept"):
+            present = list(message.get("headers") or ())
+            taken = {bytes(name).lower() for name, _ in present}
+            message = {**message, "headers": present + _encoded(headers(), taken)}
+        await send(message)
+
+    return sending
+
+
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
+    """A real HTTP answer where the server can send one; else it closes before accepting."""
+    message = await receive()
+    if message["type"] != "websocket.connect":
+        return
+    if "websocket.http.response" in (scope.get("extensions") or {}):
+        await _send_problem(send, answer, "websocket.http.response")
+        return
+    reason = answer.problem["title"] if answer.problem else ""
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+
+
+async def _send_problem(send: Send, answer: Answer, kind: str) -> None:
+    body = answer.body
+    headers = [*answer.refusal_headers, ("content-length", str(len(body)))]
+    start = {"type": f"{kind}.start", "status": answer.status, "headers": _encoded(headers, set())}
+    await send(start)
+    await send({"type": f"{kind}.body", "body": body, "more_body": False})
+
+
+def _encoded(headers: Headers, taken: set[bytes]) -> list[tuple[bytes, bytes]]:
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return [pair for pair in pairs if pair[0] not in taken]

@@ -1,0 +1,118 @@
+"""RateLimit for Django: middleware, or a decorator of single views; sync and async.
+
+limit = RateLimit(limiter, "100/minute")               # in mysite/limits.py
+middleware = limit.middleware                          # MIDDLEWARE = ["mysite.limits.middleware"]
+@limit.guard                                           # or in front of this view
+
+With a SyncRateLimiter it works on threads, with a RateLimiter in the event loop; Django itself
+carries a request from one to the other where the rest of the site is of the other kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import async_only_middleware, sync_only_middleware
+
+from headgate.entities import OnUnavailable
+from headgate.errors import ValidationError
+from headgate.integrations.answering import Answer
+from headgate.integrations.gate import Cost, Gate, Resource
+from headgate.integrations.keys import Caller, Key
+from headgate.integrations.rates import Rates
+from headgate.limiter import RateLimiter
+from headgate.sync import SyncRateLimiter
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+class RateLimit:
+    """See Gate for the options."""
+
+    def __init__(
+        self,
+        limiter: RateLimiter | SyncRateLimiter,
+        limits: Rates = None,
+        *,
+        key: Key | None = None,
+        resource: Resource = "http",
+        cost: Cost = 1,
+        on_unavailable: OnUnavailable | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.gate = Gate(
+            limiter, limits, key=key, resource=resource, cost=cost,
+            on_unavailable=on_unavailable, enabled=enabled,
+        )  # fmt: skip
+        self.is_async = isinstance(limiter, RateLimiter)
+        only = async_only_middleware if self.is_async else sync_only_middleware
+        self.middleware: Callable[..., Any] = only(self._made)
+
+    def guard(self, view: View) -> View:
+        """The view behind the limit; it must be of the limiter's kind, async or not."""
+        if inspect.iscoroutinefunction(view) is not self.is_async:
+            raise ValidationError(
+                "view", getattr(view, "__name__", view),
+                "is of the other kind: async views take a RateLimiter, others a SyncRateLimiter",
+            )  # fmt: skip
+        return functools.wraps(view)(self._around(view))  # type: ignore[return-value]
+
+    @property
+    def _made(self) -> Callable[..., Any]:
+        """A function of its own each time: Django marks middleware by attributes."""
+
+        def middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
+            return self._around(get_response)
+
+        return middleware
+
+    def _around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        return self._async_around(handle) if self.is_async else self._sync_around(handle)
+
+    def _sync_around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            answer = self.gate.ask_blocking(caller_of(request))
+            if not answer.allowed:
+                return _refusal(answer)
+            return _told(handle(request, *args, **kwargs), answer)
+
+        return limited
+
+    def _async_around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            answer = await self.gate.ask(caller_of(request))
+            if not answer.allowed:
+                return _refusal(answer)
+            return _told(await handle(request, *args, **kwargs), answer)
+
+        return limited
+
+
+def caller_of(request: Any) -> Caller:
+    """A request of Django or of its REST framework, as key functions see it."""
+
+    def values(name: str) -> Sequence[str]:
+        value = request.headers.get(name)
+        return [] if value is None else [value]
+
+    return Caller(
+        request.META.get("REMOTE_ADDR") or None,
+        values,
+        request.method or "GET",
+        request.path,
+        request,
+    )
+
+
+def _told(response: Any, answer: Answer) -> Any:
+    for name, value in answer.headers:
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _refusal(answer: Answer) -> HttpResponse:
+    return HttpResponse(answer.body, status=answer.status, headers=dict(answer.refusal_headers))

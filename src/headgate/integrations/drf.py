@@ -1,0 +1,62 @@
+"""Throttles for Django REST framework: `throttle_classes = [throttle(limiter, "100/minute")]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.exceptions import APIException
+from rest_framework.throttling import BaseThrottle
+
+from headgate.entities import OnUnavailable
+from headgate.integrations.answering import Answer
+from headgate.integrations.django import caller_of
+from headgate.integrations.gate import Cost, Gate, Resource, blocking_gate
+from headgate.integrations.keys import Key
+from headgate.integrations.rates import Rates
+from headgate.sync import SyncRateLimiter
+
+
+class Unanswered(APIException):  # type: ignore[misc]
+    """The limit could not be decided: the store is away, or an operator switched it off."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.detail)
+        self.status_code = answer.status
+        self.wait = None if answer.retry_after_ms is None else -(-answer.retry_after_ms // 1000)
+
+
+def throttle(
+    limiter: SyncRateLimiter,
+    limits: Rates = None,
+    *,
+    key: Key | None = None,
+    resource: Resource = "http",
+    cost: Cost = 1,
+    on_unavailable: OnUnavailable | None = None,
+    enabled: bool = True,
+) -> type[BaseThrottle]:
+    """A throttle class; see Gate for the options. `caller.native` is the framework's request, so
+    a key function can use its `user`."""
+    gate = blocking_gate(
+        Gate(
+            limiter, limits, key=key, resource=resource, cost=cost,
+            on_unavailable=on_unavailable, enabled=enabled,
+        )
+    )  # fmt: skip
+
+    class Throttle(BaseThrottle):  # type: ignore[misc]
+        answer: Answer
+
+        def allow_request(self, request: Any, view: Any) -> bool:
+            self.answer = answer = gate.ask_blocking(caller_of(request))
+            # The view puts its own headers on every response, refusals included.
+            view.headers.update(dict(answer.headers))
+            if answer.status not in (200, 429):
+                raise Unanswered(answer)
+            return answer.allowed
+
+        def wait(self) -> float | None:
+            wait_ms = self.answer.retry_after_ms
+            return None if wait_ms is None else max(1.0, wait_ms / 1000)
+
+    return Throttle

@@ -1,0 +1,142 @@
+"""RateLimit: a limit on a FastAPI or Starlette route, as a dependency or a decorator.
+
+    limits_for(app)                                        # once per app
+    limit = RateLimit(limiter, "5/minute")
+    @app.get("/a", dependencies=[Depends(limit)])          # or
+    @app.get("/b")
+    @limit.guard
+
+The response's headers are added where it is sent, so a route may return what it likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from headgate.entities import OnUnavailable
+from headgate.errors import ValidationError
+from headgate.integrations.answering import Answer
+from headgate.integrations.asgi import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    caller_of,
+    refuse_websocket,
+    with_headers,
+)
+from headgate.integrations.gate import Cost, Gate, Resource, async_gate
+from headgate.integrations.keys import Key
+from headgate.integrations.rates import Rates
+from headgate.limiter import RateLimiter
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+ANSWERS = "headgate.answers"
+_CONNECTION = "headgate_connection"
+
+
+class Refused(Exception):
+    """The request may not go on; `answer` is what the client is told."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__(answer.detail)
+
+
+def limits_for(app: FastAPI) -> None:
+    """Prepares the app: refusals become 429 problems, admissions get their headers."""
+    app.add_middleware(_Telling)
+    app.add_exception_handler(Refused, _refuse)
+
+
+class RateLimit:
+    """A dependency and a decorator; see Gate for the options."""
+
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        limits: Rates = None,
+        *,
+        key: Key | None = None,
+        resource: Resource = "http",
+        cost: Cost = 1,
+        on_unavailable: OnUnavailable | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.gate = async_gate(
+            Gate(
+                limiter, limits, key=key, resource=resource, cost=cost,
+                on_unavailable=on_unavailable, enabled=enabled,
+            )
+        )  # fmt: skip
+        # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
+        self.__signature__ = inspect.Signature([_connection_parameter()])
+
+    async def __call__(self, headgate_connection: HTTPConnection) -> None:
+        """The dependency: takes the cost of the request or raises Refused."""
+        await self.ask(headgate_connection)
+
+    async def ask(self, connection: HTTPConnection) -> None:
+        """The same, for code that has the request at hand."""
+        answers = connection.scope.get(ANSWERS)
+        if answers is None:
+            raise ValidationError("app", "it", "is not prepared; call limits_for(app) once")
+        answer = await self.gate.ask(caller_of(connection.scope))
+        if not answer.allowed:
+            raise Refused(answer)
+        answers.append(answer)
+
+    def guard(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint behind the limit; it needs no `request` parameter of its own."""
+
+        @functools.wraps(endpoint)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            await self.ask(kwargs.pop(_CONNECTION))
+            if inspect.iscoroutinefunction(endpoint):
+                return await endpoint(*args, **kwargs)
+            return await run_in_threadpool(endpoint, *args, **kwargs)
+
+        # Resolved here, as FastAPI would look for the names of annotations in this module.
+        signature = inspect.signature(endpoint, eval_str=True)
+        parameters = [*signature.parameters.values(), _connection_parameter()]
+        parameters.sort(key=lambda parameter: parameter.kind)
+        limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return limited  # type: ignore[return-value]
+
+
+class _Telling:
+    """Adds the headers of the route's tightest limit to the response."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        answers: list[Answer] = []
+        scope[ANSWERS] = answers
+        sending = with_headers(send, lambda: answers[-1].headers if answers else [])
+        await self.app(scope, receive, sending)
+
+
+async def _refuse(connection: Any, error: Exception) -> Any:
+    assert isinstance(error, Refused)
+    answer = error.answer
+    if connection.scope["type"] == "websocket":
+        await refuse_websocket(connection.scope, connection.receive, connection.send, answer)
+        return None
+    return Response(answer.body, answer.status, dict(answer.refusal_headers))
+
+
+def _connection_parameter() -> inspect.Parameter:
+    return inspect.Parameter(_CONNECTION, inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)

@@ -1,0 +1,95 @@
+"""RateLimit for Flask: in front of a whole app, or of single views.
+
+limit = RateLimit(limiter, "100/minute")
+limit.init_app(app)                                    # every request, or
+@app.get("/search")
+@limit.guard                                           # this one
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flask import Flask, Response, after_this_request, current_app, g, request
+
+from headgate.entities import OnUnavailable
+from headgate.integrations.answering import Answer
+from headgate.integrations.gate import Cost, Gate, Resource, blocking_gate
+from headgate.integrations.keys import Caller, Key
+from headgate.integrations.rates import Rates
+from headgate.sync import SyncRateLimiter
+
+ANSWERS = "headgate_answers"
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+class RateLimit:
+    """See Gate for the options. Views may be async; the limiter is a SyncRateLimiter."""
+
+    def __init__(
+        self,
+        limiter: SyncRateLimiter,
+        limits: Rates = None,
+        *,
+        key: Key | None = None,
+        resource: Resource = "http",
+        cost: Cost = 1,
+        on_unavailable: OnUnavailable | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.gate = blocking_gate(
+            Gate(
+                limiter, limits, key=key, resource=resource, cost=cost,
+                on_unavailable=on_unavailable, enabled=enabled,
+            )
+        )  # fmt: skip
+
+    def init_app(self, app: Flask) -> None:
+        """Every request of the app takes from the limit, those for no route as well."""
+        app.before_request(self.ask)
+
+    def guard(self, view: View) -> View:
+        """The view behind the limit; its parameters and return value stay its own."""
+
+        @functools.wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            refusal = self.ask()
+            return current_app.ensure_sync(view)(*args, **kwargs) if refusal is None else refusal
+
+        return limited  # type: ignore[return-value]
+
+    def ask(self) -> Response | None:
+        """Takes the cost of the current request; the response to give where it may not go on."""
+        answer = self.gate.ask_blocking(current_caller())
+        if not answer.allowed:
+            return _refusal(answer)
+        answers = g.setdefault(ANSWERS, [])
+        if not answers:
+            after_this_request(_told)
+        answers.append(answer)
+        return None
+
+
+def current_caller() -> Caller:
+    """The request being handled, as key functions see it."""
+    return Caller(
+        request.environ.get("REMOTE_ADDR"),
+        request.headers.getlist,
+        request.method,
+        request.path,
+        request,
+    )
+
+
+def _told(response: Response) -> Response:
+    """The headers of the limit asked last, which is the innermost."""
+    for name, value in g.get(ANSWERS)[-1].headers:
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _refusal(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, answer.refusal_headers)

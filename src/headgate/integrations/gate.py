@@ -1,0 +1,124 @@
+"""Gate: one limit in front of requests, the same for every framework.
+
+A request that came in has been counted, whatever becomes of it: if hanging up or making the
+handler fail gave the tokens back, that would be the way around the limit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headgate.bridge import run
+from headgate.engine import Want
+from headgate.entities import OnUnavailable
+from headgate.errors import HeadgateError, ValidationError
+from headgate.integrations.answering import OFF, Answer, failed, ruled
+from headgate.integrations.keys import Caller, Key, by_ip
+from headgate.integrations.rates import Rates, parse_rates
+from headgate.limiter import RateLimiter
+from headgate.limits import parse_amount
+from headgate.names import parse_resource
+from headgate.plan import Each
+from headgate.sync import SyncRateLimiter
+
+Cost = int | Callable[[Caller], int]
+Resource = str | Callable[[Caller], str]
+
+_lock = threading.Lock()
+_times_off = 0
+
+
+@contextmanager
+def limits_off() -> Iterator[None]:
+    """For tests: every gate of this process lets everything pass, untouched, inside the block."""
+    global _times_off  # noqa: PLW0603 - threads of test servers must see it too
+    with _lock:
+        _times_off += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _times_off -= 1
+
+
+def is_off() -> bool:
+    return _times_off > 0
+
+
+class Gate:
+    """Decides requests: whose they are (`key`), of what (`resource`), how much they cost.
+
+    `limits` replaces what is stored, as it does on `acquire`; without it the stored limits and the
+    limiter's defaults count. The cost is taken from every limit.
+    """
+
+    def __init__(
+        self,
+        limiter: RateLimiter | SyncRateLimiter,
+        limits: Rates = None,
+        *,
+        key: Key | None = None,
+        resource: Resource = "http",
+        cost: Cost = 1,
+        on_unavailable: OnUnavailable | None = None,
+        enabled: bool = True,
+    ) -> None:
+        if not isinstance(limiter, (RateLimiter, SyncRateLimiter)):
+            raise ValidationError("limiter", limiter, "must be a RateLimiter or SyncRateLimiter")
+        self.limiter = limiter
+        self.limits = parse_rates(limits)
+        self.key = by_ip() if key is None else key
+        self.resource = resource if callable(resource) else parse_resource(resource)
+        self.cost: Cost = cost if callable(cost) else Each(cost).tokens
+        self.on_unavailable = on_unavailable
+        self.enabled = enabled
+
+    async def ask(self, caller: Caller) -> Answer:
+        """Takes the request's cost, or says why not. For asyncio."""
+        want = self._want(caller)
+        if want is None:
+            return OFF
+        try:
+            return ruled(await self.limiter.engine.consume([want], self.on_unavailable))
+        except HeadgateError as error:
+            return failed(error)
+
+    def ask_blocking(self, caller: Caller) -> Answer:
+        """The same on this thread."""
+        return run(self.ask(caller))
+
+    def _want(self, caller: Caller) -> Want | None:
+        if not self.enabled or is_off():
+            return None
+        entity_id = self.key(caller)
+        if entity_id is None:
+            return None
+        resource = self.resource(caller) if callable(self.resource) else self.resource
+        cost = self.cost(caller) if callable(self.cost) else self.cost
+        return entity_id, resource, Each(parse_amount("cost", cost)), self.limits
+
+
+def async_gate(gate: Gate) -> Gate:
+    """The gate, if it belongs to an asyncio limiter."""
+    asyncio_limiter(gate.limiter)
+    return gate
+
+
+def blocking_gate(gate: Gate) -> Gate:
+    """The gate, if its limiter can be called from a thread."""
+    blocking_limiter(gate.limiter)
+    return gate
+
+
+def asyncio_limiter(limiter: object) -> RateLimiter:
+    if not isinstance(limiter, RateLimiter):
+        raise ValidationError("limiter", limiter, "must be a RateLimiter, the one for asyncio")
+    return limiter
+
+
+def blocking_limiter(limiter: object) -> SyncRateLimiter:
+    if not isinstance(limiter, SyncRateLimiter):
+        raise ValidationError("limiter", limiter, "must be a SyncRateLimiter, the one for threads")
+    return limiter

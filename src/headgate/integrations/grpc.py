@@ -1,0 +1,123 @@
+"""Server interceptors that limit gRPC methods, on threads and in asyncio.
+
+grpc.server(pool, interceptors=[LimitInterceptor(sync_limiter, "100/minute")])
+grpc.aio.server(interceptors=[AsyncLimitInterceptor(limiter, "100/minute")])
+
+Refusals are RESOURCE_EXHAUSTED with the wait in the trailing metadata, where the retries of gRPC
+clients look for it too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from headgate.errors import ValidationError
+from headgate.integrations.answering import Answer
+from headgate.integrations.gate import Gate, async_gate, blocking_gate
+from headgate.integrations.keys import Caller
+from headgate.integrations.rates import Rates
+from headgate.limiter import RateLimiter
+from headgate.sync import SyncRateLimiter
+
+_CODES = {
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    422: grpc.StatusCode.OUT_OF_RANGE,
+}
+
+
+class LimitInterceptor(grpc.ServerInterceptor):
+    """For servers on threads; see Gate for the options."""
+
+    def __init__(self, limiter: SyncRateLimiter, limits: Rates = None, **options: Any) -> None:
+        self.gate = blocking_gate(Gate(limiter, limits, **{"resource": "grpc", **options}))
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+            def limited(request: Any, context: Any) -> Any:
+                answer = self.gate.ask_blocking(caller_of(context, details))
+                context.set_trailing_metadata(_metadata(answer))
+                if not answer.allowed:
+                    context.abort(_CODES[answer.status], answer.detail)
+                return behaviour(request, context)
+
+            return limited
+
+        return _rebuilt(continuation(details), around)
+
+
+class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
+    """For asyncio servers whose methods are `async def`; see Gate for the options."""
+
+    def __init__(self, limiter: RateLimiter, limits: Rates = None, **options: Any) -> None:
+        self.gate = async_gate(Gate(limiter, limits, **{"resource": "grpc", **options}))
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
+    ) -> Any:
+        async def pass_or_abort(context: Any) -> None:
+            answer = await self.gate.ask(caller_of(context, details))
+            context.set_trailing_metadata(_metadata(answer))
+            if not answer.allowed:
+                await context.abort(_CODES[answer.status], answer.detail, _metadata(answer))
+
+        def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+            async def limited(request: Any, context: Any) -> Any:
+                await pass_or_abort(context)
+                return await behaviour(request, context)
+
+            async def limited_stream(request: Any, context: Any) -> AsyncIterator[Any]:
+                await pass_or_abort(context)
+                async with aclosing(behaviour(request, context)) as parts:
+                    async for part in parts:
+                        yield part
+
+            if inspect.isasyncgenfunction(behaviour):
+                return limited_stream
+            if inspect.iscoroutinefunction(behaviour):
+                return limited
+            raise ValidationError("method", details.method, "blocks the loop; make it async def")
+
+        return _rebuilt(await continuation(details), around)
+
+
+def caller_of(context: Any, details: Any) -> Caller:
+    """A call, as key functions see it; `native` is the context of the call."""
+
+    def values(name: str) -> Sequence[str]:
+        pairs = details.invocation_metadata or ()
+        return [str(value) for key, value in pairs if key == name.lower()]
+
+    return Caller(_address(context.peer()), values, "POST", details.method, context)
+
+
+def _address(peer: str) -> str | None:
+    """`ipv4:192.0.2.1:4711` and `ipv6:%5B::1%5D:4711` without what is around the address."""
+    kind, _, rest = unquote(peer or "").partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
+
+
+def _metadata(answer: Answer) -> tuple[tuple[str, str], ...]:
+    wait_ms = answer.retry_after_ms
+    pushback = () if wait_ms is None else (("grpc-retry-pushback-ms", str(max(1, wait_ms))),)
+    return (*answer.headers, *pushback)
+
+
+def _rebuilt(handler: Any, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+    """The handler with its one behaviour wrapped; None where there is no such method."""
+    if handler is None:
+        return None
+    for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+        behaviour = getattr(handler, kind)
+        if behaviour is not None:
+            return getattr(grpc, f"{kind}_rpc_method_handler")(
+                around(behaviour), handler.request_deserializer, handler.response_serializer
+            )
+    return handler

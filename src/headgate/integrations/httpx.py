@@ -1,0 +1,102 @@
+"""Transports that keep an httpx client within a limit.
+
+httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "10/second"))
+httpx.Client(transport=LimitedTransport(sync_limiter, "10/second"))
+
+A call waits for its turn. Once sent it has counted, whatever becomes of it; a connection that was
+never made has not. A 429 or 503 with Retry-After stops further calls for that long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from headgate.integrations.gate import asyncio_limiter, blocking_limiter, is_off
+from headgate.integrations.outgoing import Call, debits, outgoing, told_wait_ms
+from headgate.limiter import RateLimiter
+from headgate.limits import Limit
+from headgate.sync import SyncRateLimiter
+
+NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class AsyncLimitedTransport(httpx.AsyncBaseTransport):
+    """See outgoing.outgoing for the options; `transport` is what sends, httpx's own unless said."""
+
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        limits: str | Limit | list[Limit] | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        self.limiter = asyncio_limiter(limiter)
+        self.habits = outgoing(limits, **options)
+        self.transport = httpx.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if is_off():
+            return await self.transport.handle_async_request(request)
+        call, habits = call_of(request), self.habits
+        async with self.limiter.acquire_many(
+            [habits.want(call)], habits.on_unavailable, on_error="keep", wait=habits.wait_s
+        ) as lease:
+            try:
+                response = await self.transport.handle_async_request(request)
+            except NEVER_SENT:
+                await lease.settle(**dict.fromkeys(lease.consumed, 0))
+                raise
+            now_ms = self.limiter.engine.clock()
+            wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
+            if wait_ms is not None:
+                verdict = await self.limiter.check_many([habits.glance(call)])
+                await lease.adjust(**debits(verdict, wait_ms))
+            return response
+
+    async def aclose(self) -> None:
+        await self.transport.aclose()
+
+
+class LimitedTransport(httpx.BaseTransport):
+    """The same for blocking clients."""
+
+    def __init__(
+        self,
+        limiter: SyncRateLimiter,
+        limits: str | Limit | list[Limit] | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        self.limiter = blocking_limiter(limiter)
+        self.habits = outgoing(limits, **options)
+        self.transport = httpx.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if is_off():
+            return self.transport.handle_request(request)
+        call, habits = call_of(request), self.habits
+        with self.limiter.acquire_many(
+            [habits.want(call)], habits.on_unavailable, on_error="keep", wait=habits.wait_s
+        ) as lease:
+            try:
+                response = self.transport.handle_request(request)
+            except NEVER_SENT:
+                lease.settle(**dict.fromkeys(lease.consumed, 0))
+                raise
+            now_ms = self.limiter.engine.clock()
+            wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
+            if wait_ms is not None:
+                verdict = self.limiter.check_many([habits.glance(call)])
+                lease.adjust(**debits(verdict, wait_ms))
+            return response
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+def call_of(request: httpx.Request) -> Call:
+    return Call(request.method, str(request.url), request.url.host)
