@@ -13,14 +13,17 @@ import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 
+from headgate.dashboard import Dashboard
 from headgate.errors import HeadgateError
 from headgate.service.app import Program
 from headgate.service.rest import Alongside, Rest, Wire
+from headgate.service.rest_caller import recognised
 from headgate.service.serve_key import make_key
 from headgate.service.serve_log import set_up_logs
 from headgate.service.serve_options import OptionError, Serving, environment, read_options
@@ -77,7 +80,10 @@ def _listen(serving: Serving) -> socket.socket:
 def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> int:
     """One worker, or the only one."""
     program = Program.build(serving.program)
-    server = Server(config_of(serving, Rest(program, alongside_of(serving, program))))
+    dashboard = Dashboard(program, partial(recognised, program.door))
+    rest = Rest(program, alongside_of(serving, program))
+    server = Server(config_of(serving, dashboard.before(rest)))
+    dashboard.leaving = lambda: server.should_exit  # open feeds do not hold up the end
     if told:
         server.greeting = started(serving, program)
     else:
@@ -184,6 +190,7 @@ def started(serving: Serving, program: Program) -> str:
         f"try: curl -i {url}/v1/ratelimit/check{key} -H 'content-type: application/json' "
         f'-d \'{{"identifier": "ann", "resource": "api.search"}}\''
     )
+    lines.append(f"look: {url}/")
     lines.append(f"all that can be asked: {url}/openapi.json")
     return "\n".join(lines)
 

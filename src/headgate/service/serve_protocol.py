@@ -16,6 +16,7 @@ from headgate.service.rest_caller import SANS
 HEAD_BYTES_MAX = 32_768
 HEAD_S = 10.0
 
+HEAD = b"HTTP/1.1 "
 END = b"\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_LARGE = (
@@ -42,7 +43,7 @@ class Joined:
         if head is not None:
             self._head = None
             self._real.write(head + data)
-        elif data.endswith(END) and data != CONTINUE:
+        elif data.endswith(END) and data.startswith(HEAD) and data != CONTINUE:
             self._head = data
         else:
             self._real.write(data)

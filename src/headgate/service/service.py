@@ -271,6 +271,13 @@ class Service:
         for room in self._rooms.values():
             room.engine.on_unavailable = OnUnavailable.ALLOW if fail_open else OnUnavailable.BLOCK
 
+    def observe(self, observer: Observer | None) -> Observer | None:
+        """Who hears of every decision from now on; returns who heard before."""
+        before, self._observer = self._observer, observer
+        for room in self._rooms.values():
+            room.engine.observer = observer
+        return before
+
     async def tick(self) -> None:
         """What must happen from time to time though nobody asks; call it about every second."""
         await self.leases.sweep()

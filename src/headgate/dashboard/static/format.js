@@ -1,0 +1,53 @@
+// Numbers and times for people.
+
+const plain = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const whole = (n) => plain.format(Math.floor(n)).replace("-", "−");
+export const count = (n) =>
+  (Math.abs(n) >= 100000 ? short.format(n) : plain.format(Math.round(n * 10) / 10)).replace("-", "−");
+
+const UNITS = [
+  [86400, "day"],
+  [3600, "hour"],
+  [60, "minute"],
+  [1, "second"],
+];
+
+export function period(seconds) {
+  const [size, word] = UNITS.find(([size]) => seconds >= size && seconds % size === 0) ?? [1, "second"];
+  const n = seconds / size;
+  return n === 1 ? word : `${count(n)} ${word}s`;
+}
+
+export function limitText(limit) {
+  const refill = limit.refill_amount
+    ? `refills ${count(limit.refill_amount)} per ${period(limit.refill_period_seconds)}`
+    : "never refills";
+  return `holds ${count(limit.capacity)}, ${refill}`;
+}
+
+export function wait(seconds) {
+  if (seconds === null || seconds === undefined) return "never";
+  if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds < 120) return `${seconds.toFixed(1)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${Math.round(seconds / 3600)} h`;
+}
+
+export const clock = (ms) => new Date(ms).toTimeString().slice(0, 8);
+export const moment = (text) => (text ? text.replace("T", " ").replace(/(\.\d+)?(Z|\+00:00)$/, " UTC") : "—");
+
+// "user:ann@2esmith" was made of a scope and an identifier; the bytes after @ are its own.
+export function identityOf(id) {
+  const at = id.indexOf(":");
+  if (at < 1) return null;
+  const written = id.slice(at + 1);
+  if (written.startsWith("@@") || written === "@shared") return null;
+  try {
+    const text = decodeURIComponent(written.replace(/%/g, "%25").replace(/@([0-9a-f]{2})/g, "%$1"));
+    return { scope: id.slice(0, at), identifier: text };
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,132 @@
+// A level that moves by itself: the service says how much there was when, and how fast it refills.
+
+import { h } from "./dom.js";
+import { count, whole } from "./format.js";
+
+const running = new Set();
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+let due = false;
+
+function frame() {
+  due = false;
+  const now = performance.now();
+  for (const one of running) one.draw(now);
+  schedule();
+}
+
+function schedule() {
+  if (due || !running.size) return;
+  due = true;
+  if (calm.matches) setTimeout(frame, 500);
+  else requestAnimationFrame(frame);
+}
+
+export class Level {
+  constructor() {
+    Object.assign(this, { at: performance.now(), start: 0, capacity: 1, perMs: 0 });
+  }
+
+  set(level, capacity, perMs) {
+    Object.assign(this, { at: performance.now(), start: level, capacity, perMs });
+  }
+
+  now(time = performance.now()) {
+    return Math.min(this.capacity, this.start + (time - this.at) * this.perMs);
+  }
+}
+
+// One limit as a bar: debt to the left of the zero mark, tokens to the right.
+export class Gauge {
+  constructor(label) {
+    this.level = new Level();
+    this.fill = h("div", { class: "fill" });
+    this.debt = h("div", { class: "debt" });
+    this.number = h("span", { class: "number" });
+    this.rate = h("span", { class: "rate" });
+    this.bar = h(
+      "div",
+      { class: "bar", role: "meter", "aria-label": label, "aria-valuemin": 0 },
+      h("div", { class: "zero" }),
+      this.debt,
+      this.fill,
+    );
+    this.el = h(
+      "div",
+      { class: "gauge" },
+      h("span", { class: "name" }, label),
+      this.bar,
+      this.number,
+      this.rate,
+    );
+    running.add(this);
+    schedule();
+  }
+
+  set(level, capacity, perMs) {
+    this.level.set(level, capacity, perMs);
+    this.rate.textContent = perMs ? `+${count(perMs * 1000)}/s` : "no refill";
+    this.bar.setAttribute("aria-valuemax", capacity);
+    this.bar.setAttribute("aria-valuenow", Math.floor(level));
+  }
+
+  draw(now) {
+    const level = this.level.now(now);
+    const part = level / this.level.capacity;
+    this.fill.style.transform = `scaleX(${Math.max(0, part)})`;
+    this.debt.style.transform = `scaleX(${Math.min(1, Math.max(0, -part))})`;
+    const state = level < 0 ? "owing" : part < 0.02 ? "dry" : part < 0.25 ? "low" : "";
+    if (this.state !== state) this.el.className = `gauge ${(this.state = state)}`;
+    const text = `${whole(level)} / ${count(this.level.capacity)}`;
+    if (this.text !== text) this.number.textContent = this.text = text;
+  }
+
+  end() {
+    running.delete(this);
+  }
+}
+
+// One limit as a tank, for a closer look.
+export class Tank {
+  constructor() {
+    this.level = new Level();
+    this.water = h("div", { class: "water" });
+    this.number = h("strong", { class: "big" }, "—");
+    this.told = h("span", { class: "rate" });
+    this.box = h(
+      "div",
+      { class: "tank", role: "meter", "aria-label": "Tokens in the bucket", "aria-valuemin": 0 },
+      this.water,
+    );
+    this.el = h(
+      "div",
+      { class: "tankbox" },
+      this.box,
+      h("div", { class: "tanktext" }, this.number, this.told),
+    );
+    running.add(this);
+    schedule();
+  }
+
+  set(level, capacity, perMs) {
+    this.level.set(level, capacity, perMs);
+    this.known = true;
+    this.told.textContent = `of ${count(capacity)}, ${perMs ? `+${count(perMs * 1000)} a second` : "never refills"}`;
+    this.box.setAttribute("aria-valuemax", capacity);
+    this.box.setAttribute("aria-valuenow", Math.floor(level));
+  }
+
+  draw(now) {
+    if (!this.known) return;
+    const level = this.level.now(now);
+    const part = Math.min(1, Math.max(0, level / this.level.capacity));
+    this.water.style.transform = `scaleY(${part})`;
+    const state = level < 1 ? "dry" : part < 0.25 ? "low" : "";
+    if (this.state !== state) this.box.className = `tank ${(this.state = state)}`;
+    const text = whole(level);
+    if (this.text !== text) this.number.textContent = this.text = text;
+  }
+
+  end() {
+    running.delete(this);
+  }
+}

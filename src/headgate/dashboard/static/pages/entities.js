@@ -1,0 +1,269 @@
+// Who is limited: the tree, and for one of them its limits with their source and its buckets.
+
+import { ask, enc, get, may, query, space } from "../api.js";
+import { field, fill, go, h, say, title } from "../dom.js";
+import { identityOf, limitText, moment } from "../format.js";
+import { Gauge } from "../gauge.js";
+
+const PAGES_MAX = 5;
+const PAGE = 200;
+
+export async function show(box, asked) {
+  const { items, more } = await everybody();
+  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter entities" });
+  const list = h("nav", { "aria-label": "Entities" });
+  const detail = h("div", { class: "stack" });
+  const chosen = asked.get("id") ?? items[0]?.id;
+  const draw = () => fill(list, tree(items, search.value.trim().toLowerCase(), chosen));
+  search.addEventListener("input", draw);
+  fill(
+    box,
+    title("Entities", "Registered entities, who they belong to, and what they may use."),
+    h(
+      "div",
+      { class: "split tree" },
+      h(
+        "section",
+        { class: "card" },
+        search,
+        list,
+        more && h("p", { class: "dim" }, `The first ${PAGE * PAGES_MAX} are listed.`),
+        may("admin") && newEntity(),
+      ),
+      detail,
+    ),
+  );
+  draw();
+  const gauges = chosen ? await one(detail, chosen) : [];
+  if (!chosen)
+    fill(
+      detail,
+      h(
+        "p",
+        { class: "card empty" },
+        "Nobody is registered. Entities without a registration are limited too; they appear on the Live page.",
+      ),
+    );
+  return () => gauges.forEach((gauge) => gauge.end());
+}
+
+async function everybody() {
+  const items = [];
+  let cursor = null;
+  for (let page = 0; page < PAGES_MAX; page++) {
+    const found = await get(`${space()}/entities${query({ limit: PAGE, cursor })}`);
+    items.push(...found.items);
+    cursor = found.cursor;
+    if (!cursor) break;
+  }
+  return { items, more: cursor !== null && cursor !== undefined };
+}
+
+function tree(items, filter, chosen) {
+  const fits = (one) => !filter || `${one.id} ${one.name ?? ""}`.toLowerCase().includes(filter);
+  const ids = new Set(items.map((one) => one.id));
+  const below = group(items, "parent_id");
+  const branch = (list, seen) =>
+    list.length
+      ? h(
+          "ul",
+          { class: "tree-list" },
+          list
+            .filter((one) => !seen.has(one.id))
+            .map((one) =>
+              h(
+                "li",
+                {},
+                h(
+                  "a",
+                  { href: `#/entities?id=${enc(one.id)}`, "aria-current": one.id === chosen ? "true" : null },
+                  one.name && one.name !== one.id ? [one.name, " ", h("em", {}, one.id)] : one.id,
+                ),
+                branch(below.get(one.id) ?? [], new Set([...seen, one.id])),
+              ),
+            ),
+        )
+      : null;
+  if (filter)
+    return branch(
+      items.filter(fits).map((one) => ({ ...one })),
+      new Set(),
+    );
+  return (
+    branch(
+      items.filter((one) => !ids.has(one.parent_id)),
+      new Set(),
+    ) ?? h("p", { class: "empty" }, "Nobody yet.")
+  );
+}
+
+function group(items, name) {
+  const found = new Map();
+  for (const one of items) {
+    if (!found.has(one[name])) found.set(one[name], []);
+    found.get(one[name]).push(one);
+  }
+  return found;
+}
+
+async function one(detail, id) {
+  const [entity, buckets, resources] = await Promise.all([
+    get(`${space()}/entities/${enc(id)}`),
+    get(`${space()}/buckets/${enc(id)}`),
+    get(`${space()}/limits/resources`),
+  ]);
+  const gauges = [];
+  const used = [...new Set([...buckets.items.map((item) => item.resource), ...resources.items])].slice(0, 12);
+  const limits = await Promise.all(used.map((resource) => given(id, resource)));
+  fill(
+    detail,
+    h(
+      "section",
+      { class: "card", "aria-labelledby": "entity-title" },
+      h(
+        "div",
+        { class: "cardhead" },
+        h("h2", { id: "entity-title" }, entity.name || entity.id),
+        h("span", { class: `badge ${entity.mode === "normal" ? "good" : "bad"}` }, entity.mode),
+      ),
+      facts(entity),
+    ),
+    h(
+      "section",
+      { class: "card", "aria-labelledby": "limits-title" },
+      h("h2", { id: "limits-title" }, "Limits, and where they come from"),
+      used.length
+        ? used.map((resource, place) => rows(id, resource, limits[place]))
+        : h("p", { class: "empty" }, "No resource has limits or a bucket yet."),
+    ),
+    h(
+      "section",
+      { class: "card", "aria-labelledby": "buckets-title" },
+      h("h2", { id: "buckets-title" }, "Buckets"),
+      buckets.items.length
+        ? h(
+            "div",
+            { class: "gauges" },
+            [...group(buckets.items, "resource").values()].map((items) => bucket(items, gauges)),
+          )
+        : h("p", { class: "empty" }, "Nothing used: every bucket would be full."),
+    ),
+  );
+  return gauges;
+}
+
+async function given(id, resource) {
+  const who = identityOf(id);
+  if (who)
+    return (await get(`/v1/explain${query({ ...who, resource, namespace: space().split("/").at(-1) })}`))
+      .limits;
+  const own = await get(`${space()}/limits/entities/${enc(id)}/${resource}`);
+  return own.limits.map((limit) => ({ limit, source: `entity ${id} for ${resource}`, overrides: [] }));
+}
+
+function rows(id, resource, limits) {
+  return h(
+    "div",
+    { class: "bucket" },
+    h(
+      "h3",
+      {},
+      h("a", { href: `#/explain?entity=${enc(id)}&resource=${enc(resource)}` }, resource),
+      h("em", {}, limits.length ? "" : "no limit"),
+    ),
+    limits.map((one) =>
+      h(
+        "div",
+        { class: "row" },
+        h("strong", {}, one.limit.name),
+        h("span", {}, limitText(one.limit)),
+        h("span", { class: "badge" }, one.source),
+      ),
+    ),
+  );
+}
+
+function facts(entity) {
+  const pairs = [
+    ["Id", h("code", {}, entity.id)],
+    [
+      "Parent",
+      entity.parent_id
+        ? h("a", { href: `#/entities?id=${enc(entity.parent_id)}` }, entity.parent_id)
+        : "none",
+    ],
+    ["Cascade", entity.cascade ? "its use counts for its parents too" : "no"],
+    ["Since", moment(entity.created_at)],
+    ...Object.entries(entity.metadata),
+  ];
+  return h(
+    "dl",
+    { class: "facts" },
+    pairs.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
+}
+
+function bucket(items, gauges) {
+  const { entity_id, resource } = items[0];
+  const rows = items.map((item) => {
+    const gauge = new Gauge(item.limit);
+    gauge.set(
+      item.tokens_remaining,
+      item.tokens_capacity,
+      item.refill_amount / item.refill_period_seconds / 1000,
+    );
+    gauges.push(gauge);
+    return gauge.el;
+  });
+  const reset =
+    may("admin") &&
+    h(
+      "button",
+      {
+        type: "button",
+        class: "quiet",
+        "aria-label": `Reset the bucket of ${resource}`,
+        onclick: () => act("reset", { entity_id, resource }, "The bucket is full again."),
+      },
+      "Reset",
+    );
+  return h("article", { class: "bucket" }, h("h3", {}, resource, reset), rows);
+}
+
+async function act(word, body, told) {
+  try {
+    await ask("POST", `${space()}/buckets/${word}`, body);
+    go(location.hash);
+    say(told);
+  } catch (problem) {
+    say(problem.message, "bad");
+  }
+}
+
+function newEntity() {
+  const id = h("input", { required: true, placeholder: "user:ann", spellcheck: "false" });
+  const name = h("input", { placeholder: "Ann" });
+  const parent = h("input", { spellcheck: "false", placeholder: "none" });
+  const form = h(
+    "form",
+    {
+      class: "form",
+      onsubmit: async (event) => {
+        event.preventDefault();
+        const body = { id: id.value, name: name.value || null, parent_id: parent.value || null };
+        try {
+          await ask("POST", `${space()}/entities`, body);
+          go(`#/entities?id=${enc(id.value)}`);
+          say(`${id.value} is registered.`);
+        } catch (problem) {
+          say(problem.message, "bad");
+        }
+      },
+    },
+    field("Id", id),
+    field("Name", name),
+    field("Parent", parent),
+    h("div", { class: "row" }, h("button", { type: "submit" }, "Register")),
+  );
+  return h("details", {}, h("summary", {}, "Register somebody"), form);
+}

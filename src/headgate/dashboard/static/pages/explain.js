@@ -1,0 +1,266 @@
+// Why somebody has the limits they have: four stored levels, one below the other, and the policy.
+
+import { ask, enc, get, getOr, may, seat, space } from "../api.js";
+import { field, fill, go, h, title } from "../dom.js";
+import { identityOf, limitText, wait } from "../format.js";
+
+const NOTHING = { limits: [] };
+
+export function show(box, asked) {
+  const given = identityOf(asked.get("entity") ?? "");
+  const scope = h("input", {
+    value: given?.scope ?? asked.get("scope") ?? "user",
+    required: true,
+    spellcheck: "false",
+  });
+  const identifier = h("input", {
+    value: given?.identifier ?? asked.get("identifier") ?? "",
+    required: true,
+    spellcheck: "false",
+  });
+  const resource = h("input", { value: asked.get("resource") ?? "", required: true, spellcheck: "false" });
+  const out = h("div", { class: "stack" });
+  const form = h(
+    "form",
+    {
+      class: "card form",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go(
+          `#/explain?scope=${enc(scope.value)}&identifier=${enc(identifier.value)}&resource=${enc(resource.value)}`,
+        );
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field("Scope", scope),
+      field("Identifier", identifier),
+      field("Resource", resource),
+      h("div", { class: "field act" }, h("button", { class: "primary", type: "submit" }, "Explain")),
+    ),
+  );
+  fill(
+    box,
+    title("Explain", "Which level gives a limit, what it overrides, and what a request would meet."),
+    form,
+    out,
+  );
+  if (identifier.value && resource.value)
+    return answer(out, { scope: scope.value, identifier: identifier.value, resource: resource.value });
+  return undefined;
+}
+
+async function answer(out, who) {
+  const why = await get(`/v1/explain?${new URLSearchParams({ ...who, namespace: seat.namespace })}`);
+  const rungs = await ladder(why);
+  fill(
+    out,
+    h(
+      "section",
+      { class: "card", "aria-labelledby": "sum-title" },
+      h("h2", { id: "sum-title" }, `${why.entity_id} on ${why.resource}`),
+      summary(why),
+      whatIf(who),
+    ),
+    h(
+      "section",
+      { "aria-label": "Ladder" },
+      h(
+        "ol",
+        { class: "ladder", id: "ladder" },
+        rungs.map((one) => rung(one, why)),
+      ),
+    ),
+    why.parents.map((parent) =>
+      h(
+        "section",
+        { class: "card" },
+        h(
+          "h2",
+          {},
+          "Also counts for ",
+          h("a", { href: `#/entities?id=${enc(parent.entity_id)}` }, parent.entity_id),
+        ),
+        summary(parent),
+      ),
+    ),
+  );
+}
+
+function summary(why) {
+  const mode = why.mode !== "normal" && h("p", { class: "badge bad" }, `${why.mode} by ${why.mode_source}`);
+  if (!why.limits.length) return [mode, h("p", { class: "empty" }, "No level gives a limit.")];
+  return [
+    mode,
+    h(
+      "ul",
+      { class: "ladder" },
+      why.limits.map((one) =>
+        h(
+          "li",
+          {},
+          h("strong", {}, one.limit.name),
+          ` ${limitText(one.limit)}, from `,
+          h("strong", {}, one.source),
+          one.overrides.length ? h("em", {}, ` over ${one.overrides.join(", ")}`) : "",
+        ),
+      ),
+    ),
+  ];
+}
+
+async function ladder(why) {
+  const own = `${space()}/limits/entities/${enc(why.entity_id)}`;
+  const [entity, every, resource, system] = await Promise.all([
+    getOr(`${own}/${why.resource}`, NOTHING),
+    getOr(`${own}/_default_`, NOTHING),
+    getOr(`${space()}/limits/resources/${why.resource}`, NOTHING),
+    getOr(`${space()}/limits/system`, NOTHING),
+  ]);
+  const edit = (level) =>
+    `#/limits?${new URLSearchParams({ level, entity: why.entity_id, resource: why.resource })}`;
+  const rungs = [
+    {
+      level: "entity",
+      name: `${why.entity_id} for ${why.resource}`,
+      source: `entity ${why.entity_id} for ${why.resource}`,
+      limits: entity.limits,
+      edit: edit("entity"),
+    },
+    {
+      level: "entity_default",
+      name: `${why.entity_id} for every resource`,
+      source: `entity ${why.entity_id} for every resource`,
+      limits: every.limits,
+      edit: edit("entity_default"),
+    },
+    {
+      level: "resource",
+      name: `Resource ${why.resource}`,
+      source: `resource ${why.resource}`,
+      limits: resource.limits,
+      edit: edit("resource"),
+    },
+    {
+      level: "system",
+      name: "System defaults",
+      source: "system defaults",
+      limits: system.limits,
+      edit: edit("system"),
+    },
+  ];
+  const known = new Set(rungs.map((one) => one.source));
+  const below = why.limits.filter((one) => !known.has(one.source)).map((one) => one.limit);
+  const policy = why.policy ? `Policy ${why.policy.name}` : "No policy";
+  rungs.push({
+    level: "limiter",
+    name: policy,
+    limits: below,
+    source: null,
+    note: why.policy?.shadow ? "on trial: lets everything pass" : null,
+  });
+  return rungs;
+}
+
+function rung(one, why) {
+  const inForce = (limit) =>
+    why.limits.some(
+      (given) => given.limit.name === limit.name && (one.source === null || given.source === one.source),
+    );
+  const gives = one.limits.some(inForce);
+  return h(
+    "li",
+    {
+      class: `rung ${gives ? "gives" : one.limits.length ? "" : "bare"}`,
+      "data-level": one.level,
+      "data-gives": String(gives),
+    },
+    h(
+      "div",
+      {},
+      h(
+        "div",
+        { class: "top" },
+        h("h3", {}, one.name),
+        one.edit && may("admin") && h("a", { href: one.edit }, "edit"),
+      ),
+      one.limits.length
+        ? h(
+            "ul",
+            {},
+            one.limits.map((limit) =>
+              h(
+                "li",
+                { class: inForce(limit) ? "" : "over" },
+                h("strong", {}, limit.name),
+                h("span", {}, limitText(limit)),
+                h(
+                  "span",
+                  { class: `badge ${inForce(limit) ? "good" : ""}` },
+                  inForce(limit) ? "in force" : "overridden",
+                ),
+              ),
+            ),
+          )
+        : h(
+            "p",
+            { class: "dim" },
+            one.source === null ? "not needed, a level above gives the limits" : "nothing stored",
+          ),
+      one.note && h("p", { class: "badge bad" }, one.note),
+    ),
+  );
+}
+
+function whatIf(who) {
+  const tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
+  const out = h("p", { class: "verdict", role: "status", id: "what-if", hidden: true });
+  const tell = (text, kind) => {
+    out.hidden = false;
+    out.textContent = text;
+    out.className = `verdict ${kind}`;
+  };
+  const form = h(
+    "form",
+    {
+      class: "form",
+      onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          const { status, body } = await ask(
+            "POST",
+            "/v1/ratelimit/check",
+            { ...who, namespace: seat.namespace, tokens: Number(tokens.value), dry_run: true },
+            [429, 503],
+          );
+          if (status === 200)
+            tell(
+              `It would be admitted: there are ${body.tokens_remaining ?? "no limits, and any number of"} tokens.`,
+              "good",
+            );
+          else if (status === 429)
+            tell(
+              `It would be refused: ${body.retry_after_seconds === null ? "no wait will help" : `there is room in ${wait(body.retry_after_seconds)}`}.`,
+              "bad",
+            );
+          else tell("The store gives no answer.", "bad");
+        } catch (problem) {
+          tell(problem.message, "bad");
+        }
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field("What if it asked for this many tokens now?", tokens),
+      h(
+        "div",
+        { class: "field act" },
+        h("button", { type: "submit", disabled: !may("check") }, "Would it pass?"),
+      ),
+    ),
+    out,
+  );
+  return form;
+}

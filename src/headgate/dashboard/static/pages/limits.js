@@ -1,0 +1,278 @@
+// Limits of one level, edited as a table, with a look at who would be over them before they count.
+
+import { ask, enc, get, getOr, may, seat, space } from "../api.js";
+import { field, fill, go, h, options, say, table, title } from "../dom.js";
+import { count } from "../format.js";
+
+const LEVELS = [
+  ["system", "System: everybody, every resource"],
+  ["resource", "A resource"],
+  ["entity_default", "An entity, every resource"],
+  ["entity", "An entity on a resource"],
+];
+
+export async function show(box, asked) {
+  const level = h("select", {}, options(LEVELS, asked.get("level") ?? "system"));
+  const entity = h("input", {
+    value: asked.get("entity") ?? "",
+    placeholder: "user:ann",
+    spellcheck: "false",
+    required: true,
+  });
+  const resource = h("input", {
+    value: asked.get("resource") ?? "",
+    placeholder: "api.search",
+    spellcheck: "false",
+    required: true,
+    list: "known-resources",
+  });
+  const known = await getOr(`${space()}/limits/resources`, { items: [] });
+  const where = h("form", {
+    class: "card form",
+    onsubmit: (event) => {
+      event.preventDefault();
+      go(
+        `#/limits?${new URLSearchParams({ level: level.value, ...(has(level.value, "entity") && { entity: entity.value }), ...(has(level.value, "resource") && { resource: resource.value }) })}`,
+      );
+    },
+  });
+  const names = { entity: field("Entity", entity), resource: field("Resource", resource) };
+  const adapt = () => {
+    for (const [part, el] of Object.entries(names)) {
+      el.hidden = !has(level.value, part);
+      el.querySelector("input").disabled = el.hidden;
+    }
+  };
+  level.addEventListener("change", adapt);
+  adapt();
+  fill(
+    where,
+    h(
+      "div",
+      { class: "fields" },
+      field("Level", level),
+      names.entity,
+      names.resource,
+      h("div", { class: "field act" }, h("button", { type: "submit" }, "Open")),
+    ),
+    h(
+      "datalist",
+      { id: "known-resources" },
+      known.items.map((name) => h("option", { value: name })),
+    ),
+  );
+  const out = h("div", { class: "stack" });
+  fill(
+    box,
+    title("Limits", "Stored limits of one level. A level overrides those below it, limit by limit."),
+    where,
+    !may("admin") &&
+      h("p", { class: "card warn" }, "Read only: changing limits needs a key with the scope admin."),
+    out,
+  );
+  const place = placeOf(level.value, entity.value, resource.value);
+  if (place) new Editor(out, place, await get(place.path));
+}
+
+const has = (level, part) =>
+  level === part ||
+  (level === "entity_default" && part === "entity") ||
+  (level === "entity" && part === "resource");
+
+function placeOf(level, entity, resource) {
+  const root = `${space()}/limits`;
+  if (level === "system") return { path: `${root}/system`, name: "System defaults", level: {} };
+  if (level === "resource" && resource)
+    return { path: `${root}/resources/${resource}`, name: `Resource ${resource}`, level: { resource } };
+  if (level === "entity_default" && entity)
+    return {
+      path: `${root}/entities/${enc(entity)}/_default_`,
+      name: `${entity}, every resource`,
+      level: { entity_id: entity },
+    };
+  if (level === "entity" && entity && resource)
+    return {
+      path: `${root}/entities/${enc(entity)}/${resource}`,
+      name: `${entity} on ${resource}`,
+      level: { entity_id: entity, resource },
+    };
+  return null;
+}
+
+class Editor {
+  constructor(out, place, stored) {
+    this.place = place;
+    this.body = h("tbody", {});
+    this.seen = h("div", { "aria-live": "polite", id: "preview" });
+    const free = may("admin");
+    const form = h(
+      "form",
+      {
+        class: "card form",
+        "aria-label": place.name,
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.save();
+        },
+      },
+      h("h2", {}, place.name),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          {},
+          h("caption", { class: "hidden" }, "Limits"),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              ["Name", "Holds", "Refill", "every (seconds)", "On trial", ""].map((one) =>
+                h("th", { scope: "col" }, one),
+              ),
+            ),
+          ),
+          this.body,
+        ),
+      ),
+      h(
+        "fieldset",
+        { class: "row", disabled: !free, "aria-label": "Actions" },
+        h("button", { type: "button", class: "quiet", onclick: () => this.add() }, "Add a limit"),
+        h("button", { type: "button", onclick: () => this.preview() }, "Preview"),
+        h("button", { type: "submit", class: "primary" }, "Save"),
+        stored.limits.length > 0 &&
+          h("button", { type: "button", class: "danger", onclick: () => this.remove() }, "Remove all"),
+      ),
+      this.seen,
+    );
+    this.form = form;
+    for (const limit of stored.limits) this.add(limit);
+    if (!stored.limits.length && free) this.add();
+    fill(out, form);
+  }
+
+  add(limit = { name: "tokens", capacity: 100, refill_amount: 100, refill_period_seconds: 60, soft: false }) {
+    const cell = (label, props) =>
+      h("td", {}, h("input", { "aria-label": label, required: true, readonly: !may("admin"), ...props }));
+    const row = h(
+      "tr",
+      {},
+      cell("Name", { value: limit.name, name: "name", spellcheck: "false" }),
+      cell("Holds", { type: "number", min: 1, value: limit.capacity, name: "capacity" }),
+      cell("Refill", { type: "number", min: 0, value: limit.refill_amount, name: "refill_amount" }),
+      cell("Every, in seconds", {
+        type: "number",
+        min: 1,
+        value: limit.refill_period_seconds,
+        name: "refill_period_seconds",
+      }),
+      h(
+        "td",
+        {},
+        h("input", {
+          type: "checkbox",
+          name: "soft",
+          checked: limit.soft,
+          "aria-label": "On trial: recorded, never refused",
+        }),
+      ),
+      h(
+        "td",
+        {},
+        may("admin") &&
+          h(
+            "button",
+            {
+              type: "button",
+              class: "quiet danger",
+              "aria-label": `Drop ${limit.name}`,
+              onclick: () => row.remove(),
+            },
+            "Drop",
+          ),
+      ),
+    );
+    this.body.append(row);
+  }
+
+  limits() {
+    return [...this.body.rows].map((row) => {
+      const of = (name) => row.querySelector(`[name=${name}]`);
+      const number = (name) => Number(of(name).value);
+      return {
+        name: of("name").value,
+        capacity: number("capacity"),
+        refill_amount: number("refill_amount"),
+        refill_period_seconds: number("refill_period_seconds"),
+        soft: of("soft").checked,
+      };
+    });
+  }
+
+  async preview() {
+    if (!this.form.reportValidity()) return;
+    await this.attempt(async () => {
+      const { body } = await ask("POST", "/ui/preview", {
+        namespace: seat.namespace,
+        ...this.place.level,
+        limits: this.limits(),
+      });
+      fill(
+        this.seen,
+        h(
+          "h3",
+          {},
+          body.over_count
+            ? `${count(body.over_count)} would be over the new limits`
+            : "Nobody would be over the new limits",
+        ),
+        h(
+          "p",
+          { class: "dim" },
+          `${count(body.looked_at)} buckets in use were looked at${body.whole ? "" : "; there are more"}. Levels carry over: nobody gets a full bucket.`,
+        ),
+        body.over_count > 0 &&
+          table(
+            "Buckets over the new limits",
+            ["Entity", "Resource", "Limit", "#In use", "#Holds now", "#Would hold"],
+            body.over.map((one) => [
+              one.entity_id,
+              one.resource,
+              one.limit_name,
+              count(one.in_use),
+              count(one.capacity_before),
+              count(one.capacity_after),
+            ]),
+          ),
+      );
+    });
+  }
+
+  async save() {
+    await this.attempt(async () => {
+      await ask("PUT", this.place.path, { limits: this.limits() });
+      fill(this.seen);
+      say(`Saved: ${this.place.name}. The next decisions go by it.`);
+    });
+  }
+
+  async remove() {
+    if (!confirm(`Remove all limits of: ${this.place.name}?`)) return;
+    await this.attempt(async () => {
+      await ask("DELETE", this.place.path);
+      this.body.replaceChildren();
+      say(`Removed: ${this.place.name}.`);
+    });
+  }
+
+  async attempt(flow) {
+    try {
+      await flow();
+    } catch (problem) {
+      say(problem.message, "bad");
+    }
+  }
+}

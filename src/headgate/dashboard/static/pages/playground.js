@@ -1,0 +1,241 @@
+// Fire requests at a bucket and watch it run dry, refuse, and fill again.
+
+import { ask, enc, get, may, seat, space } from "../api.js";
+import { field, fill, h, say, title } from "../dom.js";
+import { watch } from "../feed.js";
+import { clock, wait } from "../format.js";
+import { Tank } from "../gauge.js";
+
+const LINES_MAX = 40;
+const PRACTICE = { name: "tokens", capacity: 10, refill_amount: 2, refill_period_seconds: 1 };
+
+export function show(box, asked) {
+  const play = new Playground(box, asked);
+  const stop = watch(
+    (beat) => play.beat(beat),
+    () => {},
+  );
+  const timer = setInterval(() => play.tick(), 100);
+  play.look().catch(() => {});
+  return () => {
+    stop();
+    clearInterval(timer);
+    play.tank.end();
+  };
+}
+
+class Playground {
+  constructor(box, asked) {
+    this.tank = new Tank();
+    this.scope = h("input", { value: asked.get("scope") ?? "user", required: true, spellcheck: "false" });
+    this.identifier = h("input", {
+      value: asked.get("identifier") ?? "playground",
+      required: true,
+      spellcheck: "false",
+    });
+    this.resource = h("input", {
+      value: asked.get("resource") ?? "playground",
+      required: true,
+      spellcheck: "false",
+    });
+    this.tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
+    this.status = h("p", { class: "verdict", role: "status", id: "verdict" }, "Nothing fired yet");
+    this.lines = h("ol", { class: "stream", "aria-label": "Answers, newest first" });
+    this.sums = { 200: 0, 429: 0, other: 0 };
+    this.sum = h("p", { class: "dim", id: "sums" });
+    const idle = !may("check");
+    const once = h("button", { type: "submit", class: "primary", disabled: idle }, "Fire one");
+    const ten = h("button", { type: "button", disabled: idle, onclick: () => this.volley(10) }, "Fire ten");
+    this.stream = h(
+      "button",
+      { type: "button", disabled: idle, "aria-pressed": "false", onclick: () => this.toggle() },
+      "Keep firing",
+    );
+    const practice =
+      may("admin") &&
+      h(
+        "button",
+        { type: "button", class: "quiet", onclick: () => this.practise() },
+        "Give it a small limit (holds 10, 2 a second)",
+      );
+    const form = h(
+      "form",
+      {
+        class: "form",
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.fire();
+        },
+      },
+      h(
+        "div",
+        { class: "fields" },
+        field("Scope", this.scope),
+        field("Identifier", this.identifier),
+        field("Resource", this.resource),
+        field("Tokens", this.tokens),
+      ),
+      h("div", { class: "row" }, once, ten, this.stream, practice),
+    );
+    form.addEventListener("change", () => this.look().catch(() => {}));
+    fill(
+      box,
+      title("Playground", "Real requests to this service, in the namespace on the left. They count."),
+      idle && h("p", { class: "card warn" }, "Firing needs a key with the scope check."),
+      h(
+        "div",
+        { class: "split even" },
+        h("section", { class: "card", "aria-label": "Request" }, form, this.status, this.sum),
+        h(
+          "section",
+          { class: "card", "aria-labelledby": "tank-title" },
+          h("h2", { id: "tank-title" }, "The bucket"),
+          this.tank.el,
+        ),
+      ),
+      h(
+        "section",
+        { class: "card", "aria-labelledby": "answers-title" },
+        h("h2", { id: "answers-title" }, "Answers"),
+        this.lines,
+      ),
+    );
+  }
+
+  get entity() {
+    return this.entityId ?? `${this.scope.value}:${this.identifier.value}`;
+  }
+
+  async fire() {
+    const request = {
+      namespace: seat.namespace,
+      scope: this.scope.value,
+      identifier: this.identifier.value,
+      resource: this.resource.value,
+      tokens: Number(this.tokens.value),
+    };
+    try {
+      const began = performance.now();
+      const { status, body } = await ask("POST", "/v1/ratelimit/check", request, [429, 503]);
+      this.answered(status, body, performance.now() - began);
+    } catch (problem) {
+      this.aim(null);
+      this.verdict(problem.message, "bad");
+    }
+    if (!this.seen || performance.now() - this.seen > 1000) this.look().catch(() => {});
+  }
+
+  async volley(count) {
+    for (let shot = 0; shot < count; shot++) await this.fire();
+  }
+
+  answered(status, body, took) {
+    this.sums[status === 200 || status === 429 ? status : "other"] += 1;
+    const text = { 200: "200 admitted", 429: "429 refused", 503: "503 store away" }[status];
+    const note =
+      status === 200
+        ? `${body.tokens_remaining} left${body.degraded ? ", without the store" : ""}`
+        : `again in ${wait(body.retry_after_seconds)}`;
+    this.lines.prepend(
+      h(
+        "li",
+        { class: status === 200 ? "admitted" : "refused" },
+        h("time", {}, clock(Date.now())),
+        h("span", { class: "kind" }, text),
+        h("span", { class: "whom" }, note),
+        h("span", { class: "times" }, `${took.toFixed(0)} ms`),
+      ),
+    );
+    while (this.lines.childElementCount > LINES_MAX) this.lines.lastElementChild.remove();
+    this.sum.textContent = `${this.sums[200]} admitted, ${this.sums[429]} refused`;
+    this.aim(status === 200 ? null : body.retry_after_seconds);
+    if (status === 200) this.verdict(text, "good");
+  }
+
+  // From a refusal on: the time until the same request would pass.
+  aim(seconds) {
+    this.until = seconds === null || seconds === undefined ? null : performance.now() + seconds * 1000;
+    this.tick();
+  }
+
+  tick() {
+    if (this.until === null || this.until === undefined) return;
+    const left = (this.until - performance.now()) / 1000;
+    if (left > 0) this.verdict(`429 refused: again in ${wait(left)}`, "bad");
+    else {
+      this.until = null;
+      this.verdict("There is room again", "good");
+    }
+  }
+
+  verdict(text, kind) {
+    this.status.textContent = text;
+    this.status.className = `verdict ${kind}`;
+  }
+
+  toggle() {
+    const on = !this.timer;
+    clearInterval(this.timer);
+    this.timer = on
+      ? setInterval(() => (this.status.isConnected ? this.fire() : clearInterval(this.timer)), 150)
+      : null;
+    this.stream.setAttribute("aria-pressed", String(on));
+    this.stream.textContent = on ? "Stop firing" : "Keep firing";
+  }
+
+  beat(beat) {
+    const mine = beat.buckets.find(
+      (one) => one.entity === this.entity && one.resource === this.resource.value,
+    );
+    const limit = mine && tightest(mine.limits, (one) => one.level_milli / one.capacity_milli);
+    if (!limit) return;
+    this.seen = performance.now();
+    this.tank.set(
+      limit.level_milli / 1000,
+      limit.capacity_milli / 1000,
+      limit.amount_milli / 1000 / limit.period_ms,
+    );
+  }
+
+  async look() {
+    const query = new URLSearchParams({
+      namespace: seat.namespace,
+      scope: this.scope.value,
+      identifier: this.identifier.value,
+      resource: this.resource.value,
+    });
+    const why = await get(`/v1/explain?${query}`);
+    this.entityId = why.entity_id;
+    const found = await get(
+      `${space()}/buckets/${enc(why.entity_id)}?${new URLSearchParams({ resource: this.resource.value })}`,
+    );
+    const limit = tightest(found.items, (one) => one.tokens_remaining / one.tokens_capacity);
+    if (limit)
+      this.tank.set(
+        limit.tokens_remaining,
+        limit.tokens_capacity,
+        limit.refill_amount / limit.refill_period_seconds / 1000,
+      );
+    else if (why.limits.length) {
+      const given = why.limits[0].limit;
+      this.tank.set(given.capacity, given.capacity, given.refill_amount / given.refill_period_seconds / 1000);
+    }
+  }
+
+  async practise() {
+    try {
+      await this.look();
+      await ask("PUT", `${space()}/limits/entities/${enc(this.entity)}/${this.resource.value}`, {
+        limits: [PRACTICE],
+      });
+      say(`${this.entity} now holds 10 and gets 2 a second.`);
+      await this.look();
+    } catch (problem) {
+      say(problem.message, "bad");
+    }
+  }
+}
+
+function tightest(limits, part) {
+  return limits.reduce((least, one) => (!least || part(one) < part(least) ? one : least), null);
+}

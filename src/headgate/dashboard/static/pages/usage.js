@@ -1,0 +1,174 @@
+// What was used: by hour, day or month, with a forecast for the running window, a price, and CSV.
+
+import { get, query, space } from "../api.js";
+import { Chart } from "../chart.js";
+import { field, fill, go, h, options, table, title } from "../dom.js";
+import { count, moment } from "../format.js";
+
+const WINDOWS = [
+  ["hourly", "By hour"],
+  ["daily", "By day"],
+  ["monthly", "By month"],
+];
+const SECONDS = { hourly: 3600, daily: 86400, monthly: 2629800 };
+const ROWS = 1000;
+const SHOWN = 200;
+
+export async function show(box, asked) {
+  const window = h("select", {}, options(WINDOWS, asked.get("window") ?? "hourly"));
+  const entity = h("input", {
+    value: asked.get("entity") ?? "",
+    placeholder: "everybody",
+    spellcheck: "false",
+  });
+  const resource = h("input", {
+    value: asked.get("resource") ?? "",
+    placeholder: "all",
+    spellcheck: "false",
+  });
+  const price = h("input", {
+    type: "number",
+    min: 0,
+    step: "any",
+    value: asked.get("price") ?? "",
+    placeholder: "none",
+  });
+  const form = h(
+    "form",
+    {
+      class: "card form",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go(
+          `#/usage${query({ window: window.value, entity: entity.value, resource: resource.value, price: price.value })}`,
+        );
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field("Window", window),
+      field("Entity", entity),
+      field("Resource", resource),
+      field("Price of 1000 tokens", price),
+      h("div", { class: "field act" }, h("button", { type: "submit", class: "primary" }, "Show")),
+    ),
+  );
+  const out = h("div", { class: "stack" });
+  fill(box, title("Usage", "Net consumption as the ledger has it."), form, out);
+  const found =
+    entity.value || resource.value
+      ? await get(
+          `${space()}/usage${query({ window: window.value, entity_id: entity.value, resource: resource.value, limit: ROWS })}`,
+        )
+      : null;
+  if (!found) return fill(out, h("p", { class: "card empty" }, "Name an entity or a resource.")) && undefined;
+  return draw(out, found, Number(price.value) || 0, SECONDS[window.value]);
+}
+
+function draw(out, found, price, seconds) {
+  const names = [...new Set(found.items.flatMap((one) => Object.keys(one.counters)))].sort();
+  const name = h("select", { class: "fit", "aria-label": "Limit" }, options(names.map((one) => [one, one])));
+  const tiles = h("div", { class: "tiles" });
+  const plot = h("div", { class: "plot", role: "img", "aria-label": "Consumption per window" });
+  const csv = h("button", { type: "button", onclick: () => download(found.items, names) }, "CSV");
+  fill(
+    out,
+    tiles,
+    h(
+      "section",
+      { class: "card" },
+      h(
+        "div",
+        { class: "cardhead" },
+        h("h2", {}, "Consumption"),
+        h("div", { class: "row" }, names.length > 1 && name, csv),
+      ),
+      plot,
+    ),
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, "Windows"),
+      table(
+        "Usage",
+        ["Window", "Entity", "Resource", ...names.map((one) => `#${one}`), "#Requests"],
+        found.items
+          .slice(0, SHOWN)
+          .map((one) => [
+            moment(one.window_start),
+            one.entity_id,
+            one.resource,
+            ...names.map((limit) => count(one.counters[limit] ?? 0)),
+            count(one.total_events),
+          ]),
+        "Nothing used in this window.",
+      ),
+    ),
+    found.cursor && h("p", { class: "dim" }, `The first ${ROWS} are counted; narrow it down for the rest.`),
+  );
+  const chart = new Chart(plot, {
+    series: [{ label: "used", colour: "--good" }],
+    bars: seconds,
+    height: 220,
+  });
+  const redraw = () => {
+    const sums = new Map();
+    for (const one of found.items)
+      sums.set(one.window_start, (sums.get(one.window_start) ?? 0) + (one.counters[name.value] ?? 0));
+    const times = [...sums.keys()].sort();
+    chart.set([times.map((one) => Date.parse(one) / 1000), times.map((one) => sums.get(one))]);
+    const all = [...sums.values()].reduce((sum, one) => sum + one, 0);
+    fill(
+      tiles,
+      tile(count(all), `${name.value || "tokens"} in all`),
+      tile(count(found.items.reduce((sum, one) => sum + one.total_events, 0)), "requests"),
+      tile(forecast(found.items, name.value), "expected in the running window"),
+      price ? tile(((all / 1000) * price).toFixed(2), "cost at that price") : null,
+    );
+  };
+  name.addEventListener("change", redraw);
+  redraw();
+  return () => chart.end();
+}
+
+const tile = (number, told) => h("div", { class: "tile" }, h("strong", {}, number), h("span", {}, told));
+
+// The running window goes on as it went so far.
+function forecast(items, name) {
+  const now = Date.now();
+  const running = items.filter(
+    (one) => Date.parse(one.window_start) <= now && now < Date.parse(one.window_end),
+  );
+  if (!running.length) return "—";
+  const begin = Date.parse(running[0].window_start);
+  const passed = (now - begin) / (Date.parse(running[0].window_end) - begin);
+  return count(
+    Math.round(running.reduce((sum, one) => sum + (one.counters[name] ?? 0), 0) / Math.max(passed, 0.01)),
+  );
+}
+
+// A cell that a spreadsheet would take for a formula is led by an apostrophe.
+function cell(value) {
+  const text = /^[=+\-@\t]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value);
+  return `"${text.replace(/"/g, '""')}"`;
+}
+
+function download(items, names) {
+  const lines = [
+    ["window_start", "window_end", "entity_id", "resource", ...names, "requests"],
+    ...items.map((one) => [
+      one.window_start,
+      one.window_end,
+      one.entity_id,
+      one.resource,
+      ...names.map((name) => one.counters[name] ?? 0),
+      one.total_events,
+    ]),
+  ];
+  const url = URL.createObjectURL(
+    new Blob([lines.map((line) => line.map(cell).join(",")).join("\r\n")], { type: "text/csv" }),
+  );
+  h("a", { href: url, download: "usage.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
