@@ -379,3 +379,37 @@ def test_trouble_is_raised_as_it_is(pair: Pair) -> None:
     run(pair[0].port.inner.close())
     with pytest.raises(StoreTrouble):
         Bucket(pair[0].store, PER_MINUTE).take(x=1)
+
+
+class HoldingBack(Watched):
+    """Refuses the next so many credits, before they are done."""
+
+    def __init__(self, port: Any) -> None:
+        super().__init__(port)
+        self.refuse = 0
+
+    async def call_all(self, requests: Any) -> Any:
+        outcomes = []
+        for request in requests:
+            if self.refuse and request.credit:
+                self.refuse -= 1
+                outcomes.append(Throttled("held back"))
+            else:
+                outcomes += await super().call_all([request])
+        return outcomes
+
+
+def test_an_undo_that_was_held_back_is_sent_again(dynamo_endpoint: str, table: str) -> None:
+    """It certainly was not applied: a refused demand consumes nothing, also then."""
+    port = HoldingBack(port_to(dynamo_endpoint))
+    store = over_port(port, table, blocking=True, usage="off").store
+    assert isinstance(store, DynamoStore)
+    wide, narrow = Bucket(store, PER_MINUTE), Bucket(store, [Limit.per_minute("x", 1)])
+    both = [wide.demand(x=2), narrow.demand(x=1)]
+    assert run(store.consume(both, START_MS)).allowed
+    port.refuse = 2
+    assert not run(store.consume(both, START_MS)).allowed
+    assert port.refuse == 0
+    assert wide.level() == 8000
+    assert wide.consumed() == 2000
+    run(store.close())
