@@ -1,7 +1,8 @@
-"""One browser for all tests of the dashboard, and a page that minds every error."""
+"""A browser for the tests of the dashboard, and a page that minds every error."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """One per module: while it is there its driver runs an event loop on this thread, in which no
+    test of another module could run its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
@@ -37,6 +40,8 @@ def browser() -> Iterator[Any]:
         opened = driver.chromium.launch(executable_path=chromium(), args=arguments)
         yield opened
         opened.close()
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
 
 
 class Troubles(list[str]):
