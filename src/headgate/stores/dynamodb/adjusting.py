@@ -10,16 +10,14 @@ import secrets
 from dataclasses import dataclass
 
 from headgate.decision import Demand, only_credits
-from headgate.errors import Contended, StoreTrouble, Throttled
 from headgate.record import TERMS, opened
 from headgate.stores.dynamodb import expressions
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.draft import Draft
-from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.items import Key
 from headgate.stores.dynamodb.outcomes import busy, lined_up, standing_under
-from headgate.stores.dynamodb.port import TransactionCancelled
 from headgate.stores.dynamodb.reading import read_items, read_shards
 from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
 from headgate.stores.dynamodb.shares import capacity_share
@@ -104,17 +102,8 @@ class Adjuster:
         """All shards in one transaction, whose token makes it happen once."""
         parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
         outcome = yield ask.transaction(self._table, parts, secrets.token_hex(16))
-        if isinstance(outcome, TransactionCancelled):
-            if any(code.startswith(("Thrott", "Provisioned")) for code, _ in outcome.reasons):
-                raise Throttled(str(outcome))
-            known.forget()
-            return False
-        if isinstance(outcome, Contended):
-            return False
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        known.forget()  # the states after it were not told
-        return True
+        known.forget()  # neither the states after it nor what stood in its way were told
+        return committed(outcome)
 
 
 def _moved(seen: Seen, demand: Demand, now_ms: int, metered: bool) -> list[Planned]:

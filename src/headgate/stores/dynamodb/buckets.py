@@ -28,6 +28,7 @@ from headgate.stores.dynamodb.tally import Tally
 from headgate.stores.dynamodb.transacting import take_all
 
 UNDOS_MAX = 4
+UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
 
 
 class DynamoStore:
@@ -45,6 +46,8 @@ class DynamoStore:
         self._once = Once(table, book, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        if self._tally is not None:
+            await self._tally.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
             result = await alone(self._port, self._taker.take(demands[0], moment_ms))
@@ -52,7 +55,7 @@ class DynamoStore:
         else:
             verdict = await self._consume_all(demands, moment_ms)
         if self._tally is not None and verdict.allowed:
-            await self._count(demands, moment_ms, 1)
+            self._tally.count_all(demands, moment_ms, 1)
         return verdict
 
     async def adjust(
@@ -63,6 +66,8 @@ class DynamoStore:
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
+        if self._tally is not None:
+            await self._tally.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if once is not None:
             applied = await self._once.adjust(demands, moment_ms, metered=metered, once=once)
@@ -70,7 +75,7 @@ class DynamoStore:
             await self._adjust_all(demands, moment_ms, metered=metered)
             applied = True
         if self._tally is not None and metered and applied:
-            await self._count(demands, moment_ms, 0)
+            self._tally.count_all(demands, moment_ms, 0)
         return applied
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
@@ -160,7 +165,11 @@ class DynamoStore:
         return _verdict(demands, stand, now_ms)
 
     async def _undo(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> None:
-        """What landed is given back; a credit that certainly was not applied is sent again."""
+        """What landed is given back; a credit that certainly was not applied is sent again.
+
+        A cancellation that arrives before a credit was sent waits until it is: it is raised then.
+        """
+        interrupted: BaseException | None = None
         left = [
             demand.negated()
             for place, demand in enumerate(demands)
@@ -168,17 +177,24 @@ class DynamoStore:
         ]
         for attempt in range(UNDOS_MAX):
             if not left:
-                return
+                break
             flows = [self._adjuster.adjust(demand, now_ms, metered=True) for demand in left]
             together = Together(self._port, flows)
-            await together.finish()
+            try:
+                await together.finish()
+            except BaseException as error:
+                if interrupted is not None:
+                    raise
+                interrupted = error
             left = [
                 demand
                 for place, demand in enumerate(left)
-                if isinstance(together.results.get(place), Throttled | Contended | NotApplied)
+                if place not in together.results or isinstance(together.results[place], UNSENT)
             ]
-            if left and attempt < UNDOS_MAX - 1:
+            if left and interrupted is None and attempt < UNDOS_MAX - 1:
                 await self._table.pause(attempt)
+        if interrupted is not None:
+            raise interrupted
 
     async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
         flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]
@@ -190,13 +206,6 @@ class DynamoStore:
         for result in together.results.values():
             if isinstance(result, StoreTrouble):
                 raise result
-
-    async def _count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
-        assert self._tally is not None
-        for demand in demands:
-            self._tally.count(demand, now_ms, events)
-        if self._tally.full:
-            await self._tally.flush()
 
 
 def _verdict(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb.port import Port, Request
+from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.stores.dynamodb.port import Port, Request, TransactionCancelled
 
 Outcome = dict[str, Any] | StoreTrouble
 Result = TypeVar("Result")
@@ -69,3 +69,17 @@ class Together:
             self.results[place] = done.value
         except StoreTrouble as trouble:
             self.results[place] = trouble
+
+
+def committed(outcome: Outcome) -> bool:
+    """Whether a transaction was done; False where another write was in its way. Being held back,
+    and all else, is raised."""
+    if isinstance(outcome, TransactionCancelled):
+        if outcome.throttled:
+            raise Throttled(str(outcome))
+        return False
+    if isinstance(outcome, Contended):
+        return False
+    if isinstance(outcome, StoreTrouble):
+        raise outcome
+    return True

@@ -5,12 +5,11 @@ from __future__ import annotations
 import secrets
 
 from headgate.decision import Demand
-from headgate.errors import Contended, StoreTrouble, Throttled
 from headgate.record import TERMS, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb import expressions
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
-from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, standing_under
 from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.port import TransactionCancelled
@@ -119,17 +118,10 @@ def _written(table: str, known: Known, writes: Writes, now_ms: int) -> Flow[bool
     token = secrets.token_hex(16)
     outcome = yield ask.transaction(table, [write for _, write in writes], token)
     if isinstance(outcome, TransactionCancelled):
-        if any(code.startswith(("Thrott", "Provisioned")) for code, _ in outcome.reasons):
-            raise Throttled(str(outcome))
         for (shard, _), (_, item) in zip(writes, outcome.reasons, strict=True):
             if item is not None:
                 known.note(shard, item, now_ms)
-        return False
-    if isinstance(outcome, Contended):
-        return False
-    if isinstance(outcome, StoreTrouble):
-        raise outcome
-    return True
+    return committed(outcome)
 
 
 def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:

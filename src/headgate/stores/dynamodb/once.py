@@ -68,7 +68,7 @@ class Once:
                 await self._table.port.call(request)
                 return None
             except TransactionCancelled as trouble:
-                if any(code.startswith(("Thrott", "Provisioned")) for code, _ in trouble.reasons):
+                if trouble.throttled:
                     raise Throttled(str(trouble)) from trouble
                 return trouble.reasons
             except NotApplied:

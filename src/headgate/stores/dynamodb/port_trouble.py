@@ -19,6 +19,7 @@ _THROTTLED = frozenset(
         "RequestLimitExceeded",
     }
 )
+_THROTTLED_PARTS = frozenset({"ThrottlingError", "ProvisionedThroughputExceeded"})
 _CONTENDED = frozenset(
     {
         "TransactionConflictException",
@@ -89,6 +90,11 @@ class TransactionCancelled(StoreTrouble):
     ) -> None:
         self.reasons = reasons
         super().__init__(text)
+
+    @property
+    def throttled(self) -> bool:
+        """Whether some part was held back, rather than met by another write."""
+        return any(code in _THROTTLED_PARTS for code, _ in self.reasons)
 
 
 class Rejected(StoreTrouble):

@@ -28,7 +28,6 @@ PAUSE_MS_MAX = 1000
 SENDS_MAX = 2
 
 _OTHERS = {"None", "ConditionalCheckFailed", "TransactionConflict"}
-_THROTTLES = {"ThrottlingError", "ProvisionedThroughputExceeded"}
 
 
 class Changed(Exception):
@@ -155,9 +154,9 @@ class Table:
 
 
 def _cause(error: TransactionCancelled) -> Exception:
-    codes = {code for code, _ in error.reasons}
-    if codes & _THROTTLES:
+    if error.throttled:
         return Throttled(str(error))
+    codes = {code for code, _ in error.reasons}
     return Changed() if codes and codes <= _OTHERS else error
 
 

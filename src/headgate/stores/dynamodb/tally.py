@@ -7,15 +7,17 @@ with it what it had not added; the buckets themselves lose nothing.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from headgate.decision import Demand
+from headgate.errors import StoreTrouble
 from headgate.history import WINDOW_TYPES, Usage, window_around
-from headgate.names import SEPARATOR
 from headgate.record import HOUR_MS, BucketKey
 
-HOURS_MAX = 2000  # of buckets held at once
+HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
 
 Add = Callable[[str, str, str, Iterable[Usage]], Awaitable[None]]
 
@@ -26,9 +28,9 @@ class Tally:
         self._lock = threading.Lock()
         self._held: dict[tuple[str, int], tuple[dict[str, int], list[int]]] = {}
 
-    @property
-    def full(self) -> bool:
-        return len(self._held) >= HOURS_MAX
+    def count_all(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+        for demand in demands:
+            self.count(demand, now_ms, events)
 
     def count(self, demand: Demand, now_ms: int, events: int) -> None:
         place = demand.key.text, now_ms // HOUR_MS
@@ -43,6 +45,17 @@ class Tally:
     ) -> None:
         await self.flush(namespace, entity_id, resource)
 
+    async def shed(self, count: int) -> None:
+        """Makes room for so many more where much is held: the oldest goes to history.
+
+        Before a decision, not after it: what was taken must be reported whatever comes of this.
+        """
+        if len(self._held) < HOURS_MAX:
+            return
+        with contextlib.suppress(StoreTrouble):  # history may lose what nobody could tell it
+            for text, hour in list(itertools.islice(self._held, count)):
+                await self._send(BucketKey.from_text(text), hour)
+
     async def flush(
         self,
         namespace: str | None = None,
@@ -51,7 +64,7 @@ class Tally:
     ) -> None:
         """All that is held of what is asked for is in history, each bit sent once."""
         for text, hour in list(self._held):
-            key = BucketKey(*text.split(SEPARATOR))
+            key = BucketKey.from_text(text)
             if (
                 namespace in (None, key.namespace)
                 and entity_id in (None, key.entity_id)

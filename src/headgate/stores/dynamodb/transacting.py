@@ -10,14 +10,12 @@ import secrets
 from collections.abc import Sequence
 
 from headgate.decision import Demand, fits
-from headgate.errors import Contended, StoreTrouble, Throttled
 from headgate.record import TERMS, Record, cells_of, opened
 from headgate.stores.dynamodb import expressions, moves
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
-from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, lined_up, standing_under
-from headgate.stores.dynamodb.port import TransactionCancelled
 from headgate.stores.dynamodb.reading import read_items
 from headgate.stores.dynamodb.seen import bucket_key, new_generation
 from headgate.stores.dynamodb.taking import Taker
@@ -46,17 +44,10 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
             continue
         writes = [_write(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
         outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
-        if isinstance(outcome, TransactionCancelled):
-            if any(code.startswith(("Thrott", "Provisioned")) for code, _ in outcome.reasons):
-                raise Throttled(str(outcome))
-            for one in known:
-                one.forget()
-            continue
-        if isinstance(outcome, Contended):
-            continue
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        return [_landed(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+        if committed(outcome):
+            return [_landed(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+        for one in known:
+            one.forget()
     raise busy(demands[0])
 
 
