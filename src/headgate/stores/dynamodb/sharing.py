@@ -8,14 +8,14 @@ shard; where that is drained, another; where no single one has enough, all of th
 from __future__ import annotations
 
 from headgate.decision import Demand, fits
-from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.errors import Throttled
 from headgate.record import cell_of
 from headgate.stores.dynamodb.book import Book, Known
-from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.gathering import gather
 from headgate.stores.dynamodb.outcomes import Attempt, Landed, Refused, busy, standing_under
 from headgate.stores.dynamodb.pool import Pool
-from headgate.stores.dynamodb.port import Request, TransactionCancelled
+from headgate.stores.dynamodb.port import Request
 from headgate.stores.dynamodb.reading import read_items, read_shards
 from headgate.stores.dynamodb.seen import Seen, bucket_key
 from headgate.stores.dynamodb.shares import children_of
@@ -94,23 +94,15 @@ class Shards:
             )
 
     def split(self, known: Known, seen: Seen, now_ms: int) -> Flow[bool]:
-        """Whether the shard is divided, by this or by somebody else meanwhile."""
+        """Whether this call divided the shard; how it stands is known either way."""
         request = splitting(self._table, known.key, seen, now_ms)
-        done = yield from self._changed(known, request, now_ms)
+        done = yield from _changed(request)
         known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
         yield from self._read(known, seen.shard, now_ms)
         if done:
             yield from self._read(known, child, now_ms)
         return done
-
-    def _changed(self, known: Known, request: Request, now_ms: int) -> Flow[bool]:
-        outcome = yield request
-        if isinstance(outcome, TransactionCancelled | Contended | Throttled):
-            return False
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        return True
 
     def _read(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
         key = bucket_key(known.key, shard)
@@ -162,7 +154,7 @@ class Shards:
             if child is None or not self._is_cold(elder, child, before, now_ms - since_ms, now_ms):
                 continue
             request = merging(self._table, known.key, elder, child, now_ms)
-            if (yield from self._changed(known, request, now_ms)):
+            if (yield from _changed(request)):
                 known.shards.pop(child.shard, None)
                 yield from self._read(known, elder.shard, now_ms)
 
@@ -175,6 +167,15 @@ class Shards:
             return False
         written = sum(seen.written - before.get(seen.shard, 0) for seen in (elder, child))
         return written * 1000 < MERGE_BELOW * elapsed_ms
+
+
+def _changed(request: Request) -> Flow[bool]:
+    """Whether a change of shape was done; one that was in somebody's way can wait."""
+    outcome = yield request
+    try:
+        return committed(outcome)
+    except Throttled:
+        return False
 
 
 def _youngest(known: Known, elder: Seen) -> Seen | None:
