@@ -14,6 +14,7 @@ from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.flow import Flow, alone
 from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.shares import children_of
+from headgate.stores.dynamodb.sharing import changed
 from headgate.stores.dynamodb.splitting import mergeable, merging
 
 START_MS = 1_750_000_000_000
@@ -86,7 +87,7 @@ def merge(held: Terms, shard: int = 0) -> Op:
         if not children or not mergeable(shards[shard], shards[children[-1]]):
             return False
         request = merging(TABLE, KEY, shards[shard], shards[children[-1]], now_ms)
-        return (yield from store._taker.shards._changed(known, request, now_ms))
+        return (yield from changed(request))
 
     return _reshape(held, flow)
 

@@ -96,7 +96,7 @@ class Shards:
     def split(self, known: Known, seen: Seen, now_ms: int) -> Flow[bool]:
         """Whether this call divided the shard; how it stands is known either way."""
         request = splitting(self._table, known.key, seen, now_ms)
-        done = yield from _changed(request)
+        done = yield from changed(request)
         known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
         yield from self._read(known, seen.shard, now_ms)
@@ -154,7 +154,7 @@ class Shards:
             if child is None or not self._is_cold(elder, child, before, now_ms - since_ms, now_ms):
                 continue
             request = merging(self._table, known.key, elder, child, now_ms)
-            if (yield from _changed(request)):
+            if (yield from changed(request)):
                 known.shards.pop(child.shard, None)
                 yield from self._read(known, elder.shard, now_ms)
 
@@ -169,7 +169,7 @@ class Shards:
         return written * 1000 < MERGE_BELOW * elapsed_ms
 
 
-def _changed(request: Request) -> Flow[bool]:
+def changed(request: Request) -> Flow[bool]:
     """Whether a change of shape was done; one that was in somebody's way can wait."""
     outcome = yield request
     try:
