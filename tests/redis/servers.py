@@ -60,9 +60,13 @@ def command(url: str, *parts: str | int) -> object:
 
 def flush(url: str) -> None:
     """Empties every server the URL leads to."""
+    everywhere(url, "FLUSHALL")
+
+
+def everywhere(url: str, *parts: str) -> None:
     port = open_port(url, blocking=True, timeout_ms=5000)
     try:
-        run(port.everywhere("FLUSHALL"))
+        run(port.everywhere(*parts))
     finally:
         run(port.close())
 

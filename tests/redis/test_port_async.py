@@ -153,10 +153,8 @@ def test_a_killed_server_is_found_again(own_server: servers.Server) -> None:
         calls = [asyncio.create_task(outcome(port.script(INCR, ["n"], []))) for _ in range(100)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        start_s = time.monotonic()
         own_server.kill()
         outcomes = await asyncio.gather(*calls)
-        assert time.monotonic() - start_s < 1.5
         assert {type(each) for each in outcomes} == {Unreachable}
         assert "lost while a call was under way" in str(outcomes[0])
         assert "unknown" in str(outcomes[0])

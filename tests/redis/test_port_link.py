@@ -13,7 +13,7 @@ from headgate.errors import Unreachable
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.wire import NotSent, pack
 from headgate.stores.redis.wire_line import Line
-from headgate.stores.redis.wire_link import Link
+from headgate.stores.redis.wire_link import EARLY_CALLS, Link
 
 PING = pack(("PING",))
 
@@ -127,6 +127,31 @@ async def test_calls_of_one_turn_are_written_at_once(stage: Stage) -> None:
     assert replies[:3] == ["1", "2", "3"]
     assert replies[3].text == "ERR four"
     assert replies[4] == "5"
+
+
+@staged
+async def test_many_calls_of_one_turn_are_under_way_before_it_ends(stage: Stage) -> None:
+    tasks = [stage.ask()]
+    await stage.sent()
+    tasks += [stage.ask() for _ in range(2 * EARLY_CALLS + 3)]
+    transport = await stage.sent(2 * EARLY_CALLS + 4)
+    assert [data.count(b"PING") for data in transport.written] == [1, EARLY_CALLS, EARLY_CALLS, 3]
+    stage.link.data_received(b"+PONG\r\n" * (2 * EARLY_CALLS + 4))
+    assert set(await asyncio.gather(*tasks)) == {"PONG"}
+
+
+@staged
+async def test_nothing_is_written_early_while_the_other_side_is_slow(stage: Stage) -> None:
+    tasks = [stage.ask()]
+    transport = await stage.sent()
+    stage.link.pause_writing()
+    tasks += [stage.ask() for _ in range(2 * EARLY_CALLS)]
+    await stage.sent(1)
+    stage.link.resume_writing()
+    await stage.sent(2 * EARLY_CALLS + 1)
+    assert len(transport.written) == 2
+    stage.link.data_received(b"+PONG\r\n" * len(tasks))
+    assert set(await asyncio.gather(*tasks)) == {"PONG"}
 
 
 @staged

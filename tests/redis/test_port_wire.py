@@ -9,7 +9,7 @@ import servers
 
 from headgate.bridge import run
 from headgate.errors import Contended, Unreachable
-from headgate.stores.redis import port_trouble, wire, wire_blocking, wire_pool
+from headgate.stores.redis import port_trouble, wire, wire_pool
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.port import ScriptRefused, Unexpected, open_port
 from headgate.stores.redis.wire import NOTHING, ServerError
@@ -63,7 +63,7 @@ def test_both_packers_agree() -> None:
 
 def test_it_works_without_hiredis(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_pool, "new_reader", wire.python_reader)
-    monkeypatch.setattr(wire_blocking, "pack", wire.python_pack)
+    monkeypatch.setattr(wire, "pack", wire.python_pack)
     servers.flush(redis_url)
     port = open_port(redis_url, blocking=True)
     assert run(port.command("SET", "k", "é")) == "OK"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 
@@ -207,3 +208,36 @@ def _calls(url: str) -> int:
         for part in text.split("cmdstat_")
         if part.startswith("evalsha:")
     )
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
+def test_a_call_packed_once_is_the_right_one_each_time(
+    url: str, blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without refill, so that the server's own clock changes nothing: amounts, terms and keys
+    change between calls, the scripts are forgotten, and the packed calls are few."""
+    monkeypatch.setattr("headgate.stores.redis.buckets.CALLS_MAX", 4)
+    rng = random.Random(5)
+    names = ("a", "b", "c")
+
+    async def main() -> None:
+        backend = open_backend(url, blocking=blocking)
+        left: dict[str, int] = {}
+        for version in range(1, 6):
+            terms = Terms((Limit.custom("n", 10**6, 0, 1).spec,), version)
+            for turn in range(40):
+                name, amount = rng.choice(names), rng.choice((1, 2, 3000))
+                if turn == 20:
+                    servers.everywhere(url, "SCRIPT", "FLUSH")
+                demand = Demand(BucketKey("ns", name, "r"), terms, (amount * 1000,))
+                verdict = await backend.store.consume([demand], None)
+                left[name] = left.get(name, 10**6) - amount
+                assert verdict.allowed
+                assert verdict.statuses[0].available == left[name]
+                assert len(getattr(backend.store, "_calls", ())) <= 4
+        await backend.store.close()
+
+    if blocking:
+        run(main())
+    else:
+        asyncio.run(main())

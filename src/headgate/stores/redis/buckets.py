@@ -9,7 +9,7 @@ from typing import Any
 from headgate.decision import Demand, Verdict, only_credits
 from headgate.entities import Page
 from headgate.errors import StoreTrouble
-from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record
+from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
 from headgate.store import Sighting
 from headgate.stores.redis import keys
 from headgate.stores.redis.encoding import (
@@ -20,16 +20,21 @@ from headgate.stores.redis.encoding import (
     record_of,
     remembering,
 )
-from headgate.stores.redis.port import Port
+from headgate.stores.redis.port import Port, Ready, ready_call
 from headgate.stores.redis.scripts import load_script
 
 ONCE_MS = 24 * HOUR_MS
 USUAL = 5
+CALLS_MAX = 4096  # kept packed, about half a kB each
+
+Asked = tuple[str, tuple[int | None, ...]]
 
 
 CONSUME = load_script("consume", "warm", "bucket")
 ADJUST = load_script("adjust", "bucket")
 PEEK = load_script("peek")
+
+NEVER: tuple[Terms | None, object, Ready] = (None, None, ready_call(CONSUME, (), ()))
 
 
 class RedisStore:
@@ -39,15 +44,19 @@ class RedisStore:
         self._port = port
         self._counting = int(usage)
         self._hour = hour_args(0)
+        self._calls: dict[Asked, tuple[Terms | None, object, Ready]] = {}
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        groups = self._by_slot(demands)
-        if len(groups) == 1:
+        if len(demands) == 1 and now_ms is None:
+            reply = await self._port.again(CONSUME, self._ready(demands[0]))
+        else:
+            groups = self._by_slot(demands)
+            if len(groups) > 1:
+                return await self._consume_apart(groups, demands, now_ms)
             reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
-            if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
-                self._hour = hour_args(reply[1])
-            return _verdict(demands, reply)
-        return await self._consume_apart(groups, demands, now_ms)
+        if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
+            self._hour = hour_args(reply[1])
+        return _verdict(demands, reply)
 
     async def adjust(
         self,
@@ -159,6 +168,18 @@ class RedisStore:
             groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         return list(groups.values())
 
+    def _ready(self, demand: Demand) -> Ready:
+        """The call of this demand, which is mostly what was asked of its bucket before."""
+        asked = (demand.key.text, demand.amounts)
+        terms, hour, call = self._calls.get(asked, NEVER)
+        if terms is not demand.terms or hour is not self._hour:
+            if len(self._calls) >= CALLS_MAX:
+                self._calls.clear()
+            hour = self._hour
+            call = ready_call(CONSUME, *self._consume_call((demand,), None))
+            self._calls[asked] = (demand.terms, hour, call)
+        return call
+
     def _consume_call(
         self, demands: Sequence[Demand], now_ms: int | None
     ) -> tuple[list[str], list[str | int]]:
@@ -202,8 +223,7 @@ def _names_of(key: BucketKey) -> tuple[str, str, str]:
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     code, now_ms = reply[0], reply[1]
     if code == USUAL:
-        after = Unread(demands[0], reply, taken=False)
-        return Verdict(True, demands, after, now_ms, Unread(demands[0], reply, taken=True))
+        return Admitted(demands, reply)
     allowed = bool(code & 1)
     records: list[Record] = []
     before: list[Record] = []
@@ -220,22 +240,27 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     return verdict
 
 
-class Unread(Sequence[Record]):
-    """The one record of the usual reply, made when somebody reads it: hardly anybody does."""
+class Admitted(Verdict):
+    """The usual admission, of one demand. Hardly anybody reads its records, so they are made when
+    somebody does: an attribute that was never set is looked for in __getattr__."""
 
-    __slots__ = ("_demand", "_reply", "_taken")
+    __slots__ = ("_reply",)
 
-    def __init__(self, demand: Demand, reply: list[Any], *, taken: bool) -> None:
-        self._demand = demand
+    def __init__(self, demands: Sequence[Demand], reply: list[Any]) -> None:
+        self.allowed = True
+        self.demands = demands
+        self.now_ms = reply[1]
+        self.outdated = False
         self._reply = reply
-        self._taken = taken
 
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, place: Any) -> Any:
-        record = record_of(self._demand.terms, self._reply[2:], self._reply[1])
-        return [_before(record, self._demand, "") if self._taken else record][place]
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("before", "records"):
+            raise AttributeError(name)
+        demand = self.demands[0]
+        record = record_of(demand.terms, self._reply[2:], self.now_ms)
+        self.records = (record,)
+        self.before = (_before(record, demand, ""),)
+        return getattr(self, name)
 
 
 def _before(after: Record, demand: Demand, passed: str) -> Record:

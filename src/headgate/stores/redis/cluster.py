@@ -7,7 +7,7 @@ not. Every attempt happens within the deadline of the call.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from headgate.errors import StoreTrouble, Unreachable
@@ -16,7 +16,7 @@ from headgate.stores.redis.address import Node
 from headgate.stores.redis.cluster_map import SlotMap, redirection, slot_of
 from headgate.stores.redis.port_calls import Script, ScriptCall
 from headgate.stores.redis.port_scan import walked
-from headgate.stores.redis.wire import NotSent, Part, Parts, ServerError, Wire
+from headgate.stores.redis.wire import NotSent, Part, Parts, Ready, ServerError, Wire
 
 ATTEMPTS_MAX = 8
 PAUSE_S = 0.02  # before asking again; doubled each time
@@ -35,6 +35,9 @@ class ClusterPort:
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
         return await self._send(slot_of(keys[0]) if keys else 0, parts, script)
+
+    def again(self, script: Script, parts: Ready) -> Coroutine[Any, Any, Any]:
+        return self._send(slot_of(str(parts[3])), parts, script)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:
         if key is None:

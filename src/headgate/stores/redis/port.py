@@ -11,16 +11,25 @@ from __future__ import annotations
 from headgate.stores.redis.address import CLUSTER, SENTINEL, Target, parse
 from headgate.stores.redis.cluster import ClusterPort
 from headgate.stores.redis.cluster_map import slot_of
-from headgate.stores.redis.port_calls import Port, Script, ScriptCall
+from headgate.stores.redis.port_calls import Port, Script, ScriptCall, ready_call
 from headgate.stores.redis.port_faces import AsyncPort, BlockingPort
 from headgate.stores.redis.port_sentinel import SentinelPort
 from headgate.stores.redis.port_single import SinglePort
 from headgate.stores.redis.port_trouble import ScriptRefused, Unexpected
-from headgate.stores.redis.wire import Wire
+from headgate.stores.redis.wire import Ready, Wire
 from headgate.stores.redis.wire_async import AsyncWire
 from headgate.stores.redis.wire_blocking import BlockingWire
 
-__all__ = ["Port", "Script", "ScriptCall", "ScriptRefused", "Unexpected", "open_port"]
+__all__ = [
+    "Port",
+    "Ready",
+    "Script",
+    "ScriptCall",
+    "ScriptRefused",
+    "Unexpected",
+    "open_port",
+    "ready_call",
+]
 
 
 def open_port(url: str, *, blocking: bool, timeout_ms: int = 1000) -> Port:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headgate.errors import StoreTrouble
-from headgate.stores.redis.wire import Part
+from headgate.stores.redis.wire import Part, Ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,21 @@ class Script:
         object.__setattr__(self, "sha", digest)
 
 
+def ready_call(script: Script, keys: Sequence[str], args: Sequence[Part]) -> Ready:
+    """A script call that is sent again and again."""
+    return Ready(("EVALSHA", script.sha, len(keys), *keys, *args))
+
+
 ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
 
 
 class Port(Protocol):
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         """What the script returns; it runs once, also where the server did not know it yet."""
+        ...
+
+    def again(self, script: Script, parts: Ready) -> Awaitable[Any]:
+        """The same of a call that was packed before: `ready_call` makes one."""
         ...
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:

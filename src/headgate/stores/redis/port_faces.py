@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.errors import StoreTrouble
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.port_calls import Port, Script, ScriptCall
-from headgate.stores.redis.wire import Part
+from headgate.stores.redis.wire import Part, Ready
 from headgate.stores.redis.wire_async import AsyncWire
 
 _forks = 0
@@ -48,6 +48,9 @@ class AsyncPort:
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self._here().script(script, keys, args)
+
+    def again(self, script: Script, parts: Ready) -> Awaitable[Any]:
+        return self._here().again(script, parts)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:
         return await self._here().command(*parts, key=key)
@@ -112,6 +115,9 @@ class BlockingPort:
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self._here().script(script, keys, args)
+
+    def again(self, script: Script, parts: Ready) -> Awaitable[Any]:
+        return self._here().again(script, parts)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:
         return await self._here().command(*parts, key=key)

@@ -21,11 +21,13 @@ class SentinelPort:
         self._master: Node | None = None
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
+        return await self.again(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
+
+    async def again(self, script: Script, parts: Parts) -> Any:
         due_s = self._wire.now_s() + self._wire.timeout_s
-        rest = (len(keys), *keys, *args)
-        reply = await self._ask(("EVALSHA", script.sha, *rest), due_s)
+        reply = await self._ask(parts, due_s)
         if type(reply) is ServerError and reply.code == "NOSCRIPT":
-            reply = await self._ask(("EVAL", script.source, *rest), due_s)
+            reply = await self._ask(("EVAL", script.source, *parts[2:]), due_s)
         return self._checked(reply)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:

@@ -10,7 +10,7 @@ from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.port_calls import Script, ScriptCall
 from headgate.stores.redis.port_scan import walked
-from headgate.stores.redis.wire import Part, ServerError, Wire
+from headgate.stores.redis.wire import Part, Parts, ServerError, Wire
 
 
 class SinglePort:
@@ -21,9 +21,11 @@ class SinglePort:
         self._node = node
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
+        return await self.again(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
+
+    async def again(self, script: Script, parts: Parts) -> Any:
         wire = self._wire
         due_s = wire.now_s() + wire.timeout_s
-        parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
         reply = await wire.ask(self._node, parts, due_s)
         if type(reply) is ServerError:
             if reply.code != "NOSCRIPT":

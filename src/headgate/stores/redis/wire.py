@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from headgate.errors import StoreTrouble, Unreachable
 from headgate.stores.redis.address import Access, Node
@@ -123,4 +123,21 @@ def hiredis_reader() -> Reader:
 
 
 pack: Callable[[Parts], bytes] = getattr(hiredis, "pack_command", python_pack)
+
+
+class Ready(tuple[Part, ...]):
+    """A command that is sent again and again, packed once."""
+
+    packed: bytes
+
+    def __new__(cls, parts: Parts) -> Self:
+        made = super().__new__(cls, parts)
+        made.packed = pack(parts)
+        return made
+
+
+def packed(parts: Parts) -> bytes:
+    return parts.packed if type(parts) is Ready else pack(parts)
+
+
 new_reader: Callable[[], Reader] = python_reader if hiredis is None else hiredis_reader

@@ -13,7 +13,7 @@ from headgate.errors import StoreTrouble
 from headgate.port import finished
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Access, Node
-from headgate.stores.redis.wire import Parts, connection_options, pack
+from headgate.stores.redis.wire import Parts, connection_options, packed
 from headgate.stores.redis.wire_line import Line
 from headgate.stores.redis.wire_link import Link
 
@@ -38,7 +38,7 @@ class AsyncWire:
         self, node: Node, parts: Parts, due_s: float, *, asking: bool = False
     ) -> Coroutine[Any, Any, Any]:
         link = self._links.get(node) or self._new_link(node)
-        return link.ask(pack(parts), due_s, asking)
+        return link.ask(packed(parts), due_s, asking)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         if len(flows) == 1:

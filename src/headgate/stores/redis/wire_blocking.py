@@ -12,10 +12,10 @@ from headgate.bridge import run
 from headgate.errors import StoreTrouble
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Access, Node
-from headgate.stores.redis.wire import Parts, pack
+from headgate.stores.redis.wire import Parts, packed
 from headgate.stores.redis.wire_pool import Pool
 
-ASKING = pack(("ASKING",))
+ASKING = packed(("ASKING",))
 
 
 class BlockingWire:
@@ -41,8 +41,8 @@ class BlockingWire:
     async def ask(self, node: Node, parts: Parts, due_s: float, *, asking: bool = False) -> Any:
         pool = self._pools.get(node) or self._new_pool(node)
         if asking:
-            return pool.ask(ASKING + pack(parts), 2, due_s)
-        return pool.ask(pack(parts), 1, due_s)
+            return pool.ask(ASKING + packed(parts), 2, due_s)
+        return pool.ask(packed(parts), 1, due_s)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         return [_outcome(flow) for flow in flows]

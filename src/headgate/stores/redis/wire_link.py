@@ -1,10 +1,10 @@
 """One connection to one node that carries every call of an event loop at once.
 
-Calls of one turn of the loop are written together. Replies come in order, so a line of waiters is
-all the bookkeeping there is. One timer watches the head of the line: when that is overdue, order
-cannot be kept any more, so the connection is given up and every call that was sent is told that
-its outcome is unknown. Calls that were not sent yet wait for the next connection. No call is ever
-sent twice.
+Calls of one turn of the loop are written together, or by the dozen if they are many. Replies come
+in order, so a line of waiters is all the bookkeeping there is. One timer watches the head of the
+line: when that is overdue, order cannot be kept any more, so the connection is given up and every
+call that was sent is told that its outcome is unknown. Calls that were not sent yet wait for the
+next connection. No call is ever sent twice.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from headgate.stores.redis.wire_line import (
 )
 
 CALLS_MAX = 10_000
+EARLY_CALLS = 16  # do not wait for the turn's end: the server works while this side goes on
 GRACE_S = 0.001
 
 Dial = Callable[[Node, float], Awaitable[Line]]
@@ -89,6 +90,8 @@ class Link(asyncio.Protocol):
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
+        elif len(self._unsent) >= EARLY_CALLS and self._line is not None:
+            self._write(self._line)
         return future
 
     def retire(self) -> None:
@@ -163,11 +166,15 @@ class Link(asyncio.Protocol):
             if self._dialing is None:
                 self._dialing = self._loop.create_task(self._connect(unsent[0][1]))
             return
+        if self._retired and not self._sent:
+            self._hang_up("retired")
+        else:
+            self._write(line)
+
+    def _write(self, line: Line) -> None:
         if self._paused or self._retired or line.transport.is_closing():
-            if self._retired and not self._sent:
-                self._hang_up("retired")
             return
-        self._unsent = []
+        unsent, self._unsent = self._unsent, []
         self._sent.extend(unsent)
         line.transport.write(b"".join([entry[2] for entry in unsent]))
         self._watch()
