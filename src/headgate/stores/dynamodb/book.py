@@ -10,6 +10,7 @@ import random
 import threading
 from typing import NamedTuple
 
+from headgate.decision import Demand
 from headgate.record import BucketKey, Terms
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.seen import Seen, seen_from_item
@@ -17,6 +18,7 @@ from headgate.stores.dynamodb.shares import routed
 
 BUCKETS_MAX = 10_000
 CROWDED_MS = 10_000
+ASKED_MS = 600_000
 PACE_MS = 1000
 HELD_BACK_PER_S = 1_000_000
 ROUTES = 1 << 30
@@ -34,10 +36,13 @@ class Known:
     """One bucket. `absent` says that it was looked for and not there."""
 
     __slots__ = (
+        "_asked",
+        "_asked_before",
+        "_asked_since_ms",
+        "_last",
         "absent",
         "crowded_until_ms",
         "key",
-        "largest",
         "looked_at_ms",
         "paces",
         "shards",
@@ -49,7 +54,10 @@ class Known:
         self.shards: dict[int, Seen] = {}
         self.absent = False
         self.crowded_until_ms = 0
-        self.largest: dict[str, int] = {}  # the most that was asked of a limit at once
+        self._asked: dict[str, int] = {}  # the most that was asked of a limit at once
+        self._asked_before: dict[str, int] = {}  # and in the time before
+        self._asked_since_ms = 0
+        self._last: tuple[Terms, tuple[int | None, ...]] | None = None
         self.looked_at_ms = 0  # when merging was last considered
         self.written: dict[int, int] = {}  # by shard, how often it had been written then
         self.paces: dict[int, Pace] = {}
@@ -107,9 +115,27 @@ class Known:
     def depths(self) -> dict[int, int]:
         return {shard: seen.depth for shard, seen in list(self.shards.items())}
 
-    def asked(self, name: str, wanted: int) -> None:
-        if wanted > self.largest.get(name, 0):
-            self.largest[name] = wanted
+    def asked(self, demand: Demand, now_ms: int) -> None:
+        """Remembers how much is asked for at once, for a while."""
+        if not 0 <= now_ms - self._asked_since_ms < ASKED_MS:
+            self._asked_before, self._asked = self._asked, {}
+            self._asked_since_ms, self._last = now_ms, None
+        last = self._last
+        if last is not None and last[0] is demand.terms and last[1] == demand.amounts:
+            return
+        self._last = (demand.terms, demand.amounts)
+        for name, wanted in demand.named():
+            if wanted > self._asked.get(name, 0):
+                self._asked[name] = wanted
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """The most that was lately asked of each limit at once."""
+        before = self._asked_before
+        found = dict(self._asked)
+        for name, wanted in before.items():
+            found[name] = max(wanted, found.get(name, 0))
+        return found
 
     def met_others(self, now_ms: int) -> None:
         """A prediction failed because others use the bucket, too."""

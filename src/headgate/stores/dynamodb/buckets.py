@@ -51,7 +51,10 @@ class DynamoStore:
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
             result = await alone(self._port, self._taker.take(demands[0], moment_ms))
-            verdict = _verdict(demands, [result], moment_ms)
+            if isinstance(result, Landed):
+                verdict: Verdict = TakenVerdict(demands, result, moment_ms)
+            else:
+                verdict = _verdict(demands, [result], moment_ms)
         else:
             verdict = await self._consume_all(demands, moment_ms)
         if self._tally is not None and verdict.allowed:
@@ -208,6 +211,31 @@ class DynamoStore:
                 raise result
 
 
+class TakenVerdict(Verdict):
+    """One demand that landed; how its bucket was before is made when somebody reads it."""
+
+    __slots__ = ("_landed",)
+
+    def __init__(self, demands: Sequence[Demand], landed: Landed, now_ms: int) -> None:
+        self.allowed = True
+        self.demands = demands
+        self.now_ms = now_ms
+        self.records = (landed.after,)
+        self.outdated = _is_outdated(demands[0], landed.after)
+        self._landed = landed
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "before":
+            raise AttributeError(name)
+        self.before = (self._landed.before,)
+        return self.before
+
+
+def _is_outdated(demand: Demand, record: Record) -> bool:
+    terms, held = demand.terms, record[TERMS]
+    return terms is not held and not terms.own and terms.version < held.version
+
+
 def _verdict(
     demands: Sequence[Demand], results: Sequence[Landed | Refused], now_ms: int
 ) -> Verdict:
@@ -230,8 +258,5 @@ def _verdict(
     verdict = kind(allowed, demands, after, now_ms, before)
     if isinstance(verdict, PooledVerdict):
         verdict.tell(waits)
-    verdict.outdated = any(
-        not demand.terms.own and demand.terms.version < record[TERMS].version
-        for demand, record in zip(demands, after, strict=True)
-    )
+    verdict.outdated = any(map(_is_outdated, demands, after))
     return verdict

@@ -26,12 +26,29 @@ from headgate.stores.dynamodb.seen import Seen
 from headgate.stores.dynamodb.shares import share_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Landed:
     """Taken; the bucket before and after."""
 
     before: Record
     after: Record
+
+
+class Took(Landed):
+    """A take by one write. Hardly anybody reads how the bucket was before, so that is made when
+    somebody does."""
+
+    __slots__ = ("_demand", "_now_ms", "_stood")
+
+    def __init__(self, after: Record, demand: Demand, stood: Record, now_ms: int) -> None:
+        self.after = after
+        self._demand = demand
+        self._stood = stood
+        self._now_ms = now_ms
+
+    @property
+    def before(self) -> Record:  # type: ignore[override]
+        return before(self.after, self._demand, self._stood, self._now_ms)
 
 
 @dataclass(frozen=True, slots=True)

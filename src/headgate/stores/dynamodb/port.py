@@ -8,7 +8,7 @@ is written once; it awaits a wire, which does the waiting and never suspends in 
 from __future__ import annotations
 
 from headgate.stores.dynamodb.port_account import Account, find_place
-from headgate.stores.dynamodb.port_calls import Port, Request
+from headgate.stores.dynamodb.port_calls import Port, Request, Written
 from headgate.stores.dynamodb.port_clock import ServiceClock
 from headgate.stores.dynamodb.port_faces import AsyncPort, BlockingPort
 from headgate.stores.dynamodb.port_flow import Flow
@@ -33,6 +33,7 @@ __all__ = [
     "Request",
     "TableMissing",
     "TransactionCancelled",
+    "Written",
     "open_port",
 ]
 

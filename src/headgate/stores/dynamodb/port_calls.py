@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,13 +10,32 @@ from typing import Any, Protocol
 from headgate.errors import StoreTrouble
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One call: its body is `params` exactly as DynamoDB takes it, attribute values typed."""
 
     operation: str  # "UpdateItem", "BatchGetItem", "Query", …
     params: dict[str, Any]
     credit: bool = False  # never sent twice, also if nobody knows whether it arrived
+
+
+class Written(Request):
+    """A request whose body was written already; its params are read from it if somebody asks."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, operation: str, body: bytes) -> None:
+        self.operation = operation
+        self.credit = False
+        self.body = body
+
+    @property
+    def params(self) -> dict[str, Any]:  # type: ignore[override]
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Written({self.operation!r}, {self.body!r})"
 
 
 class Port(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 from headgate.errors import StoreTrouble
 from headgate.stores.dynamodb import port_trouble as trouble
 from headgate.stores.dynamodb.port_account import Account
-from headgate.stores.dynamodb.port_calls import Request
+from headgate.stores.dynamodb.port_calls import Request, Written
 from headgate.stores.dynamodb.port_clock import ServiceClock
 from headgate.stores.dynamodb.signing import CONTENT_TYPE, Signer
 from headgate.stores.dynamodb.wire import Place, Reply, Wire, field
@@ -129,7 +129,7 @@ class Flow:
         return fresh, fresh.identity != signer.identity
 
     def _packed(self, request: Request, signer: Signer) -> bytes:
-        body = dumps(request.params)
+        body = request.body if type(request) is Written else dumps(request.params)
         proof = signer.headers(request.operation, body, self._clock.now_ms() // 1000)
         return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
 

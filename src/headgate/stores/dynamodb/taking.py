@@ -16,7 +16,7 @@ from headgate.stores.dynamodb.flow import Flow
 from headgate.stores.dynamodb.outcomes import (
     Landed,
     Refused,
-    before,
+    Took,
     busy,
     lined_up,
     standing_under,
@@ -24,6 +24,7 @@ from headgate.stores.dynamodb.outcomes import (
 from headgate.stores.dynamodb.port import ConditionFailed
 from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
 from headgate.stores.dynamodb.sharing import Shards
+from headgate.stores.dynamodb.usual import usual_take
 
 ATTEMPTS_MAX = 8
 
@@ -39,8 +40,7 @@ class Taker:
 
     def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
         known = self.book.open(demand.key)
-        for name, wanted in demand.named():
-            known.asked(name, wanted)
+        known.asked(demand, now_ms)
         told: set[int] = set()  # shards whose state is an answer to this very call
         for number in range(ATTEMPTS_MAX):
             seen = known.shards.get(0)
@@ -66,6 +66,14 @@ class Taker:
         make sure of: an old one may have had tokens given back since.
         """
         seen = known.adopted(seen, demand.terms)
+        crowded = known.crowded(now_ms) and not self.strict
+        if not crowded:
+            request = usual_take(self.table, seen, demand, now_ms)
+            if request is not None:
+                outcome = yield request
+                after = learned(known, seen.shard, outcome, now_ms)
+                told.add(seen.shard)
+                return None if after is None else Took(after.record, demand, seen.record, now_ms)
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)
@@ -73,7 +81,6 @@ class Taker:
             return Refused(standing)
         # A refusal under new terms keeps them: the wait it tells counts on their pace.
         amounts = lined_up(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
-        crowded = known.crowded(now_ms) and not self.strict
         draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=crowded)
         outcome = yield draft.request(self.table, bucket_key(demand.key, seen.shard))
         after = learned(known, seen.shard, outcome, now_ms)
@@ -82,7 +89,7 @@ class Taker:
             return None
         if not fitting:
             return Refused(after.record)
-        return Landed(before(after.record, demand, standing, now_ms), after.record)
+        return Took(after.record, demand, standing, now_ms)
 
     def _take_whole(
         self, known: Known, seen: Seen, demand: Demand, now_ms: int, told: set[int]
@@ -118,7 +125,7 @@ class Taker:
         told.add(0)
         if seen is None:
             return None
-        return Landed(before(seen.record, demand, record, now_ms), seen.record)
+        return Took(seen.record, demand, record, now_ms)
 
 
 def learned(known: Known, shard: int, outcome: object, now_ms: int) -> Seen | None:

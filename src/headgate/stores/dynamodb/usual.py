@@ -1,0 +1,121 @@
+"""The usual take, spelled out: an undivided bucket under the very terms of the demand.
+
+It makes the request that `expressions.taking` makes, without the steps between: the text of a write
+depends on its shape alone, so the body of a shape is made once, with places for its numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from headgate.decision import Demand
+from headgate.record import CELLS, STRIDE, TERMS, TOKENS, Terms
+from headgate.stores.dynamodb.draft import Draft
+from headgate.stores.dynamodb.expressions import MARGIN_S
+from headgate.stores.dynamodb.items import Key, keyed
+from headgate.stores.dynamodb.items_history import TTL
+from headgate.stores.dynamodb.port import Written
+from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
+
+TERMS_MAX = 1024
+LEAVE, TAKE, BRIM = 0, 1, 2
+
+# By the identity of terms, which an entry keeps alive: bodies by shape. None: not for this path.
+_bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
+
+
+def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written | None:
+    """The write; None where the take is not a usual one, or does not fit what was seen."""
+    terms, record = demand.terms, seen.record
+    if record[TERMS] is not terms or seen.depth:
+        return None
+    bodies = _bodies_of(terms)
+    if bodies is None:
+        return None
+    shape = latest_ms = 0
+    values = [seen.generation, 1]
+    at = CELLS
+    for wanted, (_, capacity, amount, period_ms, _) in zip(
+        demand.amounts, terms.specs, strict=True
+    ):
+        shape *= 3
+        if wanted is not None:
+            epoch_ms, tokens = record[at], record[at + TOKENS]
+            arrived = (now_ms - epoch_ms) * amount // period_ms
+            if not 0 < wanted <= capacity or wanted > tokens + arrived:
+                return None
+            full = capacity - arrived
+            if tokens > full:
+                shape += BRIM
+                values += (full - wanted, full, wanted)
+            else:
+                shape += TAKE
+                values += (-wanted, wanted - arrived, full, wanted)
+            full_ms = epoch_ms - (-(capacity + arrived) * period_ms // amount)
+            latest_ms = max(latest_ms, full_ms)
+        at += STRIDE
+    if not shape:
+        return None
+    shape *= 2
+    if seen.ttl_s is not None:
+        needed_s = MARGIN_S - (-latest_ms // 1000)
+        if seen.ttl_s < needed_s:
+            shape += 1
+            values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
+    body = bodies.get(shape) or _made(bodies, shape, terms)
+    start = _start_of(table, bucket_key(demand.key))
+    return Written("UpdateItem", start + body % tuple(values))
+
+
+def _bodies_of(terms: Terms) -> dict[int, bytes] | None:
+    found = _bodies.get(id(terms))
+    if found is None:
+        if len(_bodies) >= TERMS_MAX:
+            _bodies.clear()
+        plain = terms.core is terms and all(
+            spec.amount_milli and not spec.soft for spec in terms.specs
+        )
+        found = _bodies[id(terms)] = (terms, {} if plain else None)
+    return found[1]
+
+
+def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
+    """The body after the key, as a template. There are few shapes: at most three per limit."""
+    draft = Draft()
+    draft.equal(GENERATION, 0)
+    draft.add(WRITTEN, 1)
+    for spec, kind in zip(terms.specs, _kinds(shape // 2, len(terms.specs)), strict=True):
+        names = names_of(spec.name)
+        if kind == BRIM:
+            draft.set_number(names.tokens, 0)
+            draft.above(names.tokens, 0)
+        elif kind == TAKE:
+            draft.add(names.tokens, 1)
+            draft.between(names.tokens, 0, 0)
+        if kind != LEAVE:
+            draft.add(names.consumed, 1)
+    if shape % 2:
+        draft.set_number(TTL, 0)
+        draft.at_most(TTL, 0)
+    write = draft.write(("", ""))
+    values = write.pop("ExpressionAttributeValues")
+    del write["Key"]
+    rest = json.dumps({**write, "ReturnValues": "ALL_NEW"}).replace("%", "%%")
+    places = ", ".join(f'"{place}": {{"N": "%d"}}' for place in values)
+    body = f'{rest[1:-1]}, "ExpressionAttributeValues": {{{places}}}}}'.encode()
+    bodies[shape] = body
+    return body
+
+
+def _kinds(shape: int, count: int) -> list[int]:
+    kinds = []
+    for _ in range(count):
+        shape, kind = divmod(shape, 3)
+        kinds.append(kind)
+    return kinds[::-1]
+
+
+@functools.lru_cache(maxsize=16_384)
+def _start_of(table: str, key: Key) -> bytes:
+    return (json.dumps({"TableName": table, "Key": keyed(key)})[:-1] + ", ").encode()

@@ -1,0 +1,84 @@
+"""The usual take makes the very write that the general one makes, and knows what is not usual."""
+
+from __future__ import annotations
+
+import random
+
+from headgate.decision import Demand, fits
+from headgate.limits import Limit
+from headgate.record import BucketKey, Terms, kept_under
+from headgate.stores.dynamodb import expressions, usual
+from headgate.stores.dynamodb.layout import layout_of
+from headgate.stores.dynamodb.outcomes import lined_up
+from headgate.stores.dynamodb.seen import Seen, bucket_key
+from headgate.stores.dynamodb.usual import usual_take
+
+NOW_MS = 1_767_225_600_000
+KEY = BucketKey("ns-1", 'e%d"é', "r")
+
+
+def _terms(rng: random.Random) -> Terms:
+    limits = []
+    for name in rng.sample(("rpm", "tpm", "p.d-1"), rng.randint(1, 3)):
+        capacity = rng.choice((1, 10, 1000, 10**9))
+        refill = rng.choice((capacity, 1, 7)) if rng.random() < 0.95 else 0
+        soft = rng.random() < 0.05
+        limits.append(Limit.custom(name, capacity, refill, rng.choice((1, 60, 86_400)), soft=soft))
+    return Terms(tuple(limit.spec for limit in limits), rng.randint(0, 3))
+
+
+def _seen(rng: random.Random, terms: Terms) -> Seen:
+    cells: list[object] = [terms, NOW_MS // 3_600_000, 0]
+    for spec in terms.specs:
+        tokens = rng.choice((spec.capacity_milli, rng.randint(-5000, spec.capacity_milli)))
+        cells += (NOW_MS - rng.choice((-5, 0, 1, 999, 10**5)), tokens, 7000, 7000)
+    ttl_s = rng.choice((None, NOW_MS // 1000, NOW_MS // 1000 + 10**6))
+    depth = int(rng.random() < 0.05)
+    return Seen(tuple(cells), terms, layout_of(terms), 0, depth, rng.getrandbits(46), NOW_MS, ttl_s,
+                9, 0)  # fmt: skip
+
+
+def test_it_makes_the_write_that_the_general_one_makes() -> None:
+    rng = random.Random(11)
+    compared = left = 0
+    for _ in range(6000):
+        terms = _terms(rng)
+        seen = _seen(rng, terms)
+        amounts = tuple(rng.choice((None, 1000, 1000, 3000, 0)) for _ in terms.specs)
+        demand = Demand(KEY, terms, amounts)
+        written = usual_take("a table", seen, demand, NOW_MS)
+        standing = kept_under(seen.record, terms, NOW_MS)
+        if written is None:
+            left += 1
+            assert (
+                seen.depth
+                or not fits(standing, demand, NOW_MS)
+                or 0 in amounts
+                or set(amounts) == {None}
+                or any(spec.soft or not spec.amount_milli for spec in terms.specs)
+            )
+            continue
+        compared += 1
+        draft = expressions.taking(
+            seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=False
+        )
+        assert written.params == draft.request("a table", bucket_key(KEY)).params
+        assert (written.operation, written.credit) == ("UpdateItem", False)
+    assert compared > 1000
+    assert left > 1000
+
+
+def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:
+    rng = random.Random(3)
+    one, twin = (Terms((Limit.per_second("x", 16).spec,), 3) for _ in range(2))
+    seen = _seen(rng, one)._replace(depth=0)
+    assert usual_take("t", seen, Demand(KEY, twin, (1000,)), NOW_MS) is None
+
+
+def test_bodies_are_kept_for_a_bounded_number_of_terms() -> None:
+    for version in range(usual.TERMS_MAX + 10):
+        terms = Terms((Limit.per_second("x", 16).spec,), version)
+        record = (terms, 0, 0, NOW_MS, 16_000, 0, 0)
+        seen = Seen(record, terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
+        assert usual_take("t", seen, Demand(KEY, terms, (1000,)), NOW_MS) is not None
+        assert len(usual._bodies) <= usual.TERMS_MAX
