@@ -1,4 +1,4 @@
-"""Waiting, in both colours: the only place of the core that knows asyncio and threads.
+"""Waiting, in both colours: beside port_owned all that the core knows of asyncio and threads.
 
 A Gate is something to wait at until it is opened or time is up; a Pace makes gates. `finished`
 waits for work that must not be abandoned once it was sent.

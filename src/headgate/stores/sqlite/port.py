@@ -10,7 +10,6 @@ starve. So the engine is told not to wait and waiting is done here, in short ran
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import sqlite3
 import threading
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.errors import Contended, StoreTrouble, Unreachable
+from headgate.port_owned import forks
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.port_line import Line, closed
 from headgate.stores.sqlite.queries import Connection
@@ -40,16 +40,6 @@ _TROUBLE = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that path and permissions are right",
     sqlite3.SQLITE_FULL: "the disk is full; make room",
 }
-
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603  # one fact per process
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
 
 
 class Port(Protocol):
@@ -152,18 +142,19 @@ class Sites(Generic[Guard]):
     def here(self) -> tuple[Link, Guard]:
         if self.closed:
             raise closed()
-        return self._by_fork.get(_forks) or self._by_fork.setdefault(
-            _forks, (self._make_link(), self._make_guard())
+        here = forks()
+        return self._by_fork.get(here) or self._by_fork.setdefault(
+            here, (self._make_link(), self._make_guard())
         )
 
     def link(self) -> Link:
         """This process's link, also while the last calls are served."""
-        return self._by_fork[_forks][0]
+        return self._by_fork[forks()][0]
 
     def leave(self) -> tuple[Link, Guard] | None:
         """What is to be put away, the first time; from now on there is nothing here."""
         already, self.closed = self.closed, True
-        return None if already else self._by_fork.get(_forks)
+        return None if already else self._by_fork.get(forks())
 
 
 class BlockingPort:
