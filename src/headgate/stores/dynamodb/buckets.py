@@ -52,7 +52,7 @@ class DynamoStore:
         if len(demands) == 1:
             result = await alone(self._port, self._taker.take(demands[0], moment_ms))
             if isinstance(result, Landed):
-                verdict: Verdict = TakenVerdict(demands, result, moment_ms)
+                verdict: Verdict = TakenVerdict(demands, (result,), moment_ms)
             else:
                 verdict = _verdict(demands, [result], moment_ms)
         else:
@@ -141,8 +141,9 @@ class DynamoStore:
             await self._undo(demands, together.results, now_ms)
             raise
         found = together.results
-        if all(isinstance(found.get(place), Landed) for place in range(len(demands))):
-            return _verdict(demands, [found[place] for place in range(len(demands))], now_ms)
+        landed = [one for _, one in sorted(found.items()) if isinstance(one, Landed)]
+        if len(landed) == len(demands):
+            return TakenVerdict(demands, landed, now_ms)
         await self._undo(demands, found, now_ms)
         for result in found.values():
             if isinstance(result, StoreTrouble):
@@ -212,22 +213,22 @@ class DynamoStore:
 
 
 class TakenVerdict(Verdict):
-    """One demand that landed; how its bucket was before is made when somebody reads it."""
+    """Everything landed; how the buckets were before is made when somebody reads it."""
 
     __slots__ = ("_landed",)
 
-    def __init__(self, demands: Sequence[Demand], landed: Landed, now_ms: int) -> None:
+    def __init__(self, demands: Sequence[Demand], landed: Sequence[Landed], now_ms: int) -> None:
         self.allowed = True
         self.demands = demands
         self.now_ms = now_ms
-        self.records = (landed.after,)
-        self.outdated = _is_outdated(demands[0], landed.after)
+        self.records = [one.after for one in landed]
+        self.outdated = any(map(_is_outdated, demands, self.records))
         self._landed = landed
 
     def __getattr__(self, name: str) -> Any:
         if name != "before":
             raise AttributeError(name)
-        self.before = (self._landed.before,)
+        self.before = [one.before for one in self._landed]
         return self.before
 
 
