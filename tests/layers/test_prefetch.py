@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from headgate.limits import Limit
 from headgate.record import cell_of
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import FakeClock
-from layers.kit import Buckets, Client
+from layers.kit import DOWN, Buckets, Client, Held, Switch, turns
 from layers.prefetching import FAST, STILL, World
 
 
@@ -174,3 +175,56 @@ def test_soft_limits_are_never_held() -> None:
     assert world.warm(soft) == 50
     assert world.held(soft) == 0
     assert len(world.store.calls) == 50
+
+
+def test_more_is_fetched_before_the_last_is_gone_and_others_are_served_meanwhile() -> None:
+    """A store some milliseconds away: while one caller fetches, the rest of a chunk lasts."""
+
+    async def story() -> int:
+        clock = FakeClock()
+        store = Held(MemoryStore(clock))
+        store.let_go.set()
+        layer = Prefetch(store, clock)
+
+        async def ask() -> None:
+            assert (await layer.consume([FAST.want(1)], clock())).allowed
+
+        for _ in range(300):
+            clock.advance(1)
+            await ask()
+        store.let_go.clear()
+        store.calls.clear()
+        asking = []
+        while not store.calls:  # until somebody goes for more
+            clock.advance(1)
+            asking.append(asyncio.ensure_future(ask()))
+            await turns()
+        for _ in range(20):
+            clock.advance(1)
+            asking.append(asyncio.ensure_future(ask()))
+        await turns()
+        under_way = sum(not task.done() for task in asking)
+        store.let_go.set()
+        await asyncio.gather(*asking)
+        assert len(store.calls) == 1
+        return under_way
+
+    assert asyncio.run(story()) == 1
+
+
+def test_trouble_with_a_chunk_that_was_not_needed_yet_is_nobodys() -> None:
+    clock = FakeClock()
+    store = Switch(MemoryStore(clock))
+    client = Client(Prefetch(store, clock), clock)
+    for _ in range(300):
+        clock.advance(1)
+        client.take(FAST.want(1))
+    store.trouble = DOWN
+    store.calls.clear()
+    held = client.store.held_milli(FAST.key())["rps"] // 1000  # type: ignore[attr-defined]
+    for _ in range(held):
+        clock.advance(1)
+        assert client.take(FAST.want(1)).allowed
+    assert store.calls, "it went for more"
+    with pytest.raises(type(DOWN)):
+        client.take(FAST.want(1))

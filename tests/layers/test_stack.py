@@ -15,6 +15,7 @@ from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, detach, layered, split_options
 from headgate.limits import Limit
+from headgate.record import CELLS, TOKENS
 from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import FakeClock
@@ -53,7 +54,10 @@ def test_what_is_held_is_served_although_the_store_is_known_to_be_empty() -> Non
     assert held > 0
     record = Client(store, clock).peek(STILL.key()).records[0]
     assert record is not None
-    assert Client(layer.inner, clock).take(STILL.want(1000)).allowed is False
+    behind = Client(layer.inner, clock)
+    left = record[CELLS + TOKENS] // 1000
+    assert behind.take(STILL.want(left)).allowed
+    assert not behind.take(STILL.want(1)).allowed
     store.calls.clear()
     assert client.admitted(STILL.want(1), held) == held
     assert store.calls == []

@@ -7,6 +7,7 @@ from headgate.record import CELLS, STRIDE, TOKENS, BucketKey, Record, Terms
 
 SHARE = 20  # a client holds at most one part in so many of a capacity: 5 %
 AIM_MS = 80  # how long a chunk is meant to last
+LOW_PART = 2  # more is fetched once less is left than one part in so many of what was used
 HOLD_MS = 1000  # tokens that were not used by then go back
 
 Amounts = tuple[int | None, ...]
@@ -45,6 +46,14 @@ class Pot:
             if wanted is not None and wanted > held:
                 return False
         return True
+
+    def is_low(self, demand: Demand, local_ms: int) -> bool:
+        """Whether it is time to fetch more: others are served from the rest meanwhile, instead of
+        all going to the store until the chunk is there."""
+        for wanted, held, used in zip(demand.amounts, self.held, self.used, strict=True):
+            if wanted and held * LOW_PART < used:
+                return self.ahead(demand, local_ms) is not None
+        return False
 
     def use(self, amounts: Amounts) -> None:
         """Notes what was taken at the store; it tells how much will be wanted."""

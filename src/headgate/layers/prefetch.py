@@ -63,7 +63,7 @@ class Prefetch(Layer):
         if len(demands) == 1:
             pot, ahead = self._ahead(demands[0], local_ms)
             if pot is not None and ahead is not None:
-                verdict = await self._filled(pot, demands[0], ahead, now_ms)
+                verdict = await self._filled_or_held(pot, demands[0], ahead, now_ms)
                 if verdict is not None:
                     return verdict
         return await self._straight(demands, now_ms)
@@ -88,6 +88,22 @@ class Prefetch(Layer):
     async def detach(self) -> None:
         await self._give_back(self._emptied(list(self._pots)), None)
         await super().detach()
+
+    async def _filled_or_held(
+        self, pot: Pot, demand: Demand, ahead: Amounts, now_ms: int | None
+    ) -> Verdict | None:
+        """The demand with more beyond it; from what is still at hand where the store has no more,
+        or is in trouble: it was asked ahead of need."""
+        try:
+            verdict = await self._filled(pot, demand, ahead, now_ms)
+        except StoreTrouble:
+            held = self._from_pots((demand,), self._local_ms(now_ms))
+            if held is None:
+                raise
+            return held
+        if verdict is None:
+            return self._from_pots((demand,), self._local_ms(now_ms))
+        return verdict
 
     async def _filled(
         self, pot: Pot, demand: Demand, ahead: Amounts, now_ms: int | None
@@ -165,6 +181,8 @@ class Prefetch(Layer):
             for demand in demands:
                 pot = self._pots.get(demand.key.text)
                 if pot is None or not pot.covers(demand, local_ms):
+                    return None
+                if len(demands) == 1 and pot.is_low(demand, local_ms):
                     return None
                 pots.append(pot)
             if not pots:
