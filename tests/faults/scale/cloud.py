@@ -87,6 +87,11 @@ class Cloud:
     def port(self) -> CloudPort:
         return CloudPort(self)
 
+    def shards(self, entity_id: str = "") -> int:
+        """How many items the buckets of an entity, or all of them, are kept in."""
+        wanted = f"BUCKET#{entity_id}"
+        return sum(wanted in pk for _, pk, _ in self.engine.snapshot.rows)
+
     def do(self, request: Request) -> dict[str, Any] | StoreTrouble:
         self.calls += 1
         if self.away:

@@ -68,7 +68,7 @@ class Client:
         )
 
     @property
-    def slack_milli(self) -> int:
+    def held_milli(self) -> int:
         """What lies in this process at the moment."""
         if not isinstance(self.top, Prefetch):
             return 0
@@ -102,7 +102,7 @@ async def told(world: World, tally: Tally, ask: Ask) -> Verdict | None:
     """One caller's question, counted by what it came to; None where there was no verdict."""
     task = world.current
     assert task is not None
-    before, at_ms = task.trips, world()
+    before = task.trips
     tally.asked += 1
     verdict = None
     try:
@@ -114,7 +114,7 @@ async def told(world: World, tally: Tally, ask: Ask) -> Verdict | None:
     else:
         tally.admitted += verdict.allowed
         tally.refused += not verdict.allowed
-        tally.admitted_at[at_ms] += verdict.allowed
+        tally.admitted_at[verdict.now_ms] += verdict.allowed
     tally.trips[task.trips - before] += 1
     return verdict
 

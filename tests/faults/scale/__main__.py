@@ -1,0 +1,34 @@
+"""`python -m tests.faults.scale [--seed N] [--small] [--only WORD]`: the table of docs' scale page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from .rows import table  # noqa: E402
+from .scenarios import SMALL, WHOLE  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./run sim --scale", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="the version that runs in the tests")
+    parser.add_argument("--only", default="", help="scenarios whose name has this in it")
+    asked = parser.parse_args()
+    rows = []
+    for name, scenario in (SMALL if asked.small else WHOLE).items():
+        if asked.only in name:
+            rows.append(scenario(asked.seed, name))
+            print(*rows[-1].cells(), sep=" | ", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"seed {asked.seed}\n\n{table(rows)}")  # noqa: T201
+    broken = [row.name for row in rows if row.excess > row.slack]
+    if broken:
+        print(f"\nmore than promised: {', '.join(broken)}")  # noqa: T201
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The small version of the scale table: promises hold, and the figures move when splitting stops."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from headgate.stores.dynamodb import moves, sharing
+
+from .fleet import Tally
+from .rows import Row, table
+from .scenarios import SMALL
+
+SEED = 1
+
+
+@pytest.fixture(autouse=True)
+def _replayable() -> Iterator[None]:
+    """Generations are drawn from the common generator."""
+    state = random.getstate()
+    random.seed(SEED)
+    yield
+    random.setstate(state)
+
+
+@cache
+def row(name: str) -> Row:
+    return SMALL[name](SEED, name)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_nothing_is_admitted_beyond_what_is_promised(name: str) -> None:
+    found = row(name)
+    assert found.excess <= found.slack
+    assert found.admitted > 0
+    assert found.trips_p99 <= 12
+
+
+def test_a_hot_bucket_divides_and_few_are_held_back() -> None:
+    found = row("5k/s, one entity")
+    assert 4 <= found.shards <= 16
+    assert found.held_back < found.asked * 0.05
+    assert found.calls < 1.5
+
+
+def test_without_splitting_the_partition_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "may_split", lambda seen, largest: False)
+    found = SMALL["5k/s, one entity"](SEED, "no splits")
+    assert found.shards == 1
+    assert found.held_back > found.asked * 0.3
+    assert found.excess <= 0
+
+
+def test_a_bucket_that_gives_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor can fail: refill that counts double admits more than the limit."""
+    whole = moves.arrived_milli
+    monkeypatch.setattr(moves, "arrived_milli", lambda cell, now_ms: 2 * whole(cell, now_ms))
+    found = SMALL["herd, asking the store"](SEED, "minted")
+    assert found.excess > 0
+
+
+def test_prefetch_makes_a_tenth_of_the_calls_or_fewer() -> None:
+    found = row("10k/s, prefetch")
+    assert found.calls < 0.1
+    assert found.trips_p50 == 0
+    assert found.held_back == 0
+
+
+def test_a_new_entity_is_two_round_trips() -> None:
+    found = row("10^8 entities")
+    assert (found.trips_p50, found.trips_p99) == (2, 2)
+
+
+def test_an_outage_costs_a_few_calls_and_ends() -> None:
+    blocked, allowed = row("outage, BLOCK"), row("outage, ALLOW")
+    assert blocked.excess <= 0
+    assert "0 degraded" in blocked.note
+    assert "0 unavailable" in allowed.note
+    assert allowed.admitted > blocked.admitted
+    for found in (blocked, allowed):
+        worst = int(found.note.rsplit("; ", 1)[1].split()[0])
+        assert worst <= 10 * 5 + 10, "no more than it takes ten breakers to open"
+
+
+def test_the_monitor_adds_up_every_interval() -> None:
+    tally = Tally()
+    tally.admitted_at.update({0: 10, 5: 5, 6: 6})
+    assert tally.excess(10, 1) == 10 - 5 + 5 - 1 + 6 - 10
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    name = "herd, rejections"
+    random.seed(SEED)
+    one = SMALL[name](SEED, name)
+    random.seed(SEED)
+    assert SMALL[name](SEED, name) == one
+    assert name in table([one])
