@@ -1,4 +1,4 @@
-"""`python -m tests.faults.scale [--seed N] [--small] [--only WORD]`: the table of docs' scale page."""
+"""`python -m tests.faults.scale [--seed N] [--small] [--only WORD]`: load beyond one machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from .rows import table  # noqa: E402
-from .scenarios import SMALL, WHOLE  # noqa: E402
+from .rows import table
+from .scenarios import SMALL, WHOLE
 
 
 def main() -> int:

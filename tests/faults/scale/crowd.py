@@ -111,7 +111,9 @@ def outage(
         f"{max(during, default=0)} calls in the worst second of it"
     )
     bound = (capacity + rate * (away[1] - away[0] + 60)) * (pods - 1)
-    return meter.row(name, tally, excess=tally.excess(capacity, rate / 1000), slack=bound, note=note)
+    return meter.row(
+        name, tally, excess=tally.excess(capacity, rate / 1000), slack=bound, note=note
+    )
 
 
 def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row:
@@ -158,5 +160,3 @@ def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row
     )
     excess = tally.excess(bucket.capacity, bucket.per_ms)
     return meter.row(name, tally, excess=excess, note=note)
-
-

@@ -49,7 +49,9 @@ def one_entity(
     )
 
 
-def hot_parent(seed: int, name: str, *, per_s: int, clients: int, children: int, run_ms: int) -> Row:
+def hot_parent(
+    seed: int, name: str, *, per_s: int, clients: int, children: int, run_ms: int
+) -> Row:
     """Children that cascade to one parent: two writes in one round trip, the parent's in shards."""
     world = World(seed)
     cloud = Cloud(world)

@@ -12,7 +12,7 @@ from .rows import Row
 
 Scenario = Callable[[int, str], Row]
 
-# A partition may save up a tenth of a second only where a lasting load is to be seen in a short run.
+# What a partition may save up, where a short run is to show a lasting load.
 LASTING_MS = 100
 
 WHOLE: dict[str, Scenario] = {
@@ -22,9 +22,7 @@ WHOLE: dict[str, Scenario] = {
     "1M/s, prefetch": partial(
         hot.one_entity, per_s=1_000_000, clients=1000, warm_ms=500, run_ms=200, prefetch=True
     ),
-    "20k/s, one entity": partial(
-        hot.one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400
-    ),
+    "20k/s, one entity": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400),
     "herd, asking the store": partial(crowd.herd, callers=1000, processes=20, how="bare"),
     "herd, rejections": partial(crowd.herd, callers=1000, processes=20, how="rejections"),
     "herd, wait=": partial(crowd.herd, callers=1000, processes=20, how="wait"),

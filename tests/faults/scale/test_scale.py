@@ -1,4 +1,4 @@
-"""The small version of the scale table: promises hold, and the figures move when splitting stops."""
+"""The small version of the scale table: promises hold, and figures move if splitting stops."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The documentation as web pages: Markdown in, plain HTML out, broken links and anchors refused."""
