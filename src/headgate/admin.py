@@ -36,6 +36,7 @@ class EntityAdmin(Desk):
         metadata: Mapping[str, Any] | None = None,
         principal: str | None = None,
     ) -> Entity:
+        """A new entity; EntityExistsError where the id is taken."""
         entity = Entity(
             parse_entity_id(entity_id),
             _parse_title(name),
@@ -49,6 +50,7 @@ class EntityAdmin(Desk):
         return made
 
     async def get_entity(self, entity_id: str) -> Entity | None:
+        """The entity, or None."""
         parse_entity_id(entity_id)
         return await self.backend.catalog.get_entity(await self.configs.namespace_id(), entity_id)
 
@@ -67,6 +69,7 @@ class EntityAdmin(Desk):
     async def list_entities(
         self, limit: int = 100, cursor: str | None = None
     ) -> tuple[list[Entity], str | None]:
+        """A page of entities in the order of their ids, and where the next begins."""
         page = await self.backend.catalog.list_entities(
             await self.configs.namespace_id(),
             parent_id=None,
@@ -76,6 +79,7 @@ class EntityAdmin(Desk):
         return list(page.items), page.cursor
 
     async def get_children(self, parent_id: str) -> list[Entity]:
+        """The entities whose parent this is."""
         parse_entity_id(parent_id)
         namespace = await self.configs.namespace_id()
         found: list[Entity] = []
@@ -97,6 +101,7 @@ class EntityAdmin(Desk):
         principal: str | None = None,
         version: int | None = None,
     ) -> Entity:
+        """Moves the entity below another one, or with None out of its tree; circles are refused."""
         changes: dict[str, Any] = {
             "parent_id": None if parent_id is None else parse_entity_id(parent_id)
         }
@@ -171,10 +176,12 @@ class LimitAdmin(Desk):
         resource: str = DEFAULT_RESOURCE,
         principal: str | None = None,
     ) -> None:
+        """The entity's own limits for a resource, or for every one, instead of those before."""
         level = Level(parse_entity_id(entity_id), parse_config_resource(resource))
         await self._change_level(level, {"limits": parse_limits(limits)}, principal)
 
     async def get_limits(self, entity_id: str, resource: str = DEFAULT_RESOURCE) -> list[Limit]:
+        """The entity's own limits for a resource, not those it inherits."""
         return await self._limits_at(
             Level(parse_entity_id(entity_id), parse_config_resource(resource))
         )
@@ -182,19 +189,23 @@ class LimitAdmin(Desk):
     async def delete_limits(
         self, entity_id: str, resource: str = DEFAULT_RESOURCE, principal: str | None = None
     ) -> None:
+        """Removes the entity's own limits; what is below them counts again."""
         level = Level(parse_entity_id(entity_id), parse_config_resource(resource))
         await self._delete_level(level, principal)
 
     async def set_resource_defaults(
         self, resource: str, limits: Sequence[Limit], principal: str | None = None
     ) -> None:
+        """Limits of a resource for everybody who has none of their own."""
         level = Level(None, parse_resource(resource))
         await self._change_level(level, {"limits": parse_limits(limits)}, principal)
 
     async def get_resource_defaults(self, resource: str) -> list[Limit]:
+        """The limits set for a resource."""
         return await self._limits_at(Level(None, parse_resource(resource)))
 
     async def delete_resource_defaults(self, resource: str, principal: str | None = None) -> None:
+        """Removes the limits of a resource; what is below them counts again."""
         await self._delete_level(Level(None, parse_resource(resource)), principal)
 
     async def set_system_defaults(
@@ -203,30 +214,36 @@ class LimitAdmin(Desk):
         on_unavailable: OnUnavailable | None = None,
         principal: str | None = None,
     ) -> None:
+        """Limits for everything else, and what to do while the store is away."""
         changes: dict[str, Any] = {"limits": parse_limits(limits)}
         if on_unavailable is not None:
             changes["on_unavailable"] = parse_rule(on_unavailable)
         await self._change_level(Level(), changes, principal)
 
     async def get_system_defaults(self) -> tuple[list[Limit], OnUnavailable | None]:
+        """The limits for everything else, and the rule for outages."""
         namespace = await self.configs.namespace_id()
         stored = await self.backend.catalog.get_stored(namespace, Level())
         return ([], None) if stored is None else (list(stored.limits), stored.on_unavailable)
 
     async def delete_system_defaults(self, principal: str | None = None) -> None:
+        """Removes the limits for everything else and the rule for outages."""
         await self._delete_level(Level(), principal)
 
     async def list_resources_with_defaults(self) -> list[str]:
+        """The resources that have limits of their own."""
         namespace = await self.configs.namespace_id()
         return await self.backend.catalog.list_resources(namespace, of_entities=False)
 
     async def list_resources_with_entity_configs(self) -> list[str]:
+        """The resources for which some entity has limits of its own."""
         namespace = await self.configs.namespace_id()
         return await self.backend.catalog.list_resources(namespace, of_entities=True)
 
     async def list_entities_with_custom_limits(
         self, resource: str, limit: int | None = None, cursor: str | None = None
     ) -> tuple[list[str], str | None]:
+        """A page of entities with limits of their own for a resource, and where the next begins."""
         page = await self.backend.catalog.list_entities_with_limits(
             await self.configs.namespace_id(),
             parse_config_resource(resource),

@@ -14,6 +14,8 @@ ENTRIES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
+    """How often the cache of limits was asked, how often it had the answer, and what it holds."""
+
     hits: int
     misses: int
     size: int

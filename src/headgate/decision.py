@@ -93,6 +93,7 @@ class LimitStatus:
         return self.requested > self.limit.capacity
 
     def as_dict(self) -> dict[str, Any]:
+        """The status as plain data, as a 429 tells it."""
         wait_ms = self.retry_after_ms
         return {
             "entity_id": self.entity_id,

@@ -75,6 +75,7 @@ class RateLimitExceeded(HeadgateError):
         return None if wait_ms is None else str(max(1, -(-wait_ms // 1000)))
 
     def as_dict(self) -> dict[str, Any]:
+        """The refusal as plain data: the body of a 429."""
         wait_ms = self.retry_after_ms
         return {
             "error": "rate_limit_exceeded",
@@ -153,6 +154,8 @@ class LeaseExpiredError(HeadgateError):
 
 
 class EntityNotFoundError(HeadgateError):
+    """There is no such entity in this namespace."""
+
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
         super().__init__(
@@ -161,6 +164,8 @@ class EntityNotFoundError(HeadgateError):
 
 
 class EntityExistsError(HeadgateError):
+    """There is such an entity already; nothing was changed."""
+
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
         super().__init__(
@@ -169,6 +174,8 @@ class EntityExistsError(HeadgateError):
 
 
 class NamespaceNotFoundError(HeadgateError):
+    """There is no such namespace, or it was deleted."""
+
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         super().__init__(

@@ -81,6 +81,7 @@ class LeaseBook:
         self.later.append((at_ms, name, milli))
 
     def check_open(self) -> None:
+        """Raises LeaseExpiredError once the block has ended."""
         if self.closed:
             raise LeaseExpiredError
 

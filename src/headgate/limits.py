@@ -75,24 +75,28 @@ class Limit:
     def per_second(
         cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
     ) -> Limit:
+        """`rate` a second; up to `burst` at once, else `rate`."""
         return cls._per(name, rate, 1, burst, soft)
 
     @classmethod
     def per_minute(
         cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
     ) -> Limit:
+        """`rate` a minute; up to `burst` at once, else `rate`."""
         return cls._per(name, rate, 60, burst, soft)
 
     @classmethod
     def per_hour(
         cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
     ) -> Limit:
+        """`rate` an hour; up to `burst` at once, else `rate`."""
         return cls._per(name, rate, 3600, burst, soft)
 
     @classmethod
     def per_day(
         cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
     ) -> Limit:
+        """`rate` a day; up to `burst` at once, else `rate`."""
         return cls._per(name, rate, 86400, burst, soft)
 
     @classmethod
@@ -138,6 +142,7 @@ class Limit:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Limit:
+        """The limit that `to_dict` told; ValidationError where it is none."""
         known = {"name", "capacity", "refill_amount", "refill_period_seconds", "soft"}
         if not isinstance(values, Mapping) or set(values) - known or known - {"soft"} - set(values):
             raise ValidationError(
@@ -146,6 +151,7 @@ class Limit:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
+        """The limit as plain data; `from_dict` reads it back."""
         found: dict[str, Any] = {
             "name": self.name,
             "capacity": self.capacity,
@@ -171,6 +177,7 @@ class Limit:
 
     @classmethod
     def from_spec(cls, spec: Spec) -> Limit:
+        """The limit in whole tokens, as people wrote it."""
         return cls(
             spec.name,
             spec.capacity_milli // MILLI,

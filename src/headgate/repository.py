@@ -80,6 +80,7 @@ class Repository(Tenancy, Operations):
 
     @classmethod
     def builder(cls) -> Builder:
+        """The same piece by piece: `Repository.builder().url(…).namespace(…).build()`."""
         return Builder()
 
     @property
@@ -98,6 +99,7 @@ class Repository(Tenancy, Operations):
         )
 
     async def close(self) -> None:
+        """Closes the store; whatever else uses it stops working."""
         await self.backend.store.close()
 
     async def __aenter__(self) -> Self:

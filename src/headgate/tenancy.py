@@ -31,14 +31,17 @@ class Tenancy(Desk):
     async def register_namespaces(
         self, names: Sequence[str], principal: str | None = None
     ) -> dict[str, str]:
+        """Makes sure that all of them exist."""
         for name in names:
             parse_namespace(name)
         return {name: await self.register_namespace(name, principal) for name in names}
 
     async def get_namespace(self, name: str) -> Namespace | None:
+        """The namespace of that name, or None."""
         return await self.backend.catalog.get_namespace(parse_namespace(name))
 
     async def list_namespaces(self) -> list[Namespace]:
+        """The namespaces that are in use."""
         return await self.backend.catalog.list_namespaces(state="active")
 
     async def list_orphan_namespaces(self) -> list[Namespace]:
@@ -53,6 +56,7 @@ class Tenancy(Desk):
         self.configs.invalidate(namespace=True)
 
     async def recover_namespace(self, namespace_id: str, principal: str | None = None) -> Namespace:
+        """Brings a deleted namespace back with all that it had."""
         parse_namespace_id(namespace_id)
         found = await self.backend.catalog.recover_namespace(namespace_id, principal, self.clock())
         self.configs.invalidate(namespace=True)
@@ -72,9 +76,11 @@ class Tenancy(Desk):
         return list(found.limits) or None, found.on_unavailable, found.source
 
     def invalidate_config_cache(self) -> None:
+        """Forgets what is cached: the next acquire reads limits anew."""
         self.configs.invalidate(namespace=True)
 
     def get_cache_stats(self) -> CacheStats:
+        """How often the cache of limits was asked and had the answer."""
         return self.configs.stats()
 
     async def create_table(self) -> None:
@@ -109,7 +115,9 @@ class Tenancy(Desk):
         return True
 
     async def get_version_record(self) -> Mapping[str, Any]:
+        """Which layout the store has and who wrote it last."""
         return await self.backend.catalog.get_version_record()
 
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        """Notes which layout the store has; for upgrades."""
         await self.backend.catalog.set_version_record(values)
