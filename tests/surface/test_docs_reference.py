@@ -1,0 +1,84 @@
+"""The reference is the code's: made pages are current, written pages name everything there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import headgate
+from headgate import connect
+from headgate.layers.stack import Layering
+from headgate.service.proto.headgate.v1 import headgate_pb2
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference"
+
+
+def _tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("tool", "page"), [("library_reference", "api.md"), ("wire_reference", "wire.md")]
+)
+def test_a_made_page_is_current(tool: str, page: str) -> None:
+    assert (REFERENCE / page).read_text() == _tool(tool).reference(), f"python tools/{tool}.py"
+
+
+def test_every_public_name_and_call_says_what_it_promises() -> None:
+    tool = _tool("library_reference")
+    text = (REFERENCE / "api.md").read_text()
+    silent = [name for name in headgate.__all__ if "__doc__" not in vars(getattr(headgate, name))]
+    assert silent == []
+    for name in headgate.__all__:
+        assert f"`{name}`" in text or f"# {name}\n" in text, name
+    for name in tool.FACES:
+        cls = getattr(headgate, name)
+        for call, value in tool.calls(cls):
+            assert len(tool.promise(value)) > 10, f"{name}.{call}"
+            assert f"### {name}.{call}\n" in text
+
+
+def test_both_colours_are_told_at_once() -> None:
+    tool = _tool("library_reference")
+    for name, twin in zip(("RateLimiter", "Lease", "Repository"), tool.TWINS, strict=True):
+        ours = {call for call, _ in tool.calls(getattr(headgate, name))}
+        assert ours == {call for call, _ in tool.calls(getattr(headgate, twin))}
+
+
+def test_every_field_of_every_message_is_on_the_page() -> None:
+    text = (REFERENCE / "wire.md").read_text()
+    for message in headgate_pb2.DESCRIPTOR.message_types_by_name.values():
+        section = text.split(f"### {message.name} (gRPC)\n")[1].split("\n### ")[0]
+        for field in message.fields:
+            assert f"`{field.name}` | {field.number} |" in section, f"{message.name}.{field.name}"
+
+
+def test_every_option_of_a_url_is_in_the_reference() -> None:
+    text = (REFERENCE / "library.md").read_text()
+    urls = text.split("## URLs")[1].split("\n## ")[0]
+    for scheme in connect.OPENERS:
+        base = scheme.replace("rediss+", "redis+")
+        assert f"`{base}://" in urls, scheme
+    offered = re.findall(r"opening\.only\((.*?)\)", inspect.getsource(connect))
+    options = {word.strip(' "') for line in offered for word in line.split(",")}
+    assert len(options) >= 8
+    for option in options | set(Layering.__slots__):
+        assert f"`{option}`" in urls, option
+
+
+def test_every_word_of_the_design_is_in_the_glossary() -> None:
+    text = (REFERENCE / "glossary.md").read_text()
+    for word in "Limit Entity Resource Bucket Demand Verdict Lease Store Catalog Ledger Repository "\
+        "Layer Plan Port Shard Generation Slack".split():  # fmt: skip
+        assert re.search(rf"^\| [^|]*\b{word}\b", text, re.MULTILINE), word
