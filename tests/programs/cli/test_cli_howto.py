@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "docs/how-to/declare-limits.md", ROOT / "docs/how-to/move-between-stores.md"]
+PAGES = [
+    ROOT / "docs/tutorial/first-limits.md",
+    ROOT / "docs/how-to/declare-limits.md",
+    ROOT / "docs/how-to/move-between-stores.md",
+]
 BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
