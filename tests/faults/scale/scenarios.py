@@ -23,9 +23,9 @@ WHOLE: dict[str, Scenario] = {
         hot.one_entity, per_s=1_000_000, clients=1000, warm_ms=500, run_ms=200, prefetch=True
     ),
     "20k/s, one entity": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400),
-    "herd, asking the store": partial(crowd.herd, callers=1000, processes=20, how="bare"),
-    "herd, rejections": partial(crowd.herd, callers=1000, processes=20, how="rejections"),
-    "herd, wait=": partial(crowd.herd, callers=1000, processes=20, how="wait"),
+    "herd, asking the store": partial(crowd.herd, callers=500, processes=20, how="bare"),
+    "herd, rejections": partial(crowd.herd, callers=500, processes=20, how="rejections"),
+    "herd, wait=": partial(crowd.herd, callers=500, processes=20, how="wait"),
     "outage 30 s, BLOCK": partial(
         crowd.outage, pods=50, per_s=200, seconds=75, away=(10, 40), rule=OnUnavailable.BLOCK
     ),
