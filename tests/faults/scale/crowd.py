@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
+from headgate.decision import Verdict
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.buckets import DynamoStore
@@ -119,8 +120,8 @@ def outage(
 def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row:
     """A bucket is drained and everybody is told to come back: `how` they do it.
 
-    "bare" asks the store again after the wait it was told; "rejections" asks the layer; "wait"
-    stands in the line of its process, as `acquire(wait=…)` does.
+    "told" asks again after the wait it was told; "wait" stands in the line of its process, as
+    `acquire(wait=…)` does.
     """
     world = World(seed)
     cloud = Cloud(world)
@@ -132,10 +133,9 @@ def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row
 
     async def caller(at: int) -> None:
         client = fleet[at % processes]
-        store = client.store if how == "bare" else client.top
 
-        async def attempt():  # type: ignore[no-untyped-def]
-            return await store.consume((bucket.one,), world())
+        async def attempt() -> Verdict:
+            return await client.top.consume((bucket.one,), world())
 
         if how == "wait":
             line, key = lines[at % processes], [bucket.key.text]

@@ -22,18 +22,19 @@ def one_entity(
     run_ms: int,
     prefetch: bool = False,
     allowed_part: float = 1.2,
+    burst_s: float = 1.0,
     partitions: int | None = None,
     saved_ms: int = SAVED_MS,
 ) -> Row:
     """Clients come during the warm-up; what is told is the time after it, S1 over all of it.
 
-    The limit is `allowed_part` of what is asked for, with a second's burst.
+    The limit is `allowed_part` of what is asked for, and `burst_s` of it may come at once.
     """
     world = World(seed)
     cloud = Cloud(world, partitions=partitions, saved_ms=saved_ms)
     fleet = [Client(cloud, seed + at, prefetch=prefetch) for at in range(clients)]
     rate = int(per_s * allowed_part)
-    bucket = Bucket("hot", rate, rate / 1000)
+    bucket = Bucket("hot", int(rate * burst_s), rate / 1000)
     warm, tally = Tally(), Tally()
     drive(world, warm, fleet, bucket, per_s, warm_ms, ramp=True)
     meter = Meter(cloud)

@@ -20,11 +20,10 @@ WHOLE: dict[str, Scenario] = {
         hot.one_entity, per_s=100_000, clients=100, warm_ms=1500, run_ms=500, prefetch=True
     ),
     "1M/s, prefetch": partial(
-        hot.one_entity, per_s=1_000_000, clients=1000, warm_ms=500, run_ms=200, prefetch=True
+        hot.one_entity, per_s=1_000_000, clients=1000, warm_ms=1500, run_ms=200, prefetch=True
     ),
     "20k/s, one entity": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400),
-    "herd, asking the store": partial(crowd.herd, callers=500, processes=20, how="bare"),
-    "herd, rejections": partial(crowd.herd, callers=500, processes=20, how="rejections"),
+    "herd, each as told": partial(crowd.herd, callers=500, processes=20, how="told"),
     "herd, wait=": partial(crowd.herd, callers=500, processes=20, how="wait"),
     "outage 30 s, BLOCK": partial(
         crowd.outage, pods=50, per_s=200, seconds=75, away=(10, 40), rule=OnUnavailable.BLOCK
@@ -43,7 +42,13 @@ WHOLE: dict[str, Scenario] = {
         hot.one_entity, per_s=20_000, clients=50, warm_ms=400, run_ms=250, partitions=64
     ),
     "20k/s, half of it allowed": partial(
-        hot.one_entity, per_s=20_000, clients=50, warm_ms=300, run_ms=150, allowed_part=0.5
+        hot.one_entity,
+        per_s=20_000,
+        clients=50,
+        warm_ms=300,
+        run_ms=150,
+        allowed_part=0.5,
+        burst_s=0.1,
     ),
 }
 
@@ -54,9 +59,8 @@ SMALL: dict[str, Scenario] = {
     ),
     "10^8 entities": partial(crowd.many_entities, entities=10**8, asks=300, pods=3),
     "parent of 10^5": partial(hot.hot_parent, per_s=3000, clients=8, children=100_000, run_ms=600),
-    "herd, asking the store": partial(crowd.herd, callers=600, processes=5, how="bare"),
-    "herd, rejections": partial(crowd.herd, callers=600, processes=5, how="rejections"),
-    "herd, wait=": partial(crowd.herd, callers=600, processes=5, how="wait"),
+    "herd, each as told": partial(crowd.herd, callers=400, processes=5, how="told"),
+    "herd, wait=": partial(crowd.herd, callers=400, processes=5, how="wait"),
     "outage, BLOCK": partial(
         crowd.outage, pods=10, per_s=40, seconds=60, away=(10, 25), rule=OnUnavailable.BLOCK
     ),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
-from headgate.stores.dynamodb import moves, sharing
+from headgate.errors import StoreTrouble
+from headgate.stores.dynamodb import sharing
+from headgate.stores.dynamodb.port import Request
 
+from .cloud import Cloud
 from .fleet import Tally
 from .rows import Row, table
 from .scenarios import SMALL
@@ -54,11 +58,21 @@ def test_without_splitting_the_partition_is_the_limit(monkeypatch: pytest.Monkey
     assert found.excess <= 0
 
 
-def test_a_bucket_that_gives_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The monitor can fail: refill that counts double admits more than the limit."""
-    whole = moves.arrived_milli
-    monkeypatch.setattr(moves, "arrived_milli", lambda cell, now_ms: 2 * whole(cell, now_ms))
-    found = SMALL["herd, asking the store"](SEED, "minted")
+def test_a_store_that_forgets_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor can fail: every other write is answered and lost."""
+    whole = Cloud.do
+
+    def forgetful(self: Cloud, request: Request) -> dict[str, Any] | StoreTrouble:
+        rows = self.engine.snapshot.rows
+        kept = dict(rows)
+        outcome = whole(self, request)
+        if request.operation == "UpdateItem" and self.calls % 2 and isinstance(outcome, dict):
+            rows.clear()
+            rows.update(kept)
+        return outcome
+
+    monkeypatch.setattr(Cloud, "do", forgetful)
+    found = SMALL["herd, each as told"](SEED, "forgetful")
     assert found.excess > 0
 
 
@@ -92,7 +106,7 @@ def test_the_monitor_adds_up_every_interval() -> None:
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    name = "herd, rejections"
+    name = "herd, wait="
     random.seed(SEED)
     one = SMALL[name](SEED, name)
     random.seed(SEED)
