@@ -70,7 +70,12 @@ class Cloud:
     """The service: one table in one region. `away` is an outage."""
 
     def __init__(
-        self, world: World, *, partitions: int | None = None, saved_ms: int = SAVED_MS
+        self,
+        world: World,
+        *,
+        partitions: int | None = None,
+        saved_ms: int = SAVED_MS,
+        bears: float = 1.0,
     ) -> None:
         self.world = world
         self.engine = Engine(InPlace(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
@@ -82,6 +87,7 @@ class Cloud:
         self.indexed: Counter[str] = Counter()  # new index entries by the index's partition key
         self._partitions = partitions
         self._saved_ms = saved_ms
+        self._bears_part = bears  # of what a partition bears, where a part of a fleet is run
         self._allowances: dict[tuple[str, int | str], Allowance] = {}
 
     def port(self) -> CloudPort:
@@ -129,7 +135,8 @@ class Cloud:
         if self._partitions is not None:
             place = zlib.crc32(key.encode()) % self._partitions
         if (kind, place) not in self._allowances:
-            made = Allowance(per_s, self._saved_ms, self.world.now_us)
+            bears_per_s = int(per_s * self._bears_part)
+            made = Allowance(bears_per_s, self._saved_ms, self.world.now_us)
             self._allowances[kind, place] = made
         return self._allowances[kind, place]
 

@@ -25,13 +25,15 @@ def one_entity(
     burst_s: float = 1.0,
     partitions: int | None = None,
     saved_ms: int = SAVED_MS,
+    bears: float = 1.0,
 ) -> Row:
     """Clients come during the warm-up; what is told is the time after it, S1 over all of it.
 
+    With `bears`, partitions bear that part of what they do: a part of a fleet stands for all of it.
     The limit is `allowed_part` of what is asked for, and `burst_s` of it may come at once.
     """
     world = World(seed)
-    cloud = Cloud(world, partitions=partitions, saved_ms=saved_ms)
+    cloud = Cloud(world, partitions=partitions, saved_ms=saved_ms, bears=bears)
     fleet = [Client(cloud, seed + at, prefetch=prefetch) for at in range(clients)]
     rate = int(per_s * allowed_part)
     bucket = Bucket("hot", int(rate * burst_s), rate / 1000)
