@@ -138,6 +138,11 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.allowed
 
+    def later(self, demands: Sequence[Demand], elapsed_ms: int) -> Verdict | None:
+        """This refusal of the same demands so much later, if nobody acted; None where that is not
+        known. A store whose records do not tell the waits says it."""
+        return None
+
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, {self.statuses!r})"
 

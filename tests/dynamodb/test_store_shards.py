@@ -11,6 +11,7 @@ import pytest
 from dynamodb.test_store_kit import fresh_table, opened
 from headgate.bridge import run
 from headgate.decision import Demand, Verdict
+from headgate.layers.rejections import Rejections
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms, cell_of
 from headgate.stores.dynamodb.buckets import DynamoStore
@@ -19,6 +20,7 @@ from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.seen import Seen
 from headgate.stores.dynamodb.shares import capacity_share, children_of, parent_of, routed
 from headgate.stores.dynamodb.splitting import mergeable, merging
+from headgate.testing import FakeClock, RecordingStore
 
 START_MS = 1_767_225_600_000
 _entities = itertools.count()
@@ -321,3 +323,50 @@ def test_fast_traffic_splits_and_rests_merge(store: DynamoStore) -> None:
         assert bucket.take(x=1).allowed
     assert len(bucket.shards()) == 1
     assert bucket.consumed() == 1412 * 1000
+
+
+def test_a_refusal_of_a_divided_bucket_is_repeated_without_a_call(store: DynamoStore) -> None:
+    """With the exact wait, for the very demand, until somebody gives back or a second is over."""
+    bucket = Bucket(store, [Limit.per_second("x", 8), Limit.per_minute("y", 600)])
+    bucket.take(x=1, y=1)
+    bucket.split_to(4)
+    bucket.take(x=7, y=1)
+    clock = FakeClock(bucket.now_ms)
+    asked = RecordingStore(store)
+    layer = Rejections(asked, clock)
+
+    def refusal(x: int, y: int = 1) -> Verdict:
+        return run(layer.consume([bucket.demand(x=x, y=y)], clock()))
+
+    first = refusal(6)
+    assert not first.allowed
+    assert not first.exact_records
+    assert first.retry_after_ms is not None
+    calls = len(asked.calls)
+    for later_ms in (0, 1, 100, first.retry_after_ms - 1):
+        clock.now_ms = bucket.now_ms + later_ms
+        again = refusal(6)
+        assert not again.allowed
+        assert again.retry_after_ms == first.retry_after_ms - later_ms
+        assert [s.limit_name for s in again.violations] == ["x"]
+    assert len(asked.calls) == calls
+    clock.now_ms = bucket.now_ms + 100
+    assert not refusal(7).allowed  # another amount: its wait was not told
+    assert len(asked.calls) == calls + 1
+    run(layer.adjust([bucket.demand(x=-8)], clock()))
+    assert refusal(6).allowed
+
+
+def test_a_demand_that_was_admitted_meanwhile_ends_what_was_told(store: DynamoStore) -> None:
+    bucket = Bucket(store, [Limit.per_second("x", 8)])
+    bucket.take(x=1)
+    bucket.split_to(4)
+    bucket.take(x=4)
+    clock = FakeClock(bucket.now_ms)
+    layer = Rejections(store, clock)
+    first = run(layer.consume([bucket.demand(x=6)], clock()))
+    assert run(layer.consume([bucket.demand(x=1)], clock())).allowed
+    second = run(layer.consume([bucket.demand(x=6)], clock()))
+    assert first.retry_after_ms is not None
+    assert second.retry_after_ms is not None
+    assert second.retry_after_ms > first.retry_after_ms

@@ -18,6 +18,7 @@ from typing import TypeVar
 from headgate.clock import Clock
 from headgate.decision import Demand, Verdict, fits
 from headgate.layers.layer import Layer
+from headgate.layers.rejections_told import Told
 from headgate.record import TERMS, BucketKey, Record
 from headgate.store import Sighting, Store
 
@@ -53,18 +54,19 @@ class Rejections(Layer):
         self._seen: dict[str, Seen] = {}
         self._drops = 0
         self._dropped: dict[str, int] = {}  # by which drop a key was last dropped
+        self._told = Told(trust_ms, ROUNDING_MS, entries_max)
         self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         sent_ms = self._clock() if now_ms is None else now_ms
-        known = bool(self._seen) and self._knows(demands)
+        known = (bool(self._seen) or bool(self._told)) and self._knows(demands)
         if known:
             refusal = self._refusal(demands, now_ms, sent_ms)
             if refusal is not None:
                 return refusal
         drops = self._drops
         verdict = await self.inner.consume(demands, now_ms)
-        if (known or not verdict.allowed) and verdict.exact_records:
+        if known or not verdict.allowed:
             received_ms = self._clock() if now_ms is None else now_ms
             self._note(verdict, sent_ms, received_ms, drops)
         return verdict
@@ -88,6 +90,7 @@ class Rejections(Layer):
         with self._lock:
             for key in keys:
                 self._seen.pop(key.text, None)
+                self._told.drop(key.text)
         return sighting
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
@@ -97,15 +100,20 @@ class Rejections(Layer):
             self._drop(keys)
 
     def _knows(self, demands: Sequence[Demand]) -> bool:
-        for demand in demands:  # noqa: SIM110 - any() costs a generator
+        for demand in demands:
             if demand.key.text in self._seen:
                 return True
-        return False
+        return self._told.knows(demands)
 
     def _refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """What the store would say for certain; None where it has to be asked."""
+        with self._lock:
+            told = self._told.refusal(demands, now_ms, local_ms)
+            if told is not None:
+                self.refused += 1
+                return told
         for demand in demands:
             seen = self._seen.get(demand.key.text)
             if seen is not None and self._refuses(seen, demand, now_ms, local_ms):
@@ -154,6 +162,10 @@ class Rejections(Layer):
         Not so a state whose key was dropped after it had been asked for: it may be too low.
         """
         with self._lock:
+            if all(self._dropped.get(one.key.text, 0) <= drops for one in verdict.demands):
+                self._told.note(verdict, sent_ms, received_ms)
+            if not verdict.exact_records:
+                return
             for demand, record in zip(verdict.demands, verdict.records, strict=True):
                 text = demand.key.text
                 old = self._seen.pop(text, None)
@@ -171,6 +183,7 @@ class Rejections(Layer):
             self._drops += 1
             for key in keys:
                 self._seen.pop(key.text, None)
+                self._told.drop(key.text)
                 _put(self._dropped, key.text, self._drops, self._entries_max)
 
 

@@ -74,6 +74,20 @@ class PooledVerdict(Verdict):
         """`waits` by the buckets' texts."""
         self.waits = waits
 
+    def later(self, demands: Sequence[Demand], elapsed_ms: int) -> Verdict | None:
+        """None once every wait is over: then it has to be tried."""
+        if elapsed_ms < 0 or self.allowed:
+            return None
+        waits = {
+            text: {name: _left(wait_ms, elapsed_ms) for name, wait_ms in by_limit.items()}
+            for text, by_limit in self.waits.items()
+        }
+        if all(wait_ms == 0 for by_limit in waits.values() for wait_ms in by_limit.values()):
+            return None
+        found = PooledVerdict(False, demands, self.records, self.now_ms + elapsed_ms, self.before)
+        found.tell(waits)
+        return found
+
     @property
     def statuses(self) -> list[LimitStatus]:
         keys = {(demand.key.entity_id, demand.key.resource): demand.key for demand in self.demands}
@@ -87,3 +101,7 @@ class PooledVerdict(Verdict):
             return status
         wait_ms = waits[status.limit_name]
         return replace(status, retry_after_ms=wait_ms, exceeded=wait_ms != 0)
+
+
+def _left(wait_ms: int | None, elapsed_ms: int) -> int | None:
+    return None if wait_ms is None else max(0, wait_ms - elapsed_ms)
