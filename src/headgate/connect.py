@@ -13,6 +13,7 @@ from headgate.layers.stack import split_options
 from headgate.store import Backend
 
 URL_LENGTH_MAX = 4096
+DAYS_MAX = 36_500  # a century
 
 _TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
@@ -48,6 +49,9 @@ class Opening:
                 "url", self.url, f"has {name}={text!r}; it must be from {least} to {most}"
             )
         return int(text)
+
+    def days(self, name: str) -> int | None:
+        return self.whole_number(name, 0, least=1, most=DAYS_MAX) or None
 
     def one_of(self, name: str, default: str, *others: str) -> str:
         text = self.options.get(name, default)
@@ -111,7 +115,7 @@ def _dynamodb(opening: Opening) -> Backend:
             f"needs a package that is not installed ({error.name}): "
             f"pip install 'headgate[dynamodb]'",
         ) from error  # fmt: skip
-    opening.only("region", "endpoint", "timeout_ms", "connections", "strict", "usage")
+    opening.only(*_DYNAMODB)
     name = opening.parts.netloc
     if not _TABLE.fullmatch(name) or opening.parts.path not in ("", "/"):
         raise ValidationError(
@@ -128,7 +132,15 @@ def _dynamodb(opening: Opening) -> Backend:
         connections=opening.whole_number("connections", 16, least=1, most=1000),
         strict=opening.strict or opening.one_of("strict", "off", "on") == "on",
         usage=opening.one_of("usage", "local", "stream", "off"),
+        audit_days=opening.days("audit_days"),
+        usage_days=opening.days("usage_days"),
     )
+
+
+_DYNAMODB = (
+    *("region", "endpoint", "timeout_ms", "connections", "strict"),
+    *("usage", "audit_days", "usage_days"),
+)
 
 
 OPENERS: dict[str, Callable[[Opening], Backend]] = {

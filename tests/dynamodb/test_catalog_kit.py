@@ -159,7 +159,11 @@ class Watched:
 
 
 def watching(backend: Backend, endpoint: str) -> tuple[Watched, DynamoCatalog, DynamoLedger]:
-    """A second catalog and ledger on the same table, whose calls are counted."""
+    """A second catalog and ledger on the same table, whose calls are counted.
+
+    They know how long history is kept, as who opens a table does.
+    """
     port = Watched(port_to(endpoint))
     table = table_at(endpoint, name=table_of(backend).name, port=port)
+    table.retention.learn({}, port.now_ms())
     return port, DynamoCatalog(table), DynamoLedger(table)

@@ -93,7 +93,7 @@ def test_a_level_s_item() -> None:
 
 def test_an_audit_event_s_item() -> None:
     event = AuditEvent("0000000001000-00-aa", "t", "did", "a", "me\ud800", None, {"k": 1})
-    item = event_as_item(NS, event, 5000)
+    item = event_as_item(NS, event, 5000, 400 * DAY_S * 1000)
     assert item == {
         "PK": s(f"{NS}/AUDIT#a"), "SK": s("#AUDIT#0000000001000-00-aa"),
         "GSI4PK": s(NS), "GSI4SK": s(f"{NS}/AUDIT#a"),
@@ -106,7 +106,7 @@ def test_an_audit_event_s_item() -> None:
 
 def test_usage_is_added_in_one_update() -> None:
     row = Usage("hourly", 1_704_117_600_000, {"ttl": 5000, "tpm": -1}, 2)
-    request = usage.addition("limits", NS, "user-1", "gpt-4", row, 0)
+    request = usage.addition("limits", NS, "user-1", "gpt-4", row, 0, 100 * DAY_S * 1000)
     assert request.operation == "UpdateItem"
     assert request.credit
     assert request.params == {

@@ -25,7 +25,9 @@ from headgate.history import DAY_MS, AuditEvent, event_time_ms
 from headgate.names import parse_namespace_id
 
 SHEET_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
-OBJECTS_MAX = 100_000  # looked through for one question
+OBJECTS_MAX = 100_000  # of one day
+FOLDERS_MAX = 1000  # years of a namespace, months of a year, days of a month
+PARTS = ("year", "month", "day")
 LINE_FIELDS = ("event_id", "timestamp", "action", "entity_id", "principal", "resource", "details")
 
 
@@ -74,27 +76,44 @@ async def read_archived(
     before `end_ms`, older than the event `before`. It reads day by day, no further than needed."""
     parse_namespace_id(namespace)
     parse_page(limit)
-    days: dict[str, list[str]] = {}
-    for name in await objects.names(_home(namespace), OBJECTS_MAX):
-        day = name.rpartition("/")[0].removeprefix(_home(namespace))
-        if name.endswith(".jsonl.gz") and _may_hold(day, start_ms, end_ms):
-            days.setdefault(day, []).append(name)
+    until_ms = _sooner(end_ms, before)
     found: list[AuditEvent] = []
-    for day in sorted(days, reverse=True):
-        events: dict[str, AuditEvent] = {}
-        for name in days[day]:
+    todo = [(_home(namespace), 0)]
+    while todo and len(found) < limit:
+        folder, depth = todo.pop()
+        if depth == len(PARTS):
+            found += [
+                event
+                for event in await _day(objects, folder)
+                if entity_id in (None, event.entity_id)
+                and (before is None or event.event_id < before)
+                and _is_within(event, start_ms, end_ms)
+            ]
+            continue
+        for inner in await objects.folders(folder, FOLDERS_MAX):  # the newest comes last, and next
+            span = _span_ms(inner, depth)
+            if span is not None and _may_hold(span, start_ms, until_ms):
+                todo.append((inner, depth + 1))
+    return found[:limit]
+
+
+async def _day(objects: Objects, folder: str) -> list[AuditEvent]:
+    """The events of one day, newest first, each once."""
+    events: dict[str, AuditEvent] = {}
+    for name in await objects.names(folder, OBJECTS_MAX):
+        if name.endswith(".jsonl.gz"):
             held = events_in(name, await objects.get(name))
             events.update((event.event_id, event) for event in held)
-        found += [
-            events[event_id]
-            for event_id in sorted(events, reverse=True)
-            if entity_id in (None, events[event_id].entity_id)
-            and (before is None or event_id < before)
-            and _is_within(events[event_id], start_ms, end_ms)
-        ]
-        if len(found) >= limit:
-            break
-    return found[:limit]
+    return [events[event_id] for event_id in sorted(events, reverse=True)]
+
+
+def _sooner(end_ms: int | None, before: str | None) -> int | None:
+    """The end of what is asked for; an event's id begins with its time."""
+    digits = (before or "").partition("-")[0]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        return end_ms
+    until_ms = int(digits) + 1
+    return until_ms if end_ms is None else min(end_ms, until_ms)
 
 
 def events_in(name: str, body: bytes) -> list[AuditEvent]:
@@ -124,17 +143,24 @@ def _day_folder(time_ms: int) -> str:
     return f"year={day.year:04d}/month={day.month:02d}/day={day.day:02d}/"
 
 
-def _may_hold(day: str, start_ms: int | None, end_ms: int | None) -> bool:
-    parts = [part.partition("=")[2] for part in day.split("/")]
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        return False
+def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
+    """When the year, month or day of a folder begins and ends; None if it is of something else."""
+    parts = folder.rstrip("/").split("/")[-1 - depth :]
+    texts = [part.removeprefix(f"{name}=") for name, part in zip(PARTS, parts, strict=False)]
+    if not all(text.isascii() and text.isdigit() and len(text) <= 4 for text in texts):
+        return None
+    year, month, day = (*map(int, texts), *(0,) * (2 - depth))
     try:
-        date = datetime.datetime(*map(int, parts), tzinfo=datetime.UTC)  # type: ignore[arg-type,misc]
+        begin = datetime.datetime(year, month or 1, day or 1, tzinfo=datetime.UTC)
     except ValueError:
-        return False
-    begin_ms = int(date.timestamp()) * 1000
-    after = start_ms is None or begin_ms + DAY_MS > start_ms
-    return after and (end_ms is None or begin_ms < end_ms)
+        return None
+    begin_ms = int(begin.timestamp()) * 1000
+    return begin_ms, begin_ms + DAY_MS * (1 if day else 31 if month else 366)
+
+
+def _may_hold(span: tuple[int, int], start_ms: int | None, end_ms: int | None) -> bool:
+    after = start_ms is None or span[1] > start_ms
+    return after and (end_ms is None or span[0] < end_ms)
 
 
 def _is_within(event: AuditEvent, start_ms: int | None, end_ms: int | None) -> bool:

@@ -3,17 +3,21 @@
 It goes on from its checkpoint, parents before children, and marks how far it is only after all of a
 batch is done. So a process that is killed reads some records again, which changes nothing. Two at
 once are a waste, no harm.
+
+A record that will never be done is passed over; with dead letters, it is one before that. One that
+is in passing trouble is tried until it is twelve hours old, as Lambda would be told to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headgate.aggregator.checkpoints import DONE, Checkpoints
+from headgate.aggregator.letters import REFUSED, TOO_OLD, UNREADABLE, Letter, Letters
 from headgate.aggregator.objects import Calls
-from headgate.aggregator.processing import Aggregator, Records, Report
-from headgate.aggregator.records import sequence_text
+from headgate.aggregator.processing import Aggregator, Failure, Records, Report
+from headgate.aggregator.records import record_time_ms, sequence_text
 from headgate.aggregator.streams import LOST, Stream, stream_of
 from headgate.errors import StoreTrouble
 from headgate.port import Gate, Pace
@@ -22,6 +26,7 @@ from headgate.stores.dynamodb.port import Rejected
 IDLE_MS = 1000
 LOOK_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
 UNMARKED_MAX = 1000  # records of no concern that are passed before that is marked
+AGE_MS_MAX = 12 * 3_600_000  # of a record in trouble; the stream forgets after a day
 
 OnReport = Callable[[Report], None]
 OnTrouble = Callable[[StoreTrouble], None]
@@ -49,6 +54,7 @@ class Consumer:
         idle_ms: int = IDLE_MS,
         on_report: OnReport = lambda report: None,
         on_trouble: OnTrouble = lambda trouble: None,
+        letters: Letters | None = None,
     ) -> None:
         self._aggregator = aggregator
         self._service = service
@@ -56,6 +62,8 @@ class Consumer:
         self._idle_ms = idle_ms
         self._on_report = on_report
         self._on_trouble = on_trouble
+        self._letters = letters
+        self.letters_sent = 0
         self._stopping = False
         self._gate: Gate | None = None
         self._stream: Stream | None = None
@@ -72,6 +80,8 @@ class Consumer:
             gate.open()
 
     async def close(self) -> None:
+        if self._letters is not None:
+            await self._letters.close()
         await self._service.close()
         await self._aggregator.close()
 
@@ -142,14 +152,18 @@ class Consumer:
         return bool(batch.records)
 
     async def _process(self, reading: _Reading, records: Records) -> bool:
-        """Whether all of it is done; what cannot be read is reported and passed over."""
+        """Whether all of it is done or given up; nothing is given up while some may be done."""
         if not records:
             return True
         report = await self._aggregator.process(records)
         if report.concerned:
             self._on_report(report)
-        if any(not failure.unreadable for failure in report.failures):
+        given_up = self._given_up(reading.id, report.failures, records)
+        if len(given_up) < len(report.failures):
             return False
+        if given_up and self._letters is not None:
+            await self._letters.send(given_up, self._aggregator.table.port.now_ms())
+            self.letters_sent += len(given_up)
         reading.after = sequence_text(records[-1])
         reading.unmarked += len(records)
         # A mark is a record of the stream itself: marking that would never end.
@@ -158,6 +172,22 @@ class Consumer:
             await self._checkpoints.save(reading.id, reading.after)
             reading.unmarked = 0
         return True
+
+    def _given_up(self, shard: str, failures: Sequence[Failure], records: Records) -> list[Letter]:
+        assert self._stream is not None
+        now_ms = self._aggregator.table.port.now_ms()
+        found = {sequence_text(record): record for record in records}
+        letters = []
+        for failure in failures:
+            record = found[failure.sequence]
+            condition = UNREADABLE if failure.unreadable else REFUSED
+            if not failure.lasting:
+                aged = self._letters is not None and now_ms - record_time_ms(record) > AGE_MS_MAX
+                if not aged:
+                    continue
+                condition = TOO_OLD
+            letters.append(Letter(self._stream.arn, shard, condition, failure.why, record))
+        return letters
 
     async def _finish(self, reading: _Reading) -> None:
         """The shard has come to its end: now its children can be read."""

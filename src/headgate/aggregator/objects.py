@@ -42,16 +42,26 @@ class Objects:
 
     async def names(self, prefix: str, most: int) -> list[str]:
         """The names that begin so, in order; an error where they are more than `most`."""
-        found: list[str] = []
-        more: dict[str, str] = {}
+        return [one["Key"] for one in await self._listed("Contents", prefix, most)]
+
+    async def folders(self, prefix: str, most: int) -> list[str]:
+        """What the names that begin so have up to the next `/`, in order, each once."""
+        listed = await self._listed("CommonPrefixes", prefix, most, Delimiter="/")
+        return sorted(one["Prefix"] for one in listed)
+
+    async def _listed(
+        self, part: str, prefix: str, most: int, **options: str
+    ) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = []
+        more = options
         for _ in range(most // PAGE + 1):
             reply = await self._service.call(
                 "list_objects_v2", Bucket=self._bucket, Prefix=prefix, MaxKeys=PAGE, **more
             )
-            found += [one["Key"] for one in reply.get("Contents", [])]
+            found += reply.get(part, [])
             if not reply.get("IsTruncated"):
                 return found
-            more = {"ContinuationToken": reply["NextContinuationToken"]}
+            more = {**options, "ContinuationToken": reply["NextContinuationToken"]}
         raise ValidationError(
             "prefix", prefix, f"leads to more than {most} objects; ask for less, or query the "
             f"archive with a tool made for it, such as Athena"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from headgate.aggregator.consumer import IDLE_MS, Consumer, OnReport, OnTrouble
+from headgate.aggregator.letters import File, Letters, Queue, Sheets, parse_place
 from headgate.aggregator.objects import Objects
 from headgate.aggregator.port import Service
 from headgate.aggregator.processing import Aggregator
@@ -39,8 +42,15 @@ def open_consumer(
     idle_ms: int = IDLE_MS,
     on_report: OnReport = lambda report: None,
     on_trouble: OnTrouble = lambda trouble: None,
+    dead_letters: str | None = None,
 ) -> Consumer:
-    """A reader of the table's stream; `close` it when it has stopped."""
+    """A reader of the table's stream; `close` it when it has stopped.
+
+    Records that are given up go to `dead_letters`: a queue, `s3://bucket/folder`, or a file.
+    """
+    letters = None
+    if dead_letters is not None:
+        letters = open_letters(dead_letters, region, endpoint, blocking=blocking)
     return Consumer(
         open_aggregator(settings, region=region, endpoint=endpoint, blocking=blocking),
         Service("dynamodbstreams", region=region, endpoint=endpoint, blocking=blocking),
@@ -48,7 +58,20 @@ def open_consumer(
         idle_ms=idle_ms,
         on_report=on_report,
         on_trouble=on_trouble,
+        letters=letters,
     )
+
+
+def open_letters(
+    text: str, region: str | None = None, endpoint: str | None = None, *, blocking: bool
+) -> Letters:
+    """Where dead letters go; nothing is contacted yet."""
+    place = parse_place(text)
+    if place.kind == "file":
+        return File(Path(place.where))
+    if place.kind == "s3":
+        return Sheets(open_objects(place.where, region, endpoint, blocking=blocking), place.folder)
+    return Queue(Service("sqs", region=region, endpoint=endpoint, blocking=blocking), place.where)
 
 
 def open_objects(

@@ -21,11 +21,12 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A record that is not done; one that cannot be read will not be next time either."""
+    """A record that is not done; if that is to last, it will not be next time either."""
 
     sequence: str  # as the stream gave it; empty where it gave none
     why: str
     unreadable: bool
+    lasting: bool = False
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class Aggregator:
         report.held_already = written.held_already
         report.counted = len(changes) - len(written.failed)
         report.failures += [
-            Failure(texts[at], written.failed[at], unreadable=False)
+            Failure(texts[at], written.failed[at], False, at in written.lasting)
             for at in sorted(written.failed)
         ]
 
@@ -107,7 +108,7 @@ def _sorted_out(
         try:
             one = parsed(record)
         except Damaged as error:
-            report.failures.append(Failure(sequence_text(record), str(error), unreadable=True))
+            report.failures.append(_unreadable(record, error))
             continue
         if one is not None:
             found[one.sequence] = one
@@ -115,3 +116,7 @@ def _sorted_out(
     changes = [one for one in found.values() if isinstance(one, Change)]
     expired = [one for one in found.values() if isinstance(one, Expired)]
     return changes, expired, texts
+
+
+def _unreadable(record: Mapping[str, Any], why: Damaged) -> Failure:
+    return Failure(sequence_text(record), str(why), unreadable=True, lasting=True)

@@ -64,6 +64,11 @@ def sequence_text(record: object) -> str:
     return found if isinstance(found, str) else ""
 
 
+def record_time_ms(record: Mapping[str, Any]) -> int:
+    """When a record that was read came into the stream."""
+    return _time_ms(record["dynamodb"]["ApproximateCreationDateTime"])
+
+
 def _change(name: str, body: Mapping[str, Any], pk: str) -> Change:
     place = schema.parse_bucket_pk(pk)
     old, new = body.get("OldImage"), body.get("NewImage")

@@ -15,9 +15,9 @@ from headgate.aggregator.runs import head_after
 from headgate.errors import Contended, Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.history import window_around
 from headgate.stores.dynamodb.draft import Draft
-from headgate.stores.dynamodb.items import number, text
-from headgate.stores.dynamodb.items_history import TTL, usage_attributes, usage_counters
-from headgate.stores.dynamodb.port import ConditionFailed, Refused, Request
+from headgate.stores.dynamodb.items import text
+from headgate.stores.dynamodb.items_history import usage_attributes, usage_counters
+from headgate.stores.dynamodb.port import ConditionFailed, Refused, Rejected, Request
 from headgate.stores.dynamodb.table import Table
 
 AT_ONCE = 16
@@ -26,16 +26,22 @@ ATTEMPTS_MAX = 8
 
 @dataclass
 class Written:
-    """What came of a batch's rows; `failed` says per sequence number why it is not counted."""
+    """What came of a batch's rows; `failed` says per sequence number why it is not counted.
+
+    Those in `lasting` will not be counted next time either: their row is damaged, or too large.
+    """
 
     rows: int = 0
     writes: int = 0
     held_already: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    lasting: set[int] = field(default_factory=set)
 
-    def fail(self, row: Row, why: object) -> None:
+    def fail(self, row: Row, why: object, *, lasting: bool = False) -> None:
         for sequence in row.sequences:
             self.failed.setdefault(sequence, str(why))
+        if lasting:
+            self.lasting.update(row.sequences)
 
 
 def update(table: str, row: Row, counting: Counting, kept_ms: int) -> Request:
@@ -44,8 +50,8 @@ def update(table: str, row: Row, counting: Counting, kept_ms: int) -> Request:
     usage = row.usage(counting.amount)
     _, end_ms = window_around(row.window_type, row.start_ms)
     draft = Draft()
-    for name, value in usage_attributes(*names, usage, end_ms).items():
-        draft.set(name, number((end_ms + kept_ms) // 1000) if name == TTL else value)
+    for name, value in usage_attributes(*names, usage, end_ms, kept_ms).items():
+        draft.set(name, value)
     for name, value in usage_counters(usage).items():
         draft.add(name, int(value["N"]))
     for grown in counting.grown:
@@ -127,7 +133,7 @@ def _judged(
         try:
             counting = planned(row, outcome.item or {})
         except Damaged as error:
-            written.fail(row, error)
+            written.fail(row, error, lasting=True)
             return None
         if counting is None:
             written.held_already += 1
@@ -135,5 +141,6 @@ def _judged(
         return update(table, row, counting, kept_ms)
     if isinstance(outcome, _PASSING) and not isinstance(outcome, Refused):
         return request
-    written.fail(row, outcome)
+    invalid = isinstance(outcome, Rejected) and outcome.code == "ValidationException"
+    written.fail(row, outcome, lasting=invalid)
     return None

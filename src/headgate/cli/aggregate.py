@@ -18,6 +18,7 @@ from headgate.cli.text import clean
     examples="""
     headgate aggregate headgate --region eu-west-1
     headgate aggregate headgate --windows hourly,daily --archive audit-bucket --drain
+    headgate aggregate headgate --dead-letters https://sqs.eu-west-1.amazonaws.com/1234/dead
     """,
 )
 @click.argument("table")
@@ -26,6 +27,11 @@ from headgate.cli.text import clean
 @click.option("--windows", default="hourly,daily", show_default=True, help="Which to keep.")
 @click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage.")
 @click.option("--archive", metavar="BUCKET", help="Where audit events go that expire.")
+@click.option(
+    "--dead-letters", metavar="PLACE",
+    help="Where records go that cannot be done: a queue's URL or ARN, s3://bucket/folder, a file.",
+)  # fmt: skip
+@click.option("--split/--no-split", default=True, show_default=True, help="Of hot buckets.")
 @click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
 @pass_session
 def aggregate(
@@ -36,6 +42,8 @@ def aggregate(
     windows: str,
     retention_days: int,
     archive: str | None,
+    dead_letters: str | None,
+    split: bool,
     drain: bool,
 ) -> None:
     """Count usage from a table's stream until it is stopped; what was read is remembered."""
@@ -48,7 +56,8 @@ def aggregate(
             "HEADGATE_TABLE": table,
             "HEADGATE_WINDOWS": windows,
             "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
-            **({"HEADGATE_ARCHIVE_BUCKET": archive} if archive else {}),
+            "HEADGATE_ARCHIVE_BUCKET": archive or "",
+            "HEADGATE_SPLIT": "on" if split else "off",
         }
     )
     totals = {"records": 0, "counted": 0, "rows": 0, "archived": 0, "failures": 0}
@@ -60,8 +69,17 @@ def aggregate(
         if not session.as_json and report.concerned:
             click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
 
+    def tell(trouble: Exception) -> None:
+        click.echo(clean(f"in trouble, trying again: {trouble}"), err=True)
+
     consumer = open_consumer(
-        settings, region=region, endpoint=endpoint, blocking=True, on_report=add
+        settings,
+        region=region,
+        endpoint=endpoint,
+        blocking=True,
+        on_report=add,
+        on_trouble=tell,
+        dead_letters=dead_letters,
     )
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     signal.signal(signal.SIGINT, lambda number, frame: consumer.stop())
@@ -69,4 +87,7 @@ def aggregate(
         run(consumer.drain() if drain else consumer.run())
     finally:
         run(consumer.close())
-    show(session, totals, f"{totals['records']} records read, {totals['counted']} counted")
+    totals["dead_letters"] = consumer.letters_sent
+    given_up = f", {consumer.letters_sent} given up" if consumer.letters_sent else ""
+    words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
+    show(session, totals, words)

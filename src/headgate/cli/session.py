@@ -37,9 +37,13 @@ class Session:
     no_color: bool = False
 
     @property
+    def given_url(self) -> str | None:
+        return self.url or os.environ.get(URL_VARIABLE) or None
+
+    @property
     def store_url(self) -> str:
         """The store to use; there is no default, since each run would begin with an empty one."""
-        url = self.url or os.environ.get(URL_VARIABLE)
+        url = self.given_url
         if not url:
             raise Misuse(
                 "no store is named",

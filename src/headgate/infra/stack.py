@@ -61,7 +61,7 @@ def deploy(
             empty(port, bucket)  # it goes with the function, whose code Lambda has
         result = _update(port, found, wanted, tags, report)
     done = _with_code(port, result, bundle, report)
-    make_ready(done.stack, audit_days=chosen.audit_retention_days)
+    make_ready(done.stack, chosen)
     return done
 
 

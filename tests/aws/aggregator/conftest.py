@@ -12,7 +12,7 @@ from dynamodb import engine
 
 @pytest.fixture(scope="session")
 def _aggregator_engine() -> Iterator[engine.Engine]:
-    running = engine.start(services="dynamodb,dynamodbstreams,s3")
+    running = engine.start(services="dynamodb,dynamodbstreams,s3,sqs")
     yield running
     running.stop()
 

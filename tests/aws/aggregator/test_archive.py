@@ -56,7 +56,7 @@ def rig(endpoint: str, objects: Objects) -> Iterator[Rig]:
 
 
 def expiry(tape: Tape, event: AuditEvent, namespace: str = NS, **how: Any) -> Record:
-    item = event_as_item(namespace, event, NOW_MS)
+    item = event_as_item(namespace, event, NOW_MS, 90 * DAY_MS)
     return tape.note(item["PK"]["S"], item["SK"]["S"], item, None, **(how or EXPIRY))
 
 

@@ -208,7 +208,7 @@ def _check_bound(statement: dict[str, Any]) -> None:
 
 def test_the_attributes_are_those_of_usage_rows() -> None:
     one = Usage("hourly", 0, {"rpm": 1000}, 1)
-    written = usage.addition("limits", NS, "key-1", "gpt-4", one, 0)
+    written = usage.addition("limits", NS, "key-1", "gpt-4", one, 0, 1000)
     names = set(written.params["ExpressionAttributeNames"].values()) | {"PK", "SK"}
     listed = {"u_rpm" if name == "u_*" else name for name in USAGE_ATTRIBUTES}
     assert names == listed

@@ -99,7 +99,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_module, "make_ready", lambda stack, *, audit_days: None)
+    monkeypatch.setattr(stack_module, "make_ready", lambda stack, options: None)
     monkeypatch.setattr(stack_module, "upgrade_table", lambda stack: ())
 
 

@@ -10,6 +10,7 @@ from headgate.stores.dynamodb.catalog import DynamoCatalog
 from headgate.stores.dynamodb.drawer import DynamoDrawer
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.port import Port, open_port
+from headgate.stores.dynamodb.retention import Retention
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.tally import Tally
 
@@ -24,8 +25,13 @@ def open_dynamodb(
     connections: int = 16,
     strict: bool = False,
     usage: str = "local",
+    audit_days: int | None = None,
+    usage_days: int | None = None,
 ) -> Backend:
-    """The backend of one table; nothing is contacted yet."""
+    """The backend of one table; nothing is contacted yet.
+
+    History is kept for so many days, or for as many as the table itself says.
+    """
     port = open_port(
         region=region,
         endpoint=endpoint,
@@ -33,15 +39,22 @@ def open_dynamodb(
         timeout_ms=timeout_ms,
         connections=connections,
     )
-    return over_port(port, name, blocking=blocking, strict=strict, usage=usage)
+    retention = Retention(audit_days, usage_days)
+    return over_port(port, name, blocking=blocking, strict=strict, usage=usage, retention=retention)
 
 
 def over_port(
-    port: Port, name: str, *, blocking: bool, strict: bool = False, usage: str = "local"
+    port: Port,
+    name: str,
+    *,
+    blocking: bool,
+    strict: bool = False,
+    usage: str = "local",
+    retention: Retention | None = None,
 ) -> Backend:
     """The same over a port of one's own. Usage is counted by each process ("local"), by whoever
     reads the table's stream ("stream"), or not at all ("off")."""
-    table = Table(port, name, pace_for(None, blocking=blocking))
+    table = Table(port, name, pace_for(None, blocking=blocking), retention)
     ledger = DynamoLedger(table)
     tally = Tally(ledger.add_usage) if usage == "local" else None
     store = DynamoStore(table, Book(), tally, strict=strict)

@@ -87,7 +87,11 @@ class Head:
 async def read(table: Table, namespace: str, *keys: Key) -> tuple[Head, dict[Key, Item]]:
     """The head of a namespace that may be used, and items beside it, in one call."""
     home = system_key(namespace)
-    found = await table.get_all((home, *keys))
+    now_ms = table.port.now_ms()
+    due = table.retention.due(now_ms)
+    found = await table.get_all((home, *keys, *due))
+    for key in due:
+        table.retention.learn(found.pop(key, {}), now_ms)
     return Head.of(namespace, found.get(home)), found
 
 
@@ -114,7 +118,9 @@ async def commit(
     )
     parts = [home, *writes]
     if event is not None:
-        parts.append(ask.put(event_as_item(head.namespace, event, table.port.now_ms())))
+        kept = await table.kept()
+        now_ms = table.port.now_ms()
+        parts.append(ask.put(event_as_item(head.namespace, event, now_ms, kept.audit_ms)))
     await table.transact(parts)
     return version
 

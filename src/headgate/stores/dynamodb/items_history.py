@@ -18,7 +18,6 @@ from headgate.history import (
     window_around,
 )
 from headgate.names import SEPARATOR
-from headgate.record import HOUR_MS
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.items import (
     Item,
@@ -39,17 +38,14 @@ from headgate.stores.dynamodb.items import (
 COUNTER = "u_"
 EVENTS = "total_events"
 TTL = "ttl"
-DAY_MS = 24 * HOUR_MS
-AUDIT_KEPT_MS = 400 * DAY_MS
-USAGE_KEPT_MS = {"hourly": 100 * DAY_MS, "daily": 800 * DAY_MS, "monthly": 3700 * DAY_MS}
 
 
 def event_key(namespace: str, audit_id: str, event_id: str) -> Key:
     return schema.pk_audit(namespace, audit_id), schema.sk_audit(event_id)
 
 
-def event_as_item(namespace: str, event: AuditEvent, now_ms: int) -> Item:
-    """The event, to be kept for AUDIT_KEPT_MS from when it happened or was written."""
+def event_as_item(namespace: str, event: AuditEvent, now_ms: int, kept_ms: int) -> Item:
+    """The event, to be kept for so long from when it happened or was written."""
     key = event_key(namespace, event.entity_id, event.event_id)
     item = {
         **keyed(key),
@@ -59,7 +55,7 @@ def event_as_item(namespace: str, event: AuditEvent, now_ms: int) -> Item:
         "action": text(event.action),
         "entity_id": text(event.entity_id),
         "details": as_json(dict(event.details)),
-        TTL: _ttl(max(event_time_ms(event), now_ms) + AUDIT_KEPT_MS),
+        TTL: _ttl(max(event_time_ms(event), now_ms) + kept_ms),
     }
     if event.principal is not None:
         item["principal"] = text(event.principal)
@@ -90,9 +86,9 @@ def usage_key(namespace: str, entity_id: str, resource: str, usage: Usage) -> Ke
 
 
 def usage_attributes(
-    namespace: str, entity_id: str, resource: str, usage: Usage, now_ms: int
+    namespace: str, entity_id: str, resource: str, usage: Usage, now_ms: int, kept_ms: int
 ) -> Item:
-    """What a usage row says besides its keys and counters."""
+    """What a usage row says besides its keys and counters; it is kept for so long after its end."""
     window_type, start_ms = usage.window_type, usage.window_start_ms
     of_resource = schema.gsi2_pk_resource(namespace, resource)
     place = schema.gsi2_sk_usage(window_type, start_ms, entity_id)
@@ -105,7 +101,7 @@ def usage_attributes(
         "resource": text(resource),
         "window": text(window_type),
         "window_start": text(iso_time(start_ms)),
-        TTL: _ttl(max(end_ms, now_ms) + USAGE_KEPT_MS[window_type]),
+        TTL: _ttl(max(end_ms, now_ms) + kept_ms),
     }
 
 

@@ -36,7 +36,8 @@ class DynamoLedger:
         await usage.add(self._table, namespace, entity_id, resource, usages)
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
-        item = event_as_item(namespace, event, self._table.port.now_ms())
+        kept = await self._table.kept()
+        item = event_as_item(namespace, event, self._table.port.now_ms(), kept.audit_ms)
         await self._table.write(ask.put(item))
 
     async def audit(

@@ -17,10 +17,10 @@ from headgate.stores.dynamodb import tenants
 from headgate.stores.dynamodb.items import Item, as_json, json_of, number, number_of, system_key
 from headgate.stores.dynamodb.migrations_usage import move_usage, usage_walk
 from headgate.stores.dynamodb.port import ConditionFailed, Request
+from headgate.stores.dynamodb.retention import RECORD
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.versions import (
     MIGRATING_TO,
-    RECORD,
     SCHEMA,
     SCHEMA_VERSION,
     check_schema,

@@ -25,6 +25,7 @@ from headgate.stores.dynamodb.items_history import (
     usage_key,
 )
 from headgate.stores.dynamodb.port import Request, TransactionCancelled
+from headgate.stores.dynamodb.retention import USAGE_KEPT_MS
 from headgate.stores.dynamodb.table import Changed, Table, contended
 
 MOVES_AT_ONCE = 16
@@ -64,7 +65,9 @@ def moving(item: Item, now_ms: int) -> list[ask.Write]:
     usage = _usage(item, start)
     row = ask.update(
         usage_key(namespace, entity_id, resource, usage),
-        sets=usage_attributes(namespace, entity_id, resource, usage, now_ms),
+        sets=usage_attributes(
+            namespace, entity_id, resource, usage, now_ms, USAGE_KEPT_MS[usage.window_type]
+        ),
         adds=usage_counters(usage),
     )
     return [row, ask.delete((pk, sk), ask.PRESENT)]

@@ -17,6 +17,7 @@ from headgate.port import Pace
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.items import Item, Key, key_of
 from headgate.stores.dynamodb.port import NotApplied, Port, Request, TransactionCancelled
+from headgate.stores.dynamodb.retention import Kept, Retention
 
 BATCH_GET_MAX = 100
 BATCH_WRITE_MAX = 25
@@ -37,9 +38,12 @@ class Changed(Exception):
 class Table:
     """A table's name, the port to it and the pace at which to try again."""
 
-    def __init__(self, port: Port, name: str, pace: Pace) -> None:
+    def __init__(
+        self, port: Port, name: str, pace: Pace, retention: Retention | None = None
+    ) -> None:
         self.port = port
         self.name = name
+        self.retention = retention or Retention()
         self._pace = pace
         self._fraction: Callable[[], float] = random.random
 
@@ -50,6 +54,10 @@ class Table:
         """Longer with every attempt, and never as long as whoever else tries again."""
         wait_ms = min(PAUSE_MS * 2**attempt, PAUSE_MS_MAX)
         await self._pace.gate().wait(1 + int(wait_ms * self._fraction()))
+
+    async def kept(self) -> Kept:
+        """How long history is kept in this table."""
+        return await self.retention.kept(self.get, self.port.now_ms())
 
     async def get(self, key: Key) -> Item | None:
         reply = await self.port.call(ask.get(self.name, key))

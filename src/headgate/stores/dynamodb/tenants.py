@@ -32,9 +32,10 @@ from headgate.stores.dynamodb.items import (
     text,
 )
 from headgate.stores.dynamodb.items_history import event_as_item
+from headgate.stores.dynamodb.retention import RECORD
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.table_requests import Write
-from headgate.stores.dynamodb.versions import RECORD, SCHEMA, SCHEMA_VERSION, check_schema
+from headgate.stores.dynamodb.versions import SCHEMA, SCHEMA_VERSION, check_schema
 
 ACTIVE, DELETED = "active", "deleted"
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
@@ -71,7 +72,7 @@ async def register(table: Table, name: str, principal: str | None, now_ms: int) 
         ask.put(_entry(name_key(name), made), ask.ABSENT),
         ask.put(_entry(id_key(made.id), made), ask.ABSENT),
         ask.put(_system(made), ask.ABSENT),
-        _noted(table, made.id, event),
+        await _noted(table, made.id, event),
     ]
     await table.transact(writes)
     return made
@@ -87,7 +88,7 @@ async def delete(table: Table, name: str, principal: str | None, now_ms: int) ->
     writes = [
         ask.delete(name_key(name), ask.having("namespace_id", found.id)),
         *_turned(after, (ACTIVE,)),
-        _noted(table, found.id, event),
+        await _noted(table, found.id, event),
     ]
     await table.transact(writes)
     return after
@@ -107,7 +108,7 @@ async def recover(table: Table, namespace: str, principal: str | None, now_ms: i
     writes = [
         ask.put(_entry(name_key(after.name), after), ask.ABSENT),
         *_turned(after, (DELETED,), moves=1),
-        _noted(table, namespace, event),
+        await _noted(table, namespace, event),
     ]
     await table.transact(writes)
     return after
@@ -171,5 +172,6 @@ def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[W
     ]
 
 
-def _noted(table: Table, namespace: str, event: AuditEvent) -> Write:
-    return ask.put(event_as_item(namespace, event, table.port.now_ms()))
+async def _noted(table: Table, namespace: str, event: AuditEvent) -> Write:
+    kept = await table.kept()
+    return ask.put(event_as_item(namespace, event, table.port.now_ms(), kept.audit_ms))

@@ -33,21 +33,32 @@ END = "~"  # sorts after everything a key can hold
 async def add(
     table: Table, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
 ) -> None:
-    """Each window's row holds so much more; what got no answer is not added twice."""
-    now_ms = table.port.now_ms()
+    """Each window's row holds so much more; what got no answer is not added twice.
+
+    A window type that the table does not keep has no rows.
+    """
+    kept_ms, now_ms = (await table.kept()).usage_ms, table.port.now_ms()
     requests = [
-        addition(table.name, namespace, entity_id, resource, usage, now_ms) for usage in usages
+        addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
+        for usage in usages
+        if (kind := usage.window_type) in kept_ms
     ]
     if requests:
         await table.together(*requests)
 
 
 def addition(
-    table: str, namespace: str, entity_id: str, resource: str, usage: Usage, now_ms: int
+    table: str,
+    namespace: str,
+    entity_id: str,
+    resource: str,
+    usage: Usage,
+    now_ms: int,
+    kept_ms: int,
 ) -> Request:
     row = ask.update(
         usage_key(namespace, entity_id, resource, usage),
-        sets=usage_attributes(namespace, entity_id, resource, usage, now_ms),
+        sets=usage_attributes(namespace, entity_id, resource, usage, now_ms, kept_ms),
         adds=usage_counters(usage),
     )
     return ask.single(table, row, credit=True)

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.errors import IncompatibleSchemaError
-from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.items import Item, Key, as_json, json_of, number, number_of
+from headgate.stores.dynamodb.items import Item, as_json, json_of, number, number_of
 from headgate.stores.dynamodb.port import ConditionFailed, Request
+from headgate.stores.dynamodb.retention import NOTES, RECORD
 from headgate.stores.dynamodb.table import Table
 
 SCHEMA_VERSION = 1
 SCHEMA = "schema_version"
 MIGRATING_TO = "migrating_to"
-NOTES = "notes"
-RECORD: Key = (schema.pk_system(), schema.sk_version())
 
 
 def check_schema(found: int) -> None:
@@ -32,6 +30,7 @@ def check_schema(found: int) -> None:
 async def found_version(table: Table) -> int | None:
     """The version the table is at; None where it was never noted. Refuses one half upgraded."""
     record = await table.get(RECORD) or {}
+    table.retention.learn(record, table.port.now_ms())
     if MIGRATING_TO in record:
         raise IncompatibleSchemaError(
             f"{number_of(record, SCHEMA)}, half upgraded to {number_of(record, MIGRATING_TO)}",
@@ -73,7 +72,9 @@ async def get_record(table: Table) -> Mapping[str, Any]:
 
 
 async def set_notes(table: Table, values: Mapping[str, Any]) -> None:
-    await table.write(ask.update(RECORD, sets={NOTES: as_json(dict(values))}))
+    written = {NOTES: as_json(dict(values))}
+    await table.write(ask.update(RECORD, sets=written))
+    table.retention.learn(written, table.port.now_ms())
 
 
 def _outdated(found: int) -> IncompatibleSchemaError:

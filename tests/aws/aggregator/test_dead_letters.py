@@ -1,0 +1,408 @@
+"""Records that cannot be done: the rest is counted, they are in the queue, the stream goes on."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aws.infra.rendering import Rendered
+from headgate import Limit
+from headgate.aggregator import lambda_handler
+from headgate.aggregator.consumer import AGE_MS_MAX, Consumer
+from headgate.aggregator.letters import MESSAGE_BYTES_MAX, File, Letter, Letters, parse_place
+from headgate.aggregator.opening import open_letters
+from headgate.aggregator.port import Service
+from headgate.aggregator.streams import stream_of
+from headgate.bridge import run
+from headgate.cli.root import cli
+from headgate.decision import Demand
+from headgate.errors import Throttled, Unreachable, ValidationError
+from headgate.port import BlockingPace
+from headgate.record import BucketKey, Terms
+from headgate.stores.dynamodb.port import Rejected
+
+from .kit import NS, Rig, Shard, Tape, totals
+from .mapping import Mapped
+from .test_consumer import Wheel
+from .test_table import Failing
+
+TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
+NOW_MS = 1_767_225_600_000
+
+
+@pytest.fixture
+def rig(endpoint: str) -> Iterator[Rig]:
+    found = Rig(endpoint)
+    yield found
+    run(found.close())
+
+
+class Inbox:
+    """A real queue, and what is in it."""
+
+    def __init__(self, endpoint: str, name: str) -> None:
+        self.service = Service("sqs", region="us-east-1", endpoint=endpoint, blocking=True)
+        self.url: str = run(self.service.call("create_queue", QueueName=name))["QueueUrl"]
+
+    def messages(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            reply = run(
+                self.service.call("receive_message", QueueUrl=self.url, MaxNumberOfMessages=10)
+            )
+            if not reply.get("Messages"):
+                return found
+            for one in reply["Messages"]:
+                found.append(json.loads(one["Body"]))
+                handle = one["ReceiptHandle"]
+                run(self.service.call("delete_message", QueueUrl=self.url, ReceiptHandle=handle))
+
+
+@pytest.fixture
+def inbox(endpoint: str, rig: Rig) -> Iterator[Inbox]:
+    found = Inbox(endpoint, f"dead-{rig.name}")
+    yield found
+    run(found.service.close())
+
+
+def take(rig: Rig, times: int, entity_id: str = "e") -> None:
+    line = Demand(BucketKey(NS, entity_id, "r"), TERMS, (1000,))
+    for _ in range(times):
+        assert run(rig.backend.store.consume([line], NOW_MS)).allowed
+
+
+def poison(rig: Rig) -> None:
+    """An item under a bucket's key that no headgate wrote; the stream tells of it."""
+    key = {"PK": {"S": f"{NS}/BUCKET#bad#r#0"}, "SK": {"S": "#STATE"}}
+    item = {**key, "rf": {"N": "1"}, "g": {"S": "what?"}, "raw": {"B": "AAEC"}}
+    run(rig.table.call("PutItem", Item=item))
+
+
+def filters() -> list[Any]:
+    """Those of the template."""
+    source = Rendered().resources["AggregatorSource"]["Properties"]
+    return [json.loads(one["Pattern"]) for one in source["FilterCriteria"]["Filters"]]
+
+
+@pytest.fixture
+def function(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The handler, told of its table as the function is."""
+    monkeypatch.setattr(lambda_handler, "_opened", [])
+    monkeypatch.setenv("HEADGATE_TABLE", rig.name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rig.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    yield
+    for aggregator in lambda_handler._opened:
+        run(aggregator.close())
+
+
+def mapped(rig: Rig, inbox: Inbox, handler: Any = None, **options: Any) -> Mapped:
+    stream = run(stream_of(rig.table))
+    call = handler or (lambda event: lambda_handler.handle(event, None))
+    return Mapped(call, inbox.service, inbox.url, stream, filters(), **options)
+
+
+@pytest.mark.usefixtures("function")
+def test_through_the_function_the_rest_is_counted_and_the_poison_is_in_the_queue(
+    rig: Rig, inbox: Inbox
+) -> None:
+    take(rig, 30)
+    poison(rig)
+    take(rig, 30)
+    take(rig, 10, "other")
+    [bad] = [one for one in rig.buckets() if "raw" in one["dynamodb"]["NewImage"]]
+    source = mapped(rig, inbox, batch_size=25)
+    source.deliver(rig.records())
+    wanted = {("e", "r"): {"rpm": 60}, ("other", "r"): {"rpm": 10}}
+    assert totals(rig.usage(), "hourly") == totals(rig.usage(), "daily") == wanted
+    [letter] = inbox.messages()
+    place = letter["DDBStreamBatchInfo"]
+    assert place["startSequenceNumber"] == bad["dynamodb"]["SequenceNumber"]
+    assert letter["requestContext"]["condition"] == "RetryAttemptsExhausted"
+    assert source.delivered[:2] == [25, 25]
+    assert source.delivered[2:13] == [place["batchSize"]] * 10 + [
+        21
+    ]  # retried from it on, given up
+
+
+@pytest.mark.usefixtures("function")
+def test_a_function_killed_in_mid_batch_loses_and_doubles_nothing(
+    rig: Rig, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies at one write after another; the mapping bisects and delivers again."""
+    for entity_id in ("a", "b", "c"):
+        take(rig, 8, entity_id)
+    deaths = iter(range(6))
+
+    def dying(event: dict[str, Any]) -> dict[str, Any]:
+        at = next(deaths, None)
+        if at is not None:
+            aggregator = lambda_handler._aggregator()
+            with monkeypatch.context() as patch:
+                patch.setattr(aggregator.table, "port", _Dying(aggregator.table.port, at))
+                return lambda_handler.handle(event, None)
+        return lambda_handler.handle(event, None)
+
+    source = mapped(rig, inbox, dying, batch_size=12)
+    source.deliver(rig.records())
+    wanted = {(name, "r"): {"rpm": 8} for name in ("a", "b", "c")}
+    assert totals(rig.usage(), "hourly") == totals(rig.usage(), "daily") == wanted
+    assert len(source.delivered) > 4
+    assert (source.given_up, inbox.messages()) == (0, [])
+
+
+class _Dying:
+    """Sends as many writes as it lives for; then the process is gone, whatever was sent."""
+
+    def __init__(self, inner: Any, lives: int) -> None:
+        self.inner, self.lives = inner, lives
+        self.now_ms = inner.now_ms
+
+    async def call_all(self, requests: Any) -> Any:
+        outcomes = []
+        for request in requests:
+            if self.lives <= 0:
+                raise RuntimeError("killed")
+            self.lives -= 1
+            outcomes += await self.inner.call_all([request])
+        return outcomes
+
+
+def test_the_stand_in_bisects_and_gives_up_as_aws_does(rig: Rig, inbox: Inbox) -> None:
+    tape = Tape()
+    shard = Shard(tape)
+    shard.make(rpm=1)
+    for _ in range(7):
+        shard.write(rpm=1)
+    bad = tape.records[5]["dynamodb"]["SequenceNumber"]
+
+    def failing(event: dict[str, Any]) -> dict[str, Any]:
+        if any(one["dynamodb"]["SequenceNumber"] == bad for one in event["Records"]):
+            raise RuntimeError("no answer")
+        return {"batchItemFailures": []}
+
+    source = mapped(rig, inbox, failing, retries_max=4)
+    source.deliver(tape.records)
+    [letter] = inbox.messages()
+    assert letter["DDBStreamBatchInfo"]["startSequenceNumber"] == bad
+    assert letter["DDBStreamBatchInfo"]["endSequenceNumber"] == bad
+    assert source.delivered[:4] == [8, 4, 4, 2]
+    tape.note(f"{NS}/ENTITY#e", "#META", None, {})
+    before = len(source.delivered)
+    source.deliver(tape.records[-1:])
+    assert len(source.delivered) == before  # no filter matches it
+
+
+def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) -> None:
+    take(rig, 5)
+    poison(rig)
+    take(rig, 5)
+    words = ["aggregate", rig.name, "--drain", "--region", "us-east-1", "--json"]
+    words += ["--endpoint", rig.endpoint, "--dead-letters", inbox.url]
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["dead_letters"] == 1
+    assert totals(rig.usage(), "hourly") == {("e", "r"): {"rpm": 10}}
+    [letter] = inbox.messages()
+    assert letter["requestContext"] == {"condition": "Unreadable"}
+    assert letter["record"]["dynamodb"]["NewImage"]["g"] == {"S": "what?"}
+    assert letter["record"]["dynamodb"]["NewImage"]["raw"] == {"B": "AAEC"}
+    number = letter["record"]["dynamodb"]["SequenceNumber"]
+    assert letter["DDBStreamBatchInfo"]["startSequenceNumber"] == number
+    assert letter["DDBStreamBatchInfo"]["streamArn"] == run(stream_of(rig.table))
+    take(rig, 1)
+    told = CliRunner().invoke(cli, words)  # it is behind: once is enough
+    assert json.loads(told.stdout)["dead_letters"] == 0
+    assert inbox.messages() == []
+
+
+def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
+    bucket = f"dead-{rig.name}"
+    service = Service("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
+    run(service.call("create_bucket", Bucket=bucket))
+    path = tmp_path / "dead.jsonl"
+    tape = Tape()
+    good, bad = Shard(tape, "a"), Shard(tape, "b")
+    good.make(rpm=1)
+    bad.make(rpm=1)
+    del tape.records[1]["dynamodb"]["NewImage"]
+    for place in (f"s3://{bucket}/given-up", str(path)):
+        for _ in range(2):
+            wheel = Wheel({"only": (None, [tape.records])})
+            letters = open_letters(place, "us-east-1", rig.endpoint, blocking=True)
+            reader = Consumer(rig.aggregator, wheel, BlockingPace(), letters=letters)
+            _forget_marks(rig)
+            run(reader.drain())
+            assert reader.letters_sent == 1
+            run(letters.close())
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2  # at least once: the mark was lost
+    [named] = run(service.call("list_objects_v2", Bucket=bucket))["Contents"]
+    assert named["Key"].startswith("given-up/44215845")
+    body = run(service.call("get_object", Bucket=bucket, Key=named["Key"]))["Body"]
+    run(service.close())
+    [line] = gzip.decompress(body).decode().splitlines()
+    for text in (line, lines[0]):
+        assert json.loads(text)["record"]["dynamodb"]["Keys"]["PK"]["S"] == f"{NS}/BUCKET#b#r#0"
+    assert totals(rig.usage(), "hourly") == {("a", "r"): {"rpm": 1}}
+
+
+def _forget_marks(rig: Rig) -> None:
+    from headgate.stores.dynamodb import table_requests as ask
+
+    items = run(rig.table.every(ask.query(rig.name, "_/SYSTEM#", ask.begins("#STREAM#"))))
+    run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
+
+
+class Kept:
+    """Letters that stay with the test; a trouble may come first."""
+
+    def __init__(self, *troubles: Exception) -> None:
+        self.letters: list[Letter] = []
+        self.troubles = list(troubles)
+
+    async def send(self, letters: Any, now_ms: int) -> None:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.letters += letters
+
+    async def close(self) -> None: ...
+
+
+def reading(rig: Rig, tape: Tape, letters: Letters, port: Any = None) -> Consumer:
+    from headgate.aggregator.processing import Aggregator
+
+    table = rig.table if port is None else rig.table_over(port)
+    wheel = Wheel({"only": (None, [tape.records])})
+    return Consumer(Aggregator(table, rig.settings), wheel, BlockingPace(), letters=letters)
+
+
+def one_change(age_ms: int, rig: Rig) -> Tape:
+    tape = Tape()
+    tape.now_ms = rig.table.port.now_ms() - age_ms
+    Shard(tape, "a").make(rpm=1)
+    return tape
+
+
+class Refusing(Failing):
+    """A port whose marks can be written, and nothing else."""
+
+    async def call(self, request: Any) -> Any:
+        return await self.inner.call(request)
+
+
+def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None:
+    for age_ms, given_up in ((0, 0), (AGE_MS_MAX - 60_000, 0), (AGE_MS_MAX + 60_000, 1)):
+        kept = Kept()
+        busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
+        reader = reading(rig, one_change(age_ms, rig), kept, busy)
+        run(reader.round())
+        assert len(kept.letters) == given_up
+        assert [letter.condition for letter in kept.letters] == ["RecordAgeExceeded"] * given_up
+        _forget_marks(rig)
+
+
+def test_without_dead_letters_old_records_are_tried_on(rig: Rig) -> None:
+    busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
+    reader = reading(rig, one_change(AGE_MS_MAX + 60_000, rig), None, busy)  # type: ignore[arg-type]
+    run(reader.round())
+    assert totals(rig.usage(), "hourly") == {}
+    run(reader.drain())
+    assert totals(rig.usage(), "hourly") == {("a", "r"): {"rpm": 1}}
+
+
+def test_a_row_that_refuses_for_good_does_not_hold_up_the_others(rig: Rig) -> None:
+    tape = one_change(0, rig)
+    Shard(tape, "b").make(rpm=5)
+    kept = Kept()
+    invalid = Rejected("ValidationException", "item size has exceeded the maximum")
+
+    class Picky(Refusing):
+        async def call_all(self, requests: Any) -> Any:
+            outcomes = await self.inner.call_all(
+                [one for one in requests if "ENTITY#a" not in one.params["Key"]["PK"]["S"]]
+            )
+            left = iter(outcomes)
+            return [
+                invalid if "ENTITY#a" in one.params["Key"]["PK"]["S"] else next(left)
+                for one in requests
+            ]
+
+    run(reading(rig, tape, kept, Picky(rig.table.port, [])).drain())
+    [letter] = kept.letters
+    assert (letter.condition, "item size" in letter.why) == ("Refused", True)
+    assert totals(rig.usage(), "hourly") == {("b", "r"): {"rpm": 5}}
+
+
+def test_a_letter_that_cannot_be_sent_is_sent_later(rig: Rig) -> None:
+    tape = one_change(0, rig)
+    del tape.records[0]["dynamodb"]["NewImage"]
+    kept = Kept(Unreachable("no queue"))
+    reader = reading(rig, tape, kept)
+    with pytest.raises(Unreachable):
+        run(reader.drain())
+    assert kept.letters == []
+    run(reading(rig, tape, kept).drain())
+    assert len(kept.letters) == 1
+
+
+def test_a_letter_too_large_for_a_queue_says_where_its_record_is() -> None:
+    tape = Tape()
+    record = Shard(tape).make(rpm=1)
+    huge = copy.deepcopy(record)
+    huge["dynamodb"]["NewImage"]["x"] = {"S": "x" * MESSAGE_BYTES_MAX}
+    for one, whole in ((record, True), (huge, False)):
+        text = Letter("arn", "shard", "Unreadable", "why", one).text(0, MESSAGE_BYTES_MAX)
+        assert len(text) < MESSAGE_BYTES_MAX
+        said = json.loads(text)
+        assert ("record" in said, "recordLeftOut" in said) == (whole, not whole)
+        number = record["dynamodb"]["SequenceNumber"]
+        assert said["DDBStreamBatchInfo"]["startSequenceNumber"] == number
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/dead", "sqs"),
+        ("http://127.0.0.1:4566/000000000000/dead", "sqs"),
+        ("arn:aws:sqs:eu-west-1:123456789012:dead", "sqs"),
+        ("s3://my-letters", "s3"),
+        ("s3://my-letters/of/today", "s3"),
+        ("dead.jsonl", "file"),
+        ("/var/lib/headgate/dead.jsonl", "file"),
+    ],
+)
+def test_places(text: str, kind: str) -> None:
+    assert parse_place(text).kind == kind
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s3://No_Bucket", "https://", "ftp://x/y", "arn:aws:sns:eu:1:x", "a\0b"]
+)
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="dead_letters"):
+        parse_place(text)
+
+
+def test_a_file_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:
+    letter = Letter("arn", "shard", "Unreadable", "why", {})
+    with pytest.raises(Unreachable, match="name another file"):
+        run(File(tmp_path / "no" / "such" / "folder").send([letter], 0))
+
+
+def test_a_queue_by_its_arn(rig: Rig, inbox: Inbox) -> None:
+    account = inbox.url.split("/")[-2]
+    arn = f"arn:aws:sqs:us-east-1:{account}:{os.path.basename(inbox.url)}"
+    letters = open_letters(arn, "us-east-1", rig.endpoint, blocking=True)
+    for number in range(2):
+        run(letters.send([Letter("arn", "shard", "Unreadable", f"why {number}", {})], 0))
+    run(letters.close())
+    assert sorted(one["why"] for one in inbox.messages()) == ["why 0", "why 1"]
