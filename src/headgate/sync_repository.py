@@ -102,6 +102,19 @@ class SyncRepository(SyncAdmin):
     def purge_namespace(self, namespace_id: str, principal: str | None = None) -> int:
         return run(self.core.purge_namespace(namespace_id, principal))
 
+    def trim_history(
+        self,
+        *,
+        usage_days: int | None = None,
+        audit_days: int | None = None,
+        principal: str | None = None,
+    ) -> int:
+        return run(
+            self.core.trim_history(
+                usage_days=usage_days, audit_days=audit_days, principal=principal
+            )
+        )
+
     def resolve_limits(
         self, entity_id: str, resource: str
     ) -> tuple[list[Limit] | None, OnUnavailable | None, str | None]:

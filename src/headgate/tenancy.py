@@ -8,11 +8,14 @@ from typing import Any
 from headgate.cache import CacheStats
 from headgate.desk import Desk
 from headgate.entities import Namespace, OnUnavailable
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, ValidationError
 from headgate.hierarchy import resolve
+from headgate.history import DAY_MS, audit_event, window_around
 from headgate.limits import Limit
 from headgate.names import parse_namespace, parse_namespace_id
 from headgate.store import Capabilities
+
+DAYS_MAX = 36_500
 
 
 class Tenancy(Desk):
@@ -66,6 +69,35 @@ class Tenancy(Desk):
         """Everything of a deleted namespace is gone for good; how many records that were."""
         parse_namespace_id(namespace_id)
         return await self.backend.catalog.purge_namespace(namespace_id, principal, self.clock())
+
+    async def trim_history(
+        self,
+        *,
+        usage_days: int | None = None,
+        audit_days: int | None = None,
+        principal: str | None = None,
+    ) -> int:
+        """History older than so many days is gone, of every namespace; how many records that were.
+
+        Usage goes by whole months, so that the months and days that stay are whole on every store.
+        """
+        if usage_days is None and audit_days is None:
+            raise ValidationError("usage_days", None, "must be given, or audit_days, or both")
+        now_ms = self.clock()
+        usage_ms = audit_ms = 0
+        if usage_days is not None:
+            border_ms = now_ms - _parse_days("usage_days", usage_days) * DAY_MS
+            usage_ms, _ = window_around("monthly", max(0, border_ms))
+        if audit_days is not None:
+            audit_ms = max(0, now_ms - _parse_days("audit_days", audit_days) * DAY_MS)
+        namespace = await self.configs.namespace_id()
+        gone = await self.backend.ledger.trim(usage_before_ms=usage_ms, audit_before_ms=audit_ms)
+        event = audit_event(
+            now_ms, "history_trimmed", "$SYSTEM", principal,
+            usage_days=usage_days, audit_days=audit_days, records=gone,
+        )  # fmt: skip
+        await self.backend.ledger.append(namespace, event)
+        return gone
 
     async def resolve_limits(
         self, entity_id: str, resource: str
@@ -121,3 +153,9 @@ class Tenancy(Desk):
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
         """Notes which layout the store has; for upgrades."""
         await self.backend.catalog.set_version_record(values)
+
+
+def _parse_days(field: str, days: object) -> int:
+    if type(days) is not int or not 1 <= days <= DAYS_MAX:
+        raise ValidationError(field, days, f"must be an int from 1 to {DAYS_MAX}")
+    return days

@@ -40,6 +40,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("export", "move:export", "Entities, limits and usage of a namespace, as JSON lines."),
         Entry("import", "move:import_", "What an export wrote, into this store."),
         Entry("upgrade", "upgrade:upgrade", "Move a store on from an older schema."),
+        Entry("trim", "trim:trim", "Delete usage and audit history that is old."),
     ),
     "AWS": (
         Entry("deploy", "stack:deploy", "Make a stack, or change one.", "aws"),

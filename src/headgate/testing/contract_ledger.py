@@ -154,6 +154,23 @@ async def old_history_is_trimmed(arena: Arena) -> None:
     assert len(await ledger.audit(ns, "a", limit=10, before=None)) == 2
 
 
+async def months_that_stay_are_whole(arena: Arena) -> None:
+    """Trimmed at the start of a month, every store has the same rows left, with all they had."""
+    ledger, start_ms = arena.backend.ledger, arena.now_ms
+    for _ in range(5):  # the first of January, and every twelve days
+        await arena.take(arena.demand(LIMITS, {"rps": 2}))
+        arena.now_ms += 12 * DAY_MS
+    before = await _usage(arena, limit=1000)
+    february = "2026-02-01T00:00:00Z"
+    await ledger.trim(usage_before_ms=start_ms + 31 * DAY_MS, audit_before_ms=0)
+    left = await _usage(arena, limit=1000)
+    assert left == [shot for shot in before if shot.window_start >= february]
+    sums: dict[str, int] = {}
+    for shot in left:
+        sums[shot.window_type] = sums.get(shot.window_type, 0) + shot.counters["rps"]
+    assert sums == {"hourly": 4, "daily": 4, "monthly": 4}
+
+
 CASES = (
     the_first_acquire_is_counted,
     usage_falls_into_its_window,
@@ -162,4 +179,5 @@ CASES = (
     usage_is_asked_by_name_time_and_page,
     every_change_is_audited,
     old_history_is_trimmed,
+    months_that_stay_are_whole,
 )
