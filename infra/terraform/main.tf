@@ -5,7 +5,7 @@ terraform {
   required_providers {
     aws = {
       source  = "hashicorp/aws"
-      version = ">= 5.40"
+      version = ">= 6.0" # recovery_period_in_days came with the last of 5
     }
   }
 }

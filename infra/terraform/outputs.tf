@@ -1,6 +1,10 @@
 output "url" {
   description = "What a limiter opens"
-  value       = "dynamodb://${var.name}${var.enable_aggregator ? "?usage=stream" : ""}"
+  value = join("", [
+    "dynamodb://${var.name}?audit_days=${var.audit_retention_days}",
+    "&usage_days=${var.usage_retention_days}",
+    var.enable_aggregator ? "&usage=stream" : "",
+  ])
 }
 
 output "table_arn" {

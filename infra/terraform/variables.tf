@@ -42,6 +42,12 @@ variable "usage_retention_days" {
   default = 90
 }
 
+variable "audit_retention_days" {
+  description = "How long audit events are kept; it is in the URL that apps open"
+  type        = number
+  default     = 90
+}
+
 variable "enable_splits" {
   description = "Whether the aggregator splits hot buckets, for which it may write balances"
   type        = bool

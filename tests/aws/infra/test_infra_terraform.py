@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,7 @@ def test_the_function_and_its_source_are_the_same() -> None:
 
 
 def test_variables_are_the_options_with_their_defaults(module: dict[str, Any]) -> None:
-    noted = {"audit_retention_days"}  # in the table, by `headgate deploy`
-    names = {field.name for field in fields(StackOptions)} - noted
+    names = {field.name for field in fields(StackOptions)}
     assert set(module["variable"]) == names | {"name", "bundle_path"}
     options = StackOptions()
     for name in names - {"tags"}:
@@ -167,6 +167,98 @@ def test_statements_are_the_same() -> None:
     }
     listed = sum(len(full.statements(f"{who}Policy")) for who in ("App", "ReadOnly", "Admin"))
     assert listed == 2 + 3 + 4  # a statement more, and the module lacks it
+
+
+def test_the_table_is_the_same(module: dict[str, Any]) -> None:
+    wanted = Rendered(StackOptions(pitr_recovery_days=7)).resources["Table"]["Properties"]
+    body = module["resource"]["aws_dynamodb_table.this"]
+    assert _bare(body["billing_mode"]) == wanted["BillingMode"]
+    assert [_bare(body["hash_key"]), _bare(body["range_key"])] == [
+        key["AttributeName"] for key in wanted["KeySchema"]
+    ]
+    assert _bare(body["stream_view_type"]) == wanted["StreamSpecification"]["StreamViewType"]
+    assert body["stream_enabled"] is True
+    [ttl] = body["ttl"]
+    assert _bare(ttl["attribute_name"]) == wanted["TimeToLiveSpecification"]["AttributeName"]
+    assert ttl["enabled"] is True
+    text = (MODULE / "main.tf").read_text()
+    indexes = dict(re.findall(r'(GSI\d) = "(\w+)"', text))
+    assert indexes == {
+        one["IndexName"]: one["Projection"]["ProjectionType"]
+        for one in wanted["GlobalSecondaryIndexes"]
+    }
+    for one in wanted["GlobalSecondaryIndexes"]:  # which the module makes of their names
+        keys = [key["AttributeName"] for key in one["KeySchema"]]
+        assert keys == [f"{one['IndexName']}PK", f"{one['IndexName']}SK"]
+    assert '"${global_secondary_index.key}PK"' in text
+    assert '"${global_secondary_index.key}SK"' in text
+    names = ["PK", "SK", *(f"GSI{n}{key}" for n in range(1, 5) for key in ("PK", "SK"))]
+    assert [one["AttributeName"] for one in wanted["AttributeDefinitions"]] == names
+    assert (
+        'concat(["PK", "SK"], flatten([for n in range(1, 5) : ["GSI${n}PK", "GSI${n}SK"]]))' in text
+    )
+    [pitr] = body["point_in_time_recovery"]
+    assert set(pitr) >= {"enabled", "recovery_period_in_days"}
+    assert wanted["PointInTimeRecoverySpecification"]["RecoveryPeriodInDays"] == "7"
+
+
+def test_buckets_queue_and_log_are_the_same(module: dict[str, Any]) -> None:
+    rendered, held = Rendered().resources, module["resource"]
+    queue = rendered["DeadLetters"]["Properties"]
+    mine = held["aws_sqs_queue.dead_letters"]
+    assert mine["message_retention_seconds"] == queue["MessageRetentionPeriod"]
+    assert mine["sqs_managed_sse_enabled"] is queue["SqsManagedSseEnabled"] is True
+    block = held["aws_s3_bucket_public_access_block.archive"]
+    wanted = rendered["ArchiveBucket"]["Properties"]["PublicAccessBlockConfiguration"]
+    snake = {re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower(): on for name, on in wanted.items()}
+    assert {name: block[name] for name in snake} == snake
+    rules = rendered["ArchiveBucket"]["Properties"]["LifecycleConfiguration"]["Rules"]
+    mine_rules = held["aws_s3_bucket_lifecycle_configuration.archive"]["rule"]
+    assert [_bare(rule["id"]) for rule in mine_rules] == [rule["Id"] for rule in rules]
+    [moved] = mine_rules[0]["transition"]
+    assert _bare(moved["storage_class"]) == rules[0]["Transitions"][0]["StorageClass"]
+    assert _bare(mine_rules[0]["filter"][0]["prefix"]) == rules[0]["Prefix"]
+    gone = mine_rules[1]["abort_incomplete_multipart_upload"][0]["days_after_initiation"]
+    assert gone == rules[1]["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"]
+
+
+OF_TERRAFORM = {"count", "for_each", "depends_on", "lifecycle", "dynamic", "content", "labels"}
+
+
+def _given(body: Any) -> Iterator[str]:
+    """Every argument and block a resource's body names, at any depth."""
+    if isinstance(body, list):
+        for part in body:
+            yield from _given(part)
+    if not isinstance(body, dict):
+        return
+    for name, value in body.items():
+        if name.startswith("__"):  # where the parser found it
+            continue
+        if name == "dynamic":
+            for block in value:
+                for inner, parts in block.items():
+                    yield _bare(inner)
+                    yield from _given(parts["content"])
+            continue
+        if name not in OF_TERRAFORM:
+            yield name
+        if not (name in ("variables", "tags") or isinstance(value, str)):
+            yield from _given(value)
+
+
+def test_every_argument_is_one_the_provider_knows(module: dict[str, Any]) -> None:
+    """As its schema was when tools/provider_names.py last read it."""
+    known = json.loads((Path(__file__).parent / "provider_names.json").read_text())
+    looked_at = 0
+    for address, body in module["resource"].items():
+        schema = known["resources"][address.partition(".")[0]]
+        given = set(_given(body))
+        assert given <= set(schema["names"]), (address, given - set(schema["names"]))
+        assert set(schema["required"]) <= given, (address, set(schema["required"]) - given)
+        looked_at += len(given)
+    assert looked_at > 80
+    assert int(known["version"].split(".")[0]) >= 6
 
 
 def _plain(value: Any) -> Any:
