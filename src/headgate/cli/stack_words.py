@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TOLD = {
     "snapshot_windows": "Some of hourly, daily, monthly.",
-    "usage_retention_days": "How long usage rows are kept after their window.",
-    "audit_retention_days": "How long audit events are to be kept.",
+    "usage_retention_days": "How long usage rows are kept.",
+    "audit_retention_days": "How long audit events are kept.",
     "enable_aggregator": "Count usage from the stream, with a function.",
     "enable_splits": "Let the aggregator split hot buckets.",
     "batch_window_s": "How long changes are collected before they are counted.",

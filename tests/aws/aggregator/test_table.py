@@ -7,6 +7,7 @@ import copy
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -265,7 +266,7 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
     records = rig.buckets()
     assert len(records) == 1000
     writes = {}
-    for size in (1000, 500, 250):
+    for size in (1000, 500, 250, 100):
         port = Watched(port_to(rig.endpoint))
         aggregator = Aggregator(rig.table_over(port), rig.settings)
         _forget_rows(rig)
@@ -274,7 +275,10 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
         writes[size] = port.calls.count("UpdateItem")
         assert set(port.calls) == {"UpdateItem"}
         run(port.close())
-    assert writes == {1000: 2, 500: 4, 250: 8}
+    assert writes == {1000: 2, 500: 4, 250: 8, 100: 20}
+    told = (Path(__file__).parents[3] / "docs" / "how-to" / "usage-history.md").read_text()
+    for size, count in writes.items():
+        assert f"| {size:,} | {count} |".replace(",", " ") in told
     assert counted(rig) == {("hot", "r"): [1000, 10_000]}
 
 
