@@ -46,6 +46,7 @@ def audit() -> None:
 @click.argument("entity_id", metavar="ENTITY", required=False)
 @click.option("--system", is_flag=True, help="Changes of the system's defaults.")
 @click.option("--resource", "-r", metavar="RESOURCE", help="Changes of a resource's defaults.")
+@click.option("--policies", is_flag=True, help="Changes of the service's policy file.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
     help="At most so many.", metavar="N",
@@ -60,6 +61,7 @@ def list_(
     entity_id: str | None,
     system: bool,
     resource: str | None,
+    policies: bool,
     limit: int,
     start_event_id: str | None,
     archived: bool,
@@ -68,7 +70,7 @@ def list_(
     **archive: str | None,
 ) -> None:
     """Changes, newest first."""
-    subject = _subject(entity_id, system, resource, needed=not archived)
+    subject = _subject(entity_id, system, resource, policies, needed=not archived)
     if archived:
         from headgate.cli.audit_archived import Archive, Asked
         from headgate.cli.audit_archived import archived as read
@@ -104,16 +106,18 @@ def _refuse_unused(**options: str | None) -> None:
 
 
 def _subject(
-    entity_id: str | None, system: bool, resource: str | None, *, needed: bool
+    entity_id: str | None, system: bool, resource: str | None, policies: bool, *, needed: bool
 ) -> str | None:
     """What the audit keeps such changes under; None for everybody's, where that can be asked."""
-    given = [entity_id is not None, system, resource is not None].count(True)
+    given = [entity_id is not None, system, resource is not None, policies].count(True)
     if not given and not needed:
         return None
     if given != 1:
-        raise click.UsageError("name an entity, or say --system, or --resource NAME: one of them")
+        raise click.UsageError(
+            "name an entity, or say --system, --policies, or --resource NAME: one of them"
+        )
     if resource is not None:
         from headgate.names import parse_resource
 
         return f"$RESOURCE:{parse_resource(resource)}"
-    return entity_id or "$SYSTEM"
+    return entity_id or ("$POLICIES" if policies else "$SYSTEM")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from headgate.clock import Clock, steady_clock
-from headgate.errors import StoreTrouble, ValidationError
+from headgate.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.layers.breaker import Patience
 from headgate.repository import Repository
 from headgate.service.app_door import Entrance
@@ -25,6 +25,7 @@ from headgate.service.metrics import Reading
 from headgate.service.metrics_board import Board
 from headgate.service.metrics_service import ServiceMetrics
 from headgate.service.policies import Policies
+from headgate.service.policies_audit import note_policies
 from headgate.service.policies_watch import Result, Standing, Watcher
 from headgate.service.service import Service
 from headgate.service.settings import Settings, Unknown
@@ -80,6 +81,7 @@ class Program:
         self._board = None if options.board is None else Board(options.board, metrics.families)
         self._prepared = False
         self._look_soon = False
+        self._noted = watcher is None
         if watcher is not None:
             self._go_by(watcher.current, watcher.standing())
             metrics.looked(Result.SAME, watcher.standing())
@@ -134,6 +136,8 @@ class Program:
         await self.service.tick()
         if self.watcher is not None:
             await self.look(aside, at_once=self._look_soon)
+            if self._prepared and not self._noted:
+                await self._note(self.watcher)
         if self._board is not None:
             self._board.post()
 
@@ -152,6 +156,7 @@ class Program:
         if result not in (Result.SAME, Result.EARLY):
             standing = self.watcher.standing()
             self._go_by(self.watcher.current, standing)
+            self._noted = self._noted and result is not Result.LOADED
             self.metrics.looked(result, standing)
             _tell(result, standing)
         return result
@@ -175,6 +180,16 @@ class Program:
             log.warning("the store gives no answer yet; trying again every second")
         else:
             self._prepared = True
+
+    async def _note(self, watcher: Watcher) -> None:
+        """The audit tells of the policies in force; a store that is away is told later."""
+        try:
+            await note_policies(self.service.repository, watcher.current, watcher.standing())
+        except StoreTrouble:
+            return
+        except HeadgateError as error:
+            log.warning("that the policies changed is not in the audit: %s", error)
+        self._noted = True
 
     def _go_by(self, policies: Policies, standing: Standing) -> None:
         service = self.service

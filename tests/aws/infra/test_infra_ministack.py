@@ -10,10 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from aws.aggregator.mapping import Mapped, expired
 from aws.infra import cloud
 from dynamodb import engine
 from headgate import Limit, SyncRateLimiter, SyncRepository
+from headgate.aggregator.port import Service
+from headgate.aggregator.streams import Stream
+from headgate.bridge import run
+from headgate.cli.root import cli
 from headgate.infra import (
     InfrastructureNotFoundError,
     Port,
@@ -189,6 +195,93 @@ def _expired(sequence: str, pk: str, sk: str) -> dict[str, Any]:
             "StreamViewType": "NEW_AND_OLD_IMAGES",
         },
     }
+
+
+def _invoked(port: Port, name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The deployed function, called as its event source calls it."""
+
+    def call(event: dict[str, Any]) -> dict[str, Any]:
+        answer = port.call(
+            "lambda", "invoke", FunctionName=name, Payload=json.dumps(event).encode()
+        )
+        said: dict[str, Any] = json.loads(answer["Payload"].read())
+        assert "FunctionError" not in answer, said
+        return said
+
+    return call
+
+
+def _streamed(stack: Stack) -> tuple[str, list[Any]]:
+    """All that the table's stream has."""
+    service = Service("dynamodbstreams", region="us-east-1", endpoint=stack.endpoint, blocking=True)
+    stream = Stream(service, stack.outputs["StreamArn"])
+    found: list[Any] = []
+    for shard in run(stream.shards()):
+        iterator: str | None = run(stream.iterator(shard.id, None))
+        while iterator is not None:
+            batch = run(stream.batch(iterator))
+            found += batch.records
+            iterator = batch.iterator if batch.records else None
+    run(service.close())
+    return stream.arn, found
+
+
+def test_poison_ends_in_the_stacks_queue_and_expired_events_in_its_archive(port: Port) -> None:
+    """The deployed function on real records of the stack's own stream, delivered as AWS would."""
+    options = StackOptions(audit_retention_days=3, enable_alarms=False)
+    stack = deploy(port, "letters", options).stack
+    url = f"{stack.url}&timeout_ms=20000"
+    with SyncRepository.open(url) as repository:
+        repository.create_entity("key-1", principal="ada")
+        repository.set_limits("key-1", LIMITS, principal="ada")
+        events = repository.get_audit_events("key-1", 10)
+        namespace = repository.get_namespace("default")
+        assert namespace is not None
+        limiter = SyncRateLimiter(repository)
+        for _ in range(4):
+            with limiter.acquire("key-1", "gpt-4", {"rpm": 1}):
+                pass
+        _expire_oldest(port, "letters", f"{namespace.id}/AUDIT#key-1")
+        bad = {"PK": {"S": f"{namespace.id}/BUCKET#bad#r#0"}, "SK": {"S": "#STATE"}}
+        port.call("dynamodb", "put_item", TableName="letters", Item={**bad, "rf": {"N": "1"}})
+        for _ in range(3):
+            with limiter.acquire("key-1", "gpt-4", {"rpm": 1}):
+                pass
+    [source] = port.call("lambda", "list_event_source_mappings")["EventSourceMappings"]
+    arn, records = _streamed(stack)
+    inbox = Service("sqs", region="us-east-1", endpoint=stack.endpoint, blocking=True)
+    queue = stack.outputs["DeadLettersUrl"]
+    delivery = Mapped(
+        _invoked(port, "letters-aggregator"), inbox, queue, arn,
+        [json.loads(one["Pattern"]) for one in source["FilterCriteria"]["Filters"]],
+        retries_max=source["MaximumRetryAttempts"],
+    )  # fmt: skip
+    delivery.deliver([expired(record, time.time()) for record in records])
+    counted = {kind: _usage(stack)["key-1", kind] for kind in ("hourly", "daily")}
+    assert counted == {"hourly": {"rpm": 7}, "daily": {"rpm": 7}}
+    [message] = run(inbox.call("receive_message", QueueUrl=queue))["Messages"]
+    run(inbox.close())
+    [poison] = [r for r in records if r["dynamodb"]["Keys"]["PK"] == bad["PK"]]
+    place = json.loads(message["Body"])["DDBStreamBatchInfo"]
+    assert place["startSequenceNumber"] == poison["dynamodb"]["SequenceNumber"]
+    told = CliRunner().invoke(cli, ["audit", "list", "--archived", "--url", stack.url, "--json"])
+    assert told.exit_code == 0, told.output
+    assert [one["event_id"] for one in json.loads(told.stdout)["items"]] == [events[-1].event_id]
+    delete(port, "letters", confirm="letters")
+
+
+def _expire_oldest(port: Port, table: str, pk: str) -> None:
+    """Its end, three days from now by the stack's option, is brought forward; TTL deletes it."""
+    found = port.call(
+        "dynamodb", "query", TableName=table, KeyConditionExpression="PK = :pk",
+        ExpressionAttributeValues={":pk": {"S": pk}},
+    )["Items"]  # fmt: skip
+    ends_s = [int(item["ttl"]["N"]) - time.time() for item in found]
+    assert all(3 * 86_400 - 600 < end_s <= 3 * 86_400 + 60 for end_s in ends_s), ends_s
+    gone = {**found[0], "ttl": {"N": "1700000000"}}
+    port.call("dynamodb", "put_item", TableName=table, Item=gone)
+    key = {name: gone[name] for name in ("PK", "SK")}
+    port.call("dynamodb", "delete_item", TableName=table, Key=key)
 
 
 BROKEN = """

@@ -149,6 +149,17 @@ def test_a_new_stack_is_made_with_tags_and_every_parameter() -> None:
     assert done.stack.url == "dynamodb://limits?region=eu-west-1"
 
 
+def test_the_table_is_told_how_long_history_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, StackOptions]] = []
+    monkeypatch.setattr(
+        stack_module, "make_ready", lambda stack, options: told.append((stack.name, options))
+    )
+    options = StackOptions(enable_aggregator=False, audit_retention_days=7)
+    deploy(Scripted(None, entry("CREATE_COMPLETE")), "limits", options)
+    deploy(Scripted(entry("CREATE_COMPLETE")), "limits", options)
+    assert told == [("limits", options)] * 2
+
+
 def test_the_code_is_uploaded_between_two_steps() -> None:
     made = entry("CREATE_COMPLETE", parameters={"EnableAggregator": "true", "CodeKey": ""})
     made["Outputs"].append({"OutputKey": "BundleBucketName", "OutputValue": "bundles"})

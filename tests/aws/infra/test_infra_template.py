@@ -160,6 +160,10 @@ def test_what_is_switched_on_is_there() -> None:
     for name in (*roles, "AggregatorRole"):
         assert rendered.resources[name]["Properties"]["PermissionsBoundary"] == "arn:b"
         assert "PermissionsBoundary" not in Rendered().resources["AggregatorRole"]["Properties"]
+    traced = Rendered(StackOptions(enable_tracing=True)).resources
+    assert traced["Aggregator"]["Properties"]["TracingConfig"] == {"Mode": "Active"}
+    plain = Rendered().resources["Aggregator"]["Properties"]["TracingConfig"]
+    assert plain == {"Mode": "PassThrough"}
     alarmed = Rendered(StackOptions(alarm_sns_topic="arn:aws:sns:eu-west-1:123456789012:pager"))
     alarms = [r for r in alarmed.resources.values() if r["Type"] == "AWS::CloudWatch::Alarm"]
     assert len(alarms) == 6

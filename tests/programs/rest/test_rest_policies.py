@@ -166,3 +166,45 @@ def test_a_top_up_knows_the_policys_limit(tmp_path: Path) -> None:
         assert (left.status, left.json["tokens_remaining"]) == (200, 0)
 
     run(flow())
+
+
+def test_every_change_is_in_the_audit_once(tmp_path: Path) -> None:
+    """Also one that was made while the service was down; a broken file changes nothing."""
+    file = tmp_path / "policies.yaml"
+    file.write_text(policy(10))
+    store = f"sqlite:///{tmp_path}/limits.db"
+
+    def served() -> Setting:
+        setting = Setting(file)
+        setting.clock = FakeClock()
+        options = Options(store=store, policies=str(file))
+        setting.program = Program.build(options, clock=setting.clock)
+        return setting
+
+    async def flow() -> list[Any]:
+        for content in (policy(10), policy(20), "rate_limits: {", policy(30)):
+            setting = served()
+            twin = served()  # another worker on the same file
+            for one in (setting, twin, setting):
+                await one.program.start()
+                await one.later()
+            file.write_text(content)
+            for one in (setting, twin):
+                await one.later()
+            await setting.program.close()
+            await twin.program.close()
+            if content.endswith("{"):
+                file.write_text(policy(20))
+        last = served()
+        found = await last.program.service.repository.get_audit_events("$POLICIES", 10)
+        await last.program.close()
+        return found
+
+    events = run(flow())
+    assert [event.action for event in events] == ["policies_changed"] * 3
+    digests = [event.details["after"]["digest"] for event in events]
+    assert len(set(digests)) == 3
+    assert events[0].details["before"]["digest"] == digests[1]
+    assert events[0].principal == f"file:{file}"
+    assert events[-1].details["before"] is None
+    assert events[0].details["after"]["resources"] == ["api.search"]
