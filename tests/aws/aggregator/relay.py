@@ -36,8 +36,34 @@ def _as_streams_say(record: Any) -> Any:
     return {**record, "userIdentity": {"Type": who["type"], "PrincipalId": who["principalId"]}}
 
 
+class Hold:
+    """Lets a number of updates pass; the next one is held, before it is passed on or before it is
+    answered, until `release`. Whoever sent it can be killed meanwhile."""
+
+    def __init__(self, after: int, *, sent: bool) -> None:
+        self.left = after
+        self.sent = sent
+        self.held = threading.Event()
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+
+    def stops(self, target: str | None) -> bool:
+        if target != "DynamoDB_20120810.UpdateItem":
+            return False
+        with self._lock:
+            self.left -= 1
+            return self.left < 0
+
+    def wait(self) -> None:
+        self.held.set()
+        self.released.wait(60)
+
+    def release(self) -> None:
+        self.released.set()
+
+
 @contextlib.contextmanager
-def relaying(endpoint: str) -> Iterator[str]:
+def relaying(endpoint: str, hold: Hold | None = None) -> Iterator[str]:
     """The relay's address, while it runs."""
     place = urlsplit(endpoint)
 
@@ -46,6 +72,11 @@ def relaying(endpoint: str) -> Iterator[str]:
 
         def _pass_on(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            stops = hold is not None and hold.stops(self.headers.get("X-Amz-Target"))
+            if hold is not None and stops and not hold.sent:
+                hold.wait()
+                self.close_connection = True
+                return  # it never arrived
             line = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
             try:
                 line.request(self.command, self.path, sent, dict(self.headers))
@@ -53,6 +84,10 @@ def relaying(endpoint: str) -> Iterator[str]:
                 body = reply.read()
             finally:
                 line.close()
+            if hold is not None and stops:
+                hold.wait()
+                self.close_connection = True
+                return  # it arrived, and nobody was told
             if self.headers.get("X-Amz-Target") == GET_RECORDS and reply.status == 200:
                 body = _stamped(body)
             self.send_response(reply.status)

@@ -25,7 +25,7 @@ from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
 
 TERMS = Terms((Limit.per_second("rpm", 10**6).spec, Limit.per_second("tpm", 10**9).spec), 1)
 NOW_MS = 1_767_225_600_000
-TURNS = int(os.environ.get("HEADGATE_ACQUIRES", "10000")) // 16  # of sixteen clients
+TURNS = int(os.environ.get("HEADGATE_ACQUIRES", "1600")) // 16  # of sixteen clients
 
 
 @pytest.fixture

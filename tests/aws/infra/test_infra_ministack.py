@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +17,7 @@ from click.testing import CliRunner
 from aws.aggregator.mapping import Mapped, expired
 from aws.infra import cloud
 from dynamodb import engine
-from headgate import Limit, SyncRateLimiter, SyncRepository
+from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
 from headgate.aggregator.port import Service
 from headgate.aggregator.streams import Stream
 from headgate.bridge import run
@@ -40,7 +42,7 @@ from headgate.infra import (
 from headgate.infra import stack as stack_module
 from headgate.infra.buckets import remove
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LIMITS = [Limit.per_minute("rpm", 10_000), Limit.per_minute("tpm", 1_000_000)]
 
 
@@ -195,6 +197,83 @@ def _expired(sequence: str, pk: str, sk: str) -> dict[str, Any]:
             "StreamViewType": "NEW_AND_OLD_IMAGES",
         },
     }
+
+
+ACQUIRES = 10_000
+ENTITIES, RESOURCES, CLIENTS = 50, 3, 16
+BATCH = 2000  # what a function is given of such records: 6 MB
+
+
+def test_ten_thousand_acquires_equal_what_the_function_counted(port: Port) -> None:
+    """Delivered by the engine's mapping from the stack's stream; then again, shuffled."""
+    stack = deploy(port, "many", StackOptions(enable_alarms=False)).stack
+    [source] = port.call("lambda", "list_event_source_mappings")["EventSourceMappings"]
+    mapping = {"UUID": source["UUID"], "BatchSize": BATCH}
+    port.call("lambda", "update_event_source_mapping", **mapping, Enabled=False)
+    asyncio.run(_acquire_all(f"{stack.url}&timeout_ms=60000&connections=32"))
+    consumed = _consumed(port, "many")
+    assert sum(counters["rpm"] for counters in consumed.values()) == ACQUIRES
+    assert len(consumed) == ENTITIES * RESOURCES
+    port.call("lambda", "update_event_source_mapping", **mapping, Enabled=True)
+    wanted = {(*place, kind): c for place, c in consumed.items() for kind in ("hourly", "daily")}
+    assert _until(lambda: _sums(stack), wanted) == wanted
+    _, records = _streamed(stack)
+    records = [one for one in records if one["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"]
+    assert len(records) == ACQUIRES
+    random.Random(5).shuffle(records)
+    call = _invoked(port, "many-aggregator")
+    for at in range(0, ACQUIRES, BATCH):
+        plain = json.dumps(records[at : at + BATCH], default=lambda moment: moment.timestamp())
+        assert call({"Records": json.loads(plain)}) == {"batchItemFailures": []}
+    assert _sums(stack) == wanted
+    delete(port, "many", confirm="many")
+
+
+async def _acquire_all(url: str) -> None:
+    async with await Repository.open(url) as repository:
+        limits = [Limit.per_minute("rpm", 10**6), Limit.per_minute("tpm", 10**8)]
+        limiter = RateLimiter(repository, limits=limits)
+
+        async def client(number: int) -> None:
+            for at in range(number, ACQUIRES, CLIENTS):
+                amounts = {"rpm": 1, "tpm": 1 + at % 97}
+                place = f"user-{at % ENTITIES}", f"model-{at % RESOURCES}"
+                async with limiter.acquire(*place, amounts):
+                    pass
+
+        await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+
+
+def _consumed(port: Port, table: str) -> dict[tuple[str, str], dict[str, int]]:
+    """What the buckets themselves say: `tc`, in whole tokens, over all shards."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    start: dict[str, Any] = {}
+    while True:
+        page = port.call("dynamodb", "scan", TableName=table, **start)
+        for item in page["Items"]:
+            if item["SK"]["S"] == "#STATE":
+                _, entity_id, resource, _ = item["PK"]["S"].split("#")
+                sums = found.setdefault((entity_id, resource), {"rpm": 0, "tpm": 0})
+                for name in sums:
+                    sums[name] += int(item[f"b_{name}_tc"]["N"]) // 1000
+        if "LastEvaluatedKey" not in page:
+            return found
+        start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+
+def _sums(stack: Stack) -> dict[tuple[str, str, str], dict[str, int]]:
+    """Usage over all windows of a type, page by page."""
+    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    with SyncRepository.open(f"{stack.url}&timeout_ms=20000") as repository:
+        key: str | None = None
+        while True:
+            rows, key = repository.get_usage_snapshots(limit=1000, next_key=key)
+            for one in rows:
+                sums = found.setdefault((one.entity_id, one.resource, one.window_type), {})
+                for name, amount in one.counters.items():
+                    sums[name] = sums.get(name, 0) + amount
+            if key is None:
+                return found
 
 
 def _invoked(port: Port, name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
