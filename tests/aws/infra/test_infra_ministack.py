@@ -62,7 +62,7 @@ def _until(found: Callable[[], Any], wanted: Any) -> Any:
     """What is found once it is as wanted; the function runs when the engine gets to it."""
     end_s = time.monotonic() + PATIENCE_S
     while (now := found()) != wanted and time.monotonic() < end_s:
-        time.sleep(0.1)
+        time.sleep(0.5)
     return now
 
 
