@@ -1,4 +1,4 @@
-"""`python -m bench memory|sqlite|redis|dynamodb|service|grpc [--quick] [--json FILE]`"""
+"""`python -m bench memory|sqlite|redis|dynamodb|service|grpc|peers [--quick] [--json FILE]`"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ BENCHES = {
     "dynamodb": "bench.dynamodb",
     "service": "bench.service",
     "grpc": "bench.grpc_wires",
+    "peers": "bench.peers_side",
 }
 
 

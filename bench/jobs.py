@@ -17,6 +17,10 @@ def main() -> None:
         from bench import bound
 
         answer = bound.job(*words)
+    elif job == "peers":
+        from bench import peers_crowds
+
+        answer = peers_crowds.job(*words)
     else:
         from bench import sqlite_jobs
 
