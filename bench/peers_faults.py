@@ -19,8 +19,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from tests.dynamodb import engine
-
 from bench.peers_gate import DYNAMODB, REDIS, Place, Rate, RealTime, Subject, Take, one
 from bench.peers_law import Finding, Probe, failed
 
@@ -132,6 +130,8 @@ def _back(subject: Subject, take: Take) -> Finding:
 @contextmanager
 def serving(store: str, place: Place) -> Iterator[Server]:
     if store == DYNAMODB:
+        from tests.dynamodb import engine
+
         served = engine.start()
         try:
             yield Server(
