@@ -36,7 +36,8 @@ SLOW = Probe(
     "uses up 500/day and goes on using 100/s beside it; asks for the slow one, too, for a day",
     "500 more of the slow limit within the day and a second, and not over 501",
 )
-PROBES = (*AMOUNTS.values(), REFUSAL, BOTH, SLOW)
+QUICK = (*AMOUNTS.values(), REFUSAL, BOTH)
+PROBES = (*QUICK, SLOW)
 HOURLY = Rate("rpm", 20, 3600)
 FIRST, SECOND = Rate("wide", 20, 3600), Rate("narrow", 5, 1)
 FAST, DAILY = Rate("fast", 100, 1), Rate("slow", 500, 86_400)

@@ -84,17 +84,18 @@ def _everything(subjects: Sequence[Subject], place: Place) -> list[Finding]:
         remote = [one for one in subjects if one.store == REDIS] if served else []
         shared += remote
         found += _on_real_time(remote, place) + _in_threads(remote, place)
-        found += _each(remote, partial(peers_clocks.run, place=place), peers_clocks.AHEAD)
+        found += _each(remote, partial(peers_clocks.run, place=place), peers_clocks.PROBES)
         with dynamodb.running() as engine:
             place.endpoint = engine.endpoint
             tables = [one for one in subjects if one.store == DYNAMODB]
             found += _on_virtual_time(tables, place, None) + _in_threads(tables, place)
-            found += _each(tables, partial(peers_clocks.run, place=place), peers_clocks.AHEAD)
+            found += _each(tables, partial(peers_clocks.run, place=place), peers_clocks.PROBES)
             _say("processes")
             found += peers_crowds.in_processes([*shared, *tables], place)
             _say("stores that die")
             dying = _dying(remote) + tables
-            found += _side_by_side(dying, partial(peers_faults.run, place=place))
+            look = partial(peers_faults.run, place=place)
+            found += _side_by_side(dying, look, peers_faults.PROBES)
     return found
 
 
@@ -114,47 +115,53 @@ def _on_virtual_time(subjects: Sequence[Subject], place: Place, plays: int | Non
     for subject in subjects:
         _say(subject.name)
         store = subject.store
-        for probe, look in (
-            (peers_bursts.IDLE, peers_bursts.run),
-            (peers_waits.SINGLE, partial(peers_waits.run, plays=plays or PLAYS[store])),
-            (peers_amounts.REFUSAL, peers_amounts.run),
-            (peers_amounts.SLOW, partial(peers_amounts.run_slow, step_ms=SLOW_STEP_MS[store])),
+        for family, look in (
+            (peers_bursts.PROBES, peers_bursts.run),
+            (peers_waits.PROBES, partial(peers_waits.run, plays=plays or PLAYS[store])),
+            (peers_amounts.QUICK, peers_amounts.run),
+            ((peers_amounts.SLOW,), partial(peers_amounts.run_slow, step_ms=SLOW_STEP_MS[store])),
         ):
-            found += _guarded(subject, probe, partial(look, place=place, time=VirtualTime()))
+            found += _guarded(subject, family, partial(look, place=place, time=VirtualTime()))
     return found
 
 
 def _on_real_time(subjects: Sequence[Subject], place: Place) -> list[Finding]:
     _say("Redis, on real time")
     found = []
-    for look in (peers_bursts.run, peers_waits.run_real, peers_amounts.run):
-        found += _side_by_side(subjects, partial(look, place=place, time=RealTime()))
+    for family, look in (
+        (peers_bursts.PROBES, peers_bursts.run),
+        ((peers_waits.SINGLE,), peers_waits.run_real),
+        (peers_amounts.QUICK, peers_amounts.run),
+    ):
+        found += _side_by_side(subjects, partial(look, place=place, time=RealTime()), family)
     return found
 
 
 def _in_threads(subjects: Sequence[Subject], place: Place) -> list[Finding]:
-    return _each(subjects, partial(peers_crowds.in_threads, place=place), peers_crowds.THREADS)
+    look = partial(peers_crowds.in_threads, place=place)
+    return _each(subjects, look, (peers_crowds.THREADS,))
 
 
-def _each(subjects: Sequence[Subject], look: Looks, probe: Probe) -> list[Finding]:
-    return [one for subject in subjects for one in _guarded(subject, probe, look)]
+def _each(subjects: Sequence[Subject], look: Looks, family: Sequence[Probe]) -> list[Finding]:
+    return [one for subject in subjects for one in _guarded(subject, family, look)]
 
 
-def _side_by_side(subjects: Sequence[Subject], look: Looks) -> list[Finding]:
+def _side_by_side(
+    subjects: Sequence[Subject], look: Looks, family: Sequence[Probe]
+) -> list[Finding]:
     if not subjects:
         return []
-    probe = Probe("side by side", "", "")
     with ThreadPoolExecutor(len(subjects)) as pool:
-        answers = pool.map(lambda subject: _guarded(subject, probe, look), subjects)
+        answers = pool.map(lambda subject: _guarded(subject, family, look), subjects)
         return [one for found in answers for one in found]
 
 
-def _guarded(subject: Subject, probe: Probe, look: Looks) -> list[Finding]:
-    """A library that fails at a probe says so in the table; the others go on."""
+def _guarded(subject: Subject, family: Sequence[Probe], look: Looks) -> list[Finding]:
+    """A library that fails at a family of probes says so in the table; the others go on."""
     try:
         return look(subject)
     except Exception as error:  # noqa: BLE001
-        return [failed(probe, subject, error)]
+        return [failed(probe, subject, error) for probe in family]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -291,6 +293,16 @@ class TestTrouble:
         assert found.holds is holds
 
 
+def test_a_library_that_breaks_is_in_the_table(peers: SimpleNamespace) -> None:
+    def look(subject: Any) -> Any:
+        raise OSError("the wire is cut\nhere")
+
+    found = peers.side._guarded(ours(peers, "memory"), peers.bursts.PROBES, look)
+    assert [one.probe for one in found] == [probe.name for probe in peers.bursts.PROBES]
+    assert {(one.said, one.holds) for one in found} == {("OSError", False)}
+    assert found[0].figures == {"error": "OSError: the wire is cut"}
+
+
 def test_the_aims_name_what_headgate_misses(peers: SimpleNamespace) -> None:
     subject = ours(peers, "memory")
     good = peers.law.Finding("idle", subject, "holds", True)
@@ -300,3 +312,49 @@ def test_the_aims_name_what_headgate_misses(peers: SimpleNamespace) -> None:
     missed = peers.side._aims([good, bad])[0]
     assert missed["met"] is False
     assert "+9 (99 of 90)" in str(missed["measured"])
+
+
+class TestThePage:
+    """What the page and the picture show is what was kept of the runs."""
+
+    @pytest.fixture
+    def chart(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.syspath_prepend(str(ROOT / "tools"))
+        import peers_chart
+
+        return peers_chart
+
+    @pytest.fixture
+    def kept(self, chart: Any) -> Any:
+        return json.loads(chart.KEPT.read_text(encoding="utf-8"))
+
+    def test_it_is_made_from_what_was_kept(self, chart: Any, kept: Any) -> None:
+        text = chart.PAGE.read_text(encoding="utf-8")
+        assert chart.page(text, kept) == text, "run: python tools/peers_chart.py"
+
+    def test_so_is_the_picture(self, chart: Any, kept: Any) -> None:
+        from peers_svg import picture
+
+        text = chart.PICTURE.read_text(encoding="utf-8")
+        assert picture(kept["bars"], kept["speed_load"]) == text, "run: python tools/peers_chart.py"
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+        assert "prefers-color-scheme: dark" in text
+
+    def test_every_probe_is_explained_and_every_library_asked(
+        self, peers: SimpleNamespace, chart: Any, kept: Any
+    ) -> None:
+        names = [name for table in chart.TABLES.values() for name in table]
+        assert sorted(names) == sorted(probe.name for probe in peers.side.probes())
+        assert {one["library"] for one in kept["findings"]} == set(chart.LIBRARIES)
+        assert {one["probe"] for one in kept["findings"]} == set(names)
+
+    def test_what_does_not_hold_is_bold(self, chart: Any) -> None:
+        one = {"probe": "idle", "library": "limits", "way": "w", "store": "memory", "said": "+9"}
+        (*_, row) = chart._table([one | {"holds": False}], ["idle"])
+        assert row == "| limits w, memory | **+9** |"
+        (*_, row) = chart._table([one | {"holds": True}], ["idle"])
+        assert row == "| limits w, memory | +9 |"
+
+    def test_a_cheaper_peer_is_left_of_one(self, chart: Any) -> None:
+        (bar,) = chart._group("g", [("ours", 2.0), ("theirs", 1.0)], "ours", ["theirs", "missing"])
+        assert bar == {"group": "g", "label": "theirs", "times": 0.5}

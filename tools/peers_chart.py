@@ -1,0 +1,196 @@
+"""What `./run bench … --json` found, as the tables and the chart of docs/explanation/peers.md.
+
+    python tools/peers_chart.py FOLDER    # with peers.json and memory|sqlite|redis|dynamodb.json
+    python tools/peers_chart.py           # again from docs/explanation/peers.json
+
+The first keeps what is shown in docs/explanation/peers.json; both write the page and the picture
+from it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "docs/explanation/peers.json"
+PAGE = ROOT / "docs/explanation/peers.md"
+PICTURE = ROOT / "docs/images/peers.svg"
+BEGIN, END = "<!-- found: begin -->", "<!-- found: end -->"
+
+TABLES = {
+    "How much gets in": ("idle", "edge", "pace", "slow beside fast", "any window"),
+    "What a refusal says and costs": (
+        "retry_after, 1", "retry_after, 1–3", "refusal costs", "two limits",
+    ),
+    "Odd amounts": ("amount -5", "amount 0.5", "amount NaN", "amount True", "amount 10^18"),
+    "Many at once, and a wrong clock": ("8 threads", "4 processes", "clock +1 h", "after it"),
+    "When the store dies": ("store killed", "store hangs", "store back"),
+}  # fmt: skip
+STORES = ("memory", "SQLite", "Redis", "DynamoDB")
+LIBRARIES = ("headgate", "limits", "throttled-py", "pyrate-limiter", "zae-limiter")
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        KEPT.write_text(_dumped(collected(Path(sys.argv[1]))), encoding="utf-8")
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    from peers_svg import picture
+
+    PICTURE.write_text(picture(kept["bars"], kept["speed_load"]), encoding="utf-8")
+
+
+def collected(folder: Path) -> Row:
+    """What the page shows of the runs, and under which load they were made."""
+    runs = {
+        what: json.loads((folder / f"{what}.json").read_text(encoding="utf-8"))
+        for what in ("peers", "memory", "sqlite", "redis", "dynamodb")
+    }
+    peers = runs.pop("peers")
+    shown = ("probe", "library", "way", "store", "said", "holds")
+    return {
+        "machine": peers["machine"],
+        "versions": peers["versions"],
+        "load_at_end": peers["load_at_end"],
+        "probes": peers["probes"],
+        "findings": [{name: one[name] for name in shown} for one in peers["findings"]],
+        "speed_load": {what: run["machine"]["load"].split()[0] for what, run in runs.items()},
+        "bars": bars(runs),
+    }
+
+
+def bars(runs: dict[str, Row]) -> list[Row]:
+    """Each way's cost as a multiple of headgate's in the same run; below 1 it is cheaper."""
+    return [
+        *_group(
+            "in memory: CPU of a decision, blocking",
+            [(r["name"], r["us"]) for r in runs["memory"]["decisions"]
+             if r["colour"] == "blocking"],
+            "headgate acquire + lease, 1 limit",
+            ("limits fixed window, hit", "limits moving window, hit",
+             "throttled-py token bucket, limit", "pyrate-limiter in-memory bucket",
+             "pyrate-limiter token bucket"),
+        ),
+        *_group(
+            "SQLite, 4 processes: time per decision",
+            [(r["contestant"], 1 / r["per_second"]) for r in runs["sqlite"]["sqlite"]
+             if (r["mode"], r["processes"]) == ("admitted", 4)],
+            "headgate",
+            ("pyrate-limiter, file lock + WAL", "pyrate-limiter, as it comes"),
+        ),
+        *_group(
+            "Redis, 32 tasks: client CPU of a decision",
+            [(r["name"], r["cpu_us"]) for r in runs["redis"]["redis"] if r["callers"] == 32],
+            "headgate acquire + lease, 1 limit",
+            ("limits fixed window, redis-py", "limits moving window, redis-py",
+             "throttled-py token bucket", "pyrate-limiter RedisBucket",
+             "pyrate-limiter token bucket"),
+        ),
+        *(
+            bar
+            for workload in ("hot", "refill due", "refused", "cascade")
+            for bar in _group(
+                "DynamoDB, 1 task: client CPU of an acquire",
+                [(r["name"], r["cpu_us"]) for r in runs["dynamodb"]["dynamodb"]
+                 if (r["workload"], r["callers"]) == (workload, 1)],
+                "headgate acquire + lease",
+                ("zae-limiter acquire + lease",),
+                f"zae-limiter, {workload}",
+            )
+        ),
+    ]  # fmt: skip
+
+
+def _group(
+    title: str,
+    costs: Sequence[tuple[str, float]],
+    ours: str,
+    peers: Sequence[str],
+    label: str | None = None,
+) -> list[Row]:
+    found = dict(costs)
+    return [
+        {"group": title, "label": label or name, "times": round(found[name] / found[ours], 2)}
+        for name in peers
+        if name in found
+    ]
+
+
+def page(text: str, kept: Row) -> str:
+    """The page with everything between its marks made anew."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{found(kept)}\n{END}{after}"
+
+
+def found(kept: Row) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    machine = kept["machine"]
+    lines = [
+        f"Found by `./run bench peers` with {versions}, {machine['python']}, {machine['cpu']}; "
+        f"load average {machine['load'].split()[0]} at the start, "
+        f"{kept['load_at_end'].split()[0]} at the end. Bold: does not hold.",
+        "",
+    ]
+    for title, names in TABLES.items():
+        lines += [f"### {title}", "", *_probes(kept["probes"], names), ""]
+        lines += [*_table(kept["findings"], names), ""]
+    return "\n".join(lines)
+
+
+def _probes(probes: Sequence[Row], names: Sequence[str]) -> list[str]:
+    told = {probe["name"]: probe for probe in probes}
+    return [f"- **{name}**: {told[name]['does']}. Right: {told[name]['right']}." for name in names]
+
+
+def _table(findings: Sequence[Row], names: Sequence[str]) -> list[str]:
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in findings:
+        if one["probe"] in names:
+            subject = (one["library"], one["way"], one["store"])
+            cells.setdefault(subject, {})[one["probe"]] = _cell(one)
+    rows = [
+        _row([_subject(*subject), *(found.get(name, "") for name in names)])
+        for subject, found in sorted(cells.items(), key=lambda item: _place(item[0]))
+    ]
+    return [_row(["", *names]), _row(["---"] * (len(names) + 1)), *rows]
+
+
+def _cell(one: Row) -> str:
+    return f"**{one['said']}**" if one["holds"] is False else one["said"]
+
+
+def _subject(library: str, way: str, store: str) -> str:
+    name = f"**{library}**" if library == "headgate" else library
+    return f"{name} {way}, {store}"
+
+
+def _place(subject: tuple[str, str, str]) -> tuple[int, int]:
+    library, _, store = subject
+    return STORES.index(store), LIBRARIES.index(library)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _dumped(kept: Row) -> str:
+    """One finding a line, so that a change can be read."""
+    parts = [f'"{name}": {_value(value)}' for name, value in kept.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(json.dumps(one, ensure_ascii=False) for one in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    main()
