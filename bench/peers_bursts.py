@@ -58,7 +58,7 @@ class Scale:
 
 PERIODS = 10
 VIRTUAL = Scale(Rate("rpm", 90, 60), 3_600_000, 100, 1, 53)
-REMOTE = Scale(Rate("rpm", 33, 60), 3_600_000, 100, 1, 700)  # a call is a round trip or a file's
+REMOTE = Scale(Rate("rpm", 33, 60), 3_600_000, 100, 1, 900)  # a call is a round trip or a file's
 REAL = Scale(Rate("rpm", 21, 2), 5_000, 120, 0, 20)
 
 

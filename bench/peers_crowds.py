@@ -47,8 +47,9 @@ def crowd_of(subject: Subject) -> Crowd:
     return FEW if subject.store == DYNAMODB else MANY
 
 
-def in_threads(subject: Subject, place: Place, rounds: int = 3) -> list[Finding]:
+def in_threads(subject: Subject, place: Place, rounds: int | None = None) -> list[Finding]:
     crowd = crowd_of(subject)
+    rounds = rounds or (1 if crowd is FEW else 3)
     rate = Rate("rpm", crowd.limit, HOUR_S)
     with subject.open([rate], place, RealTime()) as take, _switching():
         counts = [_threads_round(take, f"t{turn}", crowd, rate) for turn in range(rounds)]

@@ -73,34 +73,48 @@ class Stage:
     def told(self, seed: int, most: int) -> Told:
         draw = random.Random(seed * 10 + most)
         steps = [Step(draw.randrange(GAP_MS_MAX), draw.randint(1, most)) for _ in range(60)]
-        key, played, wait_ms = self._until_refused(steps)
-        amount = steps[played - 1].amount
-        low_ms, high_ms = 0, HORIZON_MS  # refused at the one, admitted at the other
+        played, wait_ms = self._until_refused(steps)
+        told_ms = None if wait_ms is None else math.ceil(wait_ms - 1e-6)
+        return Told(told_ms, self._least_ms(steps[:played], told_ms or 0))
+
+    def _least_ms(self, steps: Sequence[Step], near_ms: int) -> int:
+        """Looked for from what was told, in steps that double, then by halves."""
+        reach_ms = 1
+        if self._admits(steps, near_ms):
+            low_ms, high_ms = near_ms - reach_ms, near_ms
+            while low_ms > 0 and self._admits(steps, low_ms):
+                reach_ms, high_ms = 2 * reach_ms, low_ms
+                low_ms = near_ms - reach_ms
+            low_ms = max(0, low_ms)  # it was refused there
+        else:
+            low_ms, high_ms = near_ms, near_ms + reach_ms
+            while high_ms < HORIZON_MS and not self._admits(steps, high_ms):
+                reach_ms, low_ms = 2 * reach_ms, high_ms
+                high_ms = near_ms + reach_ms
         while high_ms - low_ms > 1:
             middle_ms = (low_ms + high_ms) // 2
-            key = self._replay(steps[:played])
-            self._time.advance(middle_ms)
-            if self._take(key, one(amount)).admitted:
+            if self._admits(steps, middle_ms):
                 high_ms = middle_ms
             else:
                 low_ms = middle_ms
-        return Told(None if wait_ms is None else math.ceil(wait_ms - 1e-6), high_ms)
+        return high_ms
 
-    def _until_refused(self, steps: Sequence[Step]) -> tuple[str, int, float | None]:
+    def _admits(self, steps: Sequence[Step], wait_ms: int) -> bool:
+        key = self._begin()
+        for step in steps:
+            self._time.advance(step.gap_ms)
+            self._take(key, one(step.amount))
+        self._time.advance(wait_ms)
+        return self._take(key, one(steps[-1].amount)).admitted
+
+    def _until_refused(self, steps: Sequence[Step]) -> tuple[int, float | None]:
         key = self._begin()
         for played, step in enumerate(steps, start=1):
             self._time.advance(step.gap_ms)
             answer = self._take(key, one(step.amount))
             if not answer.admitted:
-                return key, played, answer.wait_ms
+                return played, answer.wait_ms
         raise RuntimeError("it was never refused; there is nothing to look at")
-
-    def _replay(self, steps: Sequence[Step]) -> str:
-        key = self._begin()
-        for step in steps:
-            self._time.advance(step.gap_ms)
-            self._take(key, one(step.amount))
-        return key
 
     def _begin(self) -> str:
         self._plays += 1
