@@ -23,7 +23,7 @@ from bench.peers_law import (
 
 IDLE = Probe(
     "idle",
-    "uses a part of the limit, idles for an hour, then asks as fast as it can",
+    "uses a part of the limit, idles for a period or an hour, then asks as fast as it can",
     "in every interval of length T at most limit + rate * T",
 )
 EDGE = Probe(
@@ -34,7 +34,7 @@ EDGE = Probe(
 PACE = Probe(
     "pace",
     "asks all the time for ten periods, from a full limit on",
-    "at least rate * T in all, and never more than limit + rate * T",
+    "at least rate * T in all (on real time nine tenths of it), never more than limit + rate * T",
 )
 WINDOW = Probe(
     "any window",
@@ -54,12 +54,13 @@ class Scale:
     near_ms: int  # from an edge
     step_ms: int  # between two calls of a burst
     tries_ms: int  # between two calls of a caller who never rests
+    due_percent: int = 100  # of the rate, for a caller who on real time comes a little late
 
 
 PERIODS = 10
 VIRTUAL = Scale(Rate("rpm", 90, 60), 3_600_000, 100, 1, 53)
 REMOTE = Scale(Rate("rpm", 33, 60), 3_600_000, 100, 1, 900)  # a call is a round trip or a file's
-REAL = Scale(Rate("rpm", 21, 2), 5_000, 120, 0, 20)
+REAL = Scale(Rate("rpm", 21, 2), 5_000, 120, 0, 20, 90)
 
 
 def scale_of(subject: Subject) -> Scale:
@@ -72,7 +73,7 @@ def run(subject: Subject, place: Place, time: Time) -> list[Finding]:
     scale = scale_of(subject)
     with subject.open([scale.rate], place, time) as take:
         caller = Caller(take, time)
-        idle = [_idle(caller, scale, used) for used in (1, scale.rate.limit // 2, scale.rate.limit)]
+        idle = [_idle(caller, scale, used, idle_ms) for used, idle_ms in _idlers(scale)]
         edges = [_edge(caller, scale, first) for first in (True, False)]
         started_ms = time.now_ms()
         pace = _pace(caller, scale)
@@ -80,7 +81,7 @@ def run(subject: Subject, place: Place, time: Time) -> list[Finding]:
     return [
         judged(IDLE, subject, worst_of(worst(trace, scale.rate) for trace in idle)),
         judged(EDGE, subject, worst_of(worst(trace, scale.rate) for trace in edges)),
-        _judge_pace(subject, pace, scale.rate, spent_ms),
+        _judge_pace(subject, pace, scale, spent_ms),
         _judge_window(subject, [*edges, pace], scale.rate),
     ]
 
@@ -108,10 +109,17 @@ class Caller:
         return found
 
 
-def _idle(caller: Caller, scale: Scale, used: int) -> Trace:
+def _idlers(scale: Scale) -> list[tuple[int, int]]:
+    """How much is used before, and how long nothing is."""
+    limit = scale.rate.limit
+    long = [(used, scale.idle_ms) for used in (1, limit // 2, limit)]
+    return [(1, scale.rate.period_ms), *long]
+
+
+def _idle(caller: Caller, scale: Scale, used: int, idle_ms: int) -> Trace:
     key = caller.key()
     trace = caller.burst(key, used, 0)
-    caller.time.advance(scale.idle_ms)
+    caller.time.advance(idle_ms)
     return trace + caller.burst(key, 5 * scale.rate.limit // 2, scale.step_ms)
 
 
@@ -137,10 +145,10 @@ def _pace(caller: Caller, scale: Scale) -> Trace:
     return trace
 
 
-def _judge_pace(subject: Subject, trace: Trace, rate: Rate, spent_ms: int) -> Finding:
+def _judge_pace(subject: Subject, trace: Trace, scale: Scale, spent_ms: int) -> Finding:
     admitted = sum(one.amount for one in trace)
-    due = spent_ms * rate.limit // rate.period_ms
-    above = judged(PACE, subject, worst(trace, rate))
+    due = spent_ms * scale.rate.limit // scale.rate.period_ms * scale.due_percent // 100
+    above = judged(PACE, subject, worst(trace, scale.rate))
     if above.holds and admitted < due:
         said = f"-{due - admitted} ({admitted} of {due} due)"
         return Finding(PACE.name, subject, said, False, {"admitted": admitted, "due": due})

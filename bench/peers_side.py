@@ -51,6 +51,7 @@ Looks = Callable[[Subject], list[Finding]]
 def run(quick: bool) -> dict[str, Any]:
     print(f"peers   {', '.join(f'{name} {machine.version(name)}' for name in VERSIONS)}")
     subjects = peers_subjects.installed()
+    peers_subjects.preload()
     with tempfile.TemporaryDirectory(prefix="headgate-peers-") as folder:
         place = Place(Path(folder))
         if quick:
