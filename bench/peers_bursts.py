@@ -33,7 +33,7 @@ EDGE = Probe(
 )
 PACE = Probe(
     "pace",
-    "asks all the time for ten periods, from a full limit on",
+    "asks all the time for ten periods (on real time five), from a full limit on",
     "at least rate * T in all (on real time nine tenths of it), never more than limit + rate * T",
 )
 WINDOW = Probe(
@@ -55,12 +55,12 @@ class Scale:
     step_ms: int  # between two calls of a burst
     tries_ms: int  # between two calls of a caller who never rests
     due_percent: int = 100  # of the rate, for a caller who on real time comes a little late
+    periods: int = 10
 
 
-PERIODS = 10
 VIRTUAL = Scale(Rate("rpm", 90, 60), 3_600_000, 100, 1, 53)
 REMOTE = Scale(Rate("rpm", 33, 60), 3_600_000, 100, 1, 900)  # a call is a round trip or a file's
-REAL = Scale(Rate("rpm", 21, 2), 5_000, 120, 0, 20, 90)
+REAL = Scale(Rate("rpm", 21, 4), 9_000, 600, 0, 20, 90, periods=5)
 
 
 def scale_of(subject: Subject) -> Scale:
@@ -129,7 +129,7 @@ def _edge(caller: Caller, scale: Scale, first: bool) -> Trace:
     time.advance(period_ms - time.now_ms() % period_ms)
     started_ms = time.now_ms()
     trace = caller.burst(key, 1, 0) if first else []
-    calls = 2 * scale.rate.limit
+    calls = scale.rate.limit + 4
     time.advance(max(0, started_ms + period_ms - scale.near_ms - time.now_ms()))
     trace += caller.burst(key, calls, 0)
     time.advance(max(0, started_ms + period_ms + scale.near_ms // 2 - time.now_ms()))
@@ -138,7 +138,7 @@ def _edge(caller: Caller, scale: Scale, first: bool) -> Trace:
 
 def _pace(caller: Caller, scale: Scale) -> Trace:
     key, time = caller.key(), caller.time
-    end_ms = time.now_ms() + PERIODS * scale.rate.period_ms
+    end_ms = time.now_ms() + scale.periods * scale.rate.period_ms
     trace: list[Admission] = []
     while time.now_ms() <= end_ms:
         trace += caller.burst(key, 1, scale.tries_ms)

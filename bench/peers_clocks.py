@@ -12,7 +12,7 @@ AHEAD = Probe(
 )
 AFTER = Probe(
     "after it",
-    "waits two periods, then the first client asks for the limit",
+    "waits 1.6 periods, then the first client asks for the limit",
     "gets in, though the other's clock was ahead",
 )
 PROBES = (AHEAD, AFTER)
@@ -35,7 +35,7 @@ def run(subject: Subject, place: Place) -> list[Finding]:
         admitted += _burst(take, rate)
         spent_ms = steady_ms() - started_ms
         allowed = rate.limit + -(-spent_ms * rate.limit // rate.period_ms)
-        real.advance(2 * rate.period_ms + 200)
+        real.advance(8 * rate.period_ms // 5)
         after = _burst(take, rate)
     excess = max(0, admitted - allowed)
     said = f"+{excess} ({admitted} of {allowed})" if excess else "holds"

@@ -74,13 +74,12 @@ def _after(subject: Subject, server: Server, blow: signal.Signals) -> list[Findi
         os.kill(server.pid, blow)
         replies = [within(partial(_asked, take), PATIENCE_S) for _ in range(CALLS)]
         findings = [_judge(probe, subject, replies)]
-        if blow == signal.SIGKILL:
-            if server.again is not None:
-                with server.again():
-                    findings.append(_back(subject, take))
-        else:
+        if blow == signal.SIGSTOP:
             os.kill(server.pid, signal.SIGCONT)
-            stack.pop_all()  # closing may hang as the call did; the server ends anyway
+        elif server.again is not None:
+            with server.again():
+                findings.append(_back(subject, take))
+        stack.pop_all()  # closing may hang or fail as the call did; the server ends anyway
         return findings
 
 

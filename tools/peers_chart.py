@@ -132,10 +132,10 @@ def page(text: str, kept: Row) -> str:
 def found(kept: Row) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
     machine = kept["machine"]
+    loads = sorted(float(text.split()[0]) for text in (machine["load"], kept["load_at_end"]))
     lines = [
-        f"Found by `./run bench peers` with {versions}, {machine['python']}, {machine['cpu']}; "
-        f"load average {machine['load'].split()[0]} at the start, "
-        f"{kept['load_at_end'].split()[0]} at the end. Bold: does not hold.",
+        f"Found by `./run bench peers` with {versions}, {machine['python']}, {machine['cpu']}, "
+        f"under a load average between {loads[0]:.0f} and {loads[1]:.0f}. Bold: does not hold.",
         "",
     ]
     for title, names in TABLES.items():
