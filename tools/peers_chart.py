@@ -1,6 +1,6 @@
 """What `./run bench … --json` found, as the tables and the chart of docs/explanation/peers.md.
 
-    python tools/peers_chart.py FOLDER    # with peers.json and memory|sqlite|redis|dynamodb.json
+    python tools/peers_chart.py FOLDER    # with peers.json and memory|redis|dynamodb.json
     python tools/peers_chart.py           # again from docs/explanation/peers.json
 
 The first keeps what is shown in docs/explanation/peers.json; both write the page and the picture
@@ -50,7 +50,7 @@ def collected(folder: Path) -> Row:
     """What the page shows of the runs, and under which load they were made."""
     runs = {
         what: json.loads((folder / f"{what}.json").read_text(encoding="utf-8"))
-        for what in ("peers", "memory", "sqlite", "redis", "dynamodb")
+        for what in ("peers", "memory", "redis", "dynamodb")
     }
     peers = runs.pop("peers")
     shown = ("probe", "library", "way", "store", "said", "holds")
@@ -66,7 +66,10 @@ def collected(folder: Path) -> Row:
 
 
 def bars(runs: dict[str, Row]) -> list[Row]:
-    """Each way's cost as a multiple of headgate's in the same run; below 1 it is cheaper."""
+    """Each way's CPU as a multiple of headgate's in the same run; below 1 it is cheaper.
+
+    CPU only: throughput says little where other work runs beside.
+    """
     return [
         *_group(
             "in memory: CPU of a decision, blocking",
@@ -76,13 +79,6 @@ def bars(runs: dict[str, Row]) -> list[Row]:
             ("limits fixed window, hit", "limits moving window, hit",
              "throttled-py token bucket, limit", "pyrate-limiter in-memory bucket",
              "pyrate-limiter token bucket"),
-        ),
-        *_group(
-            "SQLite, 4 processes: time per decision",
-            [(r["contestant"], 1 / r["per_second"]) for r in runs["sqlite"]["sqlite"]
-             if (r["mode"], r["processes"]) == ("admitted", 4)],
-            "headgate",
-            ("pyrate-limiter, file lock + WAL", "pyrate-limiter, as it comes"),
         ),
         *_group(
             "Redis, 32 tasks: client CPU of a decision",
@@ -134,8 +130,9 @@ def found(kept: Row) -> str:
     machine = kept["machine"]
     loads = sorted(float(text.split()[0]) for text in (machine["load"], kept["load_at_end"]))
     lines = [
-        f"Found by `./run bench peers` with {versions}, {machine['python']}, {machine['cpu']}, "
-        f"under a load average between {loads[0]:.0f} and {loads[1]:.0f}. Bold: does not hold.",
+        f"Found by the probes of `./run bench peers` with {versions}, {machine['python']}, "
+        f"{machine['cpu']}, under a load average between {loads[0]:.0f} and {loads[1]:.0f}. "
+        "Bold: does not hold.",
         "",
     ]
     for title, names in TABLES.items():
