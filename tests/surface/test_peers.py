@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 import threading
 import time as real_time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -358,3 +361,18 @@ class TestThePage:
     def test_a_cheaper_peer_is_left_of_one(self, chart: Any) -> None:
         (bar,) = chart._group("g", [("ours", 2.0), ("theirs", 1.0)], "ours", ["theirs", "missing"])
         assert bar == {"group": "g", "label": "theirs", "times": 0.5}
+
+
+def test_a_quick_run_needs_no_peer_and_prints_its_tables() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "peers", "--quick"],
+        cwd=ROOT, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for expected in (
+        "idle: uses a part",
+        "headgate token bucket, memory",
+        "met     headgate holds",
+    ):
+        assert expected in done.stdout
