@@ -85,3 +85,12 @@ def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
         bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
         assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
         assert len(store._tally._held) <= 5
+
+
+def test_closing_while_history_is_away_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    store = store_over(Deaf(Engine(), lambda: START_MS))
+    for number in range(3):
+        bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
+        assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
+    run(store.close())
+    assert "usage of 3 bucket hours is lost: history is away" in caplog.text

@@ -113,7 +113,7 @@ class DynamoStore:
     async def close(self) -> None:
         try:
             if self._tally is not None:
-                await self._tally.flush()
+                await self._tally.leave()
         finally:
             await self._port.close()
 

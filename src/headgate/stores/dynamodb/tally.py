@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -16,6 +17,8 @@ from headgate.decision import Demand
 from headgate.errors import StoreTrouble
 from headgate.history import WINDOW_TYPES, Usage, window_around
 from headgate.record import HOUR_MS, BucketKey
+
+_log = logging.getLogger("headgate.dynamodb")
 
 HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
 
@@ -71,6 +74,13 @@ class Tally:
                 and resource in (None, key.resource)
             ):
                 await self._send(key, hour)
+
+    async def leave(self) -> None:
+        """The last flush. A history that cannot be told is no trouble of whoever closes."""
+        try:
+            await self.flush()
+        except StoreTrouble as trouble:
+            _log.warning("usage of %d bucket hours is lost: %s", len(self._held) + 1, trouble)
 
     async def _send(self, key: BucketKey, hour: int) -> None:
         with self._lock:
