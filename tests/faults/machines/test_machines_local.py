@@ -1,0 +1,43 @@
+"""Memory and SQLite beside the exact model. HEADGATE_MACHINE_PROGRAMS raises the programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from faults.machines.machine import StoreMachine, steady
+from headgate.clock import wall_clock_ms
+from headgate.store import Store
+from headgate.stores.memory.store import MemoryStore
+from headgate.stores.sqlite.buckets import SqliteStore
+from headgate.stores.sqlite.port import BlockingPort
+from headgate.stores.sqlite.shelf import Shelf
+
+PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))
+
+
+class OnMemory(StoreMachine):
+    def opened(self) -> Store:
+        return MemoryStore()
+
+
+class OnSqlite(StoreMachine):
+    """It sweeps at every write, so full buckets are gone at once."""
+
+    def opened(self) -> Store:
+        self.folder = Path(tempfile.mkdtemp())
+        port = BlockingPort(str(self.folder / "machine.db"), 5000, "off")
+        return SqliteStore(port, wall_clock_ms, Shelf(sweep_every=1))
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+
+TestMemory = OnMemory.TestCase
+TestMemory.settings = steady(PROGRAMS)
+TestSqlite = OnSqlite.TestCase
+TestSqlite.settings = steady(PROGRAMS)
