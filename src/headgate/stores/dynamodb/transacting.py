@@ -18,7 +18,7 @@ from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, lined_up, standing_under
 from headgate.stores.dynamodb.reading import read_items
 from headgate.stores.dynamodb.seen import bucket_key, new_generation
-from headgate.stores.dynamodb.taking import Taker
+from headgate.stores.dynamodb.taking import Taker, learned
 
 ATTEMPTS_MAX = 8
 
@@ -37,7 +37,10 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
         ]
         fitting = [fits(*pair, now_ms) for pair in zip(stands, demands, strict=True)]
         if not all(fitting) and number:
-            return [Refused(record) for record in stands]
+            rows = zip(known, demands, stands, strict=True)
+            if (yield from _all_kept(taker.table, list(rows), now_ms)):
+                return [Refused(record) for record in stands]
+            continue
         if not all(fitting):  # as far as was known: now it is asked
             for one in known:
                 one.forget()
@@ -75,6 +78,22 @@ def _write(known: Known, demand: Demand, standing: Record, now_ms: int) -> ask.W
     amounts = lined_up(demand, standing[TERMS])
     draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=False)
     return {"Update": draft.write(key)}
+
+
+def _all_kept(table: str, rows: Sequence[tuple[Known, Demand, Record]], now_ms: int) -> Flow[bool]:
+    """A refusal under new terms keeps them: the wait it tells counts on their pace. False where
+    somebody else was faster, and the state is known better now."""
+    for known, demand, standing in rows:
+        seen = known.shards.get(0)
+        whole = None if seen is None else expressions.whole_terms(seen, demand, standing)
+        if seen is None or whole is None or whole.specs == seen.whole.specs:
+            continue
+        nothing = [None] * len(whole.specs)
+        draft = expressions.taking(seen, standing, whole, nothing, now_ms, crowded=False)
+        outcome = yield draft.request(table, bucket_key(demand.key))
+        if learned(known, 0, outcome, now_ms) is None:
+            return False
+    return True
 
 
 def _landed(known: Known, demand: Demand, standing: Record, now_ms: int) -> Landed:
