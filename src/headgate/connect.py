@@ -15,6 +15,7 @@ from headgate.store import Backend
 URL_LENGTH_MAX = 4096
 DAYS_MAX = 36_500  # a century
 
+_PASSWORD = re.compile(r"(password=)[^&]*", re.IGNORECASE)
 _TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
 
@@ -29,13 +30,17 @@ class Opening:
     clock: Clock | None
     strict: bool = False
 
+    @property
+    def shown(self) -> str:
+        return shown(self.url)
+
     def only(self, *known: str) -> None:
         """Refuses options that would be ignored."""
         unknown = sorted(set(self.options) - set(known))
         if unknown:
             offered = ", ".join(known) or "none"
             raise ValidationError(
-                "url", self.url, f"has an unknown option {unknown[0]!r}; there are: {offered}"
+                "url", self.shown, f"has an unknown option {unknown[0]!r}; there are: {offered}"
             )
 
     def whole_number(self, name: str, default: int, *, least: int, most: int) -> int:
@@ -46,7 +51,7 @@ class Opening:
             least <= int(text) <= most
         ):
             raise ValidationError(
-                "url", self.url, f"has {name}={text!r}; it must be from {least} to {most}"
+                "url", self.shown, f"has {name}={text!r}; it must be from {least} to {most}"
             )
         return int(text)
 
@@ -67,7 +72,7 @@ def _memory(opening: Opening) -> Backend:
 
     opening.only("buckets_max")
     if opening.parts.netloc or opening.parts.path not in ("", "/"):
-        raise ValidationError("url", opening.url, "names something; memory:// has no name")
+        raise ValidationError("url", opening.shown, "names something; memory:// has no name")
     bound = opening.whole_number("buckets_max", BUCKETS_MAX, least=1, most=10**8)
     return open_memory(opening.clock, buckets_max=bound)
 
@@ -78,7 +83,7 @@ def _sqlite(opening: Opening) -> Backend:
     opening.only("synchronous", "timeout_ms")
     if opening.parts.netloc:
         raise ValidationError(
-            "url", opening.url, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
+            "url", opening.shown, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
         )
     path = unquote(opening.parts.path.removeprefix("/"))
     timeout_ms = opening.whole_number("timeout_ms", 5000, least=0, most=600_000)
@@ -119,7 +124,7 @@ def _dynamodb(opening: Opening) -> Backend:
     name = opening.parts.netloc
     if not _TABLE.fullmatch(name) or opening.parts.path not in ("", "/"):
         raise ValidationError(
-            "url", opening.url,
+            "url", opening.shown,
             "must name a table, as in dynamodb://headgate?region=eu-west-1: 3 to 255 letters, "
             "digits and _ . -",
         )  # fmt: skip
@@ -166,7 +171,7 @@ def open_backend(
     """
     parts, options = _read(url)
     opener = OPENERS[parts.scheme]
-    _, rest = split_options(str(url), options)
+    _, rest = split_options(shown(str(url)), options)
     backend = opener(Opening(str(url), parts, rest, blocking, clock, strict))
     return check_strict(backend) if strict else backend
 
@@ -183,23 +188,32 @@ def check_strict(backend: Backend) -> Backend:
     return backend
 
 
+def shown(url: str) -> str:
+    """A URL as an error may quote it: logins and passwords stay hidden, wherever they stand."""
+    head, slashes, rest = url.partition("://")
+    _, at, place = rest.rpartition("@")
+    return _PASSWORD.sub(r"\1…", f"{head}{slashes}…@{place}" if at else url)
+
+
 def layer_switches(url: str) -> dict[str, bool]:
     """Which layers a URL switches on or off, as in `redis://…?prefetch=on&breaker=off`."""
     _, options = _read(url)
-    return split_options(url, options)[0]
+    return split_options(shown(url), options)[0]
 
 
 def _read(url: object) -> tuple[SplitResult, dict[str, str]]:
     if not isinstance(url, str) or len(url) > URL_LENGTH_MAX:
-        raise ValidationError("url", url, f"must be a str of at most {URL_LENGTH_MAX} characters")
+        raise ValidationError(
+            "url", "<not shown>", f"must be a str of at most {URL_LENGTH_MAX} characters"
+        )
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
-        raise ValidationError("url", url, f"cannot be read: {error}") from error
+        raise ValidationError("url", shown(url), f"cannot be read: {error}") from error
     if parts.scheme not in OPENERS or "://" not in url:
         schemes = ", ".join(f"{scheme}://" for scheme in OPENERS)
-        raise ValidationError("url", url, f"has no store behind it; use one of {schemes}")
+        raise ValidationError("url", shown(url), f"has no store behind it; use one of {schemes}")
     if len(dict(options)) != len(options):
-        raise ValidationError("url", url, "gives an option twice")
+        raise ValidationError("url", shown(url), "gives an option twice")
     return parts, dict(options)

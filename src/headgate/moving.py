@@ -179,7 +179,7 @@ def _parsed(number: int, kind: object, line: Line) -> Moved:
         raise
     except KeyError as error:
         raise LineError(number, f"has no {error}") from error
-    except (ValidationError, ValueError, TypeError, AttributeError) as error:
+    except (ValidationError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise LineError(number, f"cannot be used: {error}") from error
 
 

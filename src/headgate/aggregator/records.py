@@ -50,7 +50,7 @@ def parsed(record: Mapping[str, Any]) -> Change | Expired | None:
         if sk.startswith(schema.AUDIT) and _has_expired(record):
             return _expired(body, pk)
         return None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Damaged(
             f"a stream record cannot be read ({error!r}); it was passed over: see what wrote the "
             f"item that it is about"

@@ -63,7 +63,7 @@ def parts_of(text: str) -> Parts:
             None if later is None else [(row[0], row[1], row[2]) for row in later],
             None if settled is None else set(settled),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(
             f"a stored lease cannot be read ({error!r}); a newer headgate may have written it"
         ) from error
