@@ -117,6 +117,28 @@ def test_release_gives_back_part_then_everything_once() -> None:
     run(flow())
 
 
+def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> None:
+    async def flow() -> None:
+        world = World()
+        lease_id = await held(world)
+        shelf = world.service.leases.shelf
+        lease = await shelf.get(lease_id)
+        assert lease is not None
+        await shelf.claim(lease)  # as a call does that now waits for the store
+        for verb, values in (
+            ("settle", {"tokens": 2}),
+            ("adjust", {"tokens": 1}),
+            ("release", None),
+        ):
+            found = await world.ask(verb, values, lease_id)
+            assert (found.code, found.retry_after_ms) == (Code.CONFLICT, 100)
+        await shelf.put(lease)
+        assert (await world.ask("settle", {"tokens": 2}, lease_id)).state is LeaseState.SETTLED
+        assert await left(world) == 8
+
+    run(flow())
+
+
 @pytest.mark.parametrize(("on_expiry", "back"), [("refund", 3), ("keep", 0)])
 def test_expiry_has_the_outcome_that_was_chosen(on_expiry: str, back: int) -> None:
     """`once` never refills, so that what comes back is seen."""
