@@ -1,0 +1,180 @@
+"""Faults in plans, leases and the flows of the engine."""
+
+from __future__ import annotations
+
+from faults.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "a refund does not grow older",
+        "lease.py",
+        "refilled = div_ceil(max(0, now_ms - at_ms) * spec.amount_milli, spec.period_ms)",
+        "refilled = 0",
+        ("laws/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back",),
+    ),
+    Mutant(
+        "a refund is rounded up",
+        "lease.py",
+        "refilled = div_ceil(max(0, now_ms - at_ms) * spec.amount_milli, spec.period_ms)",
+        "refilled = max(0, now_ms - at_ms) * spec.amount_milli // spec.period_ms",
+        ("laws/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back",),
+    ),
+    Mutant(
+        "a credit undoes the oldest debit first",
+        "lease.py",
+        "        at_ms, milli = left.pop()\n        if milli > credit:\n"
+        "            left.append((at_ms, milli - credit))",
+        "        at_ms, milli = left.pop(0)\n        if milli > credit:\n"
+        "            left.insert(0, (at_ms, milli - credit))",
+        ("laws/test_lease_book.py::test_credits_undo_the_newest_debit_first",),
+    ),
+    Mutant(
+        "what is settled is refunded",
+        "lease.py",
+        "        if self.settled is not None and spec.name in self.settled:\n"
+        "            return None\n",
+        "",
+        ("laws/test_lease_book.py::test_what_is_settled_is_not_refunded",),
+    ),
+    Mutant(
+        "a lease gives back more than it holds",
+        "settling.py",
+        "bounded = {name: max(milli, -book.returnable_milli(name)) "
+        "for name, milli in wanted.items()}",
+        "bounded = wanted",
+        (
+            "flows/test_acquire.py::test_adjust_may_go_into_debt_and_gives_back_no_more_than_was_taken[blocking-memory]",
+        ),
+    ),
+    Mutant(
+        "a settlement adds up",
+        "settling.py",
+        "name: max(milli - book.held_milli(name), -book.returnable_milli(name))",
+        "name: milli",
+        (
+            "flows/test_acquire.py::test_settle_is_absolute_and_idempotent_and_survives_an_exception[blocking-memory]",
+        ),
+    ),
+    Mutant(
+        "a lease that ended is refunded again",
+        "settling.py",
+        "        if book.closed:\n            return\n        book.closed = True\n",
+        "",
+        ("flows/test_once_only.py::test_a_lease_that_was_refunded_is_not_refunded_again",),
+    ),
+    Mutant(
+        "what is to be kept is refunded",
+        "settling.py",
+        "        if failed and not book.keep:\n",
+        "        if failed:\n",
+        ("flows/test_acquire.py::test_on_error_keep_keeps[blocking-memory]",),
+    ),
+    Mutant(
+        "a failed block keeps what it took",
+        "settling.py",
+        "        if failed and not book.keep:\n",
+        "        if failed and book.keep:\n",
+        ("flows/test_acquire.py::test_an_exception_refunds[blocking-memory]",),
+    ),
+    Mutant(
+        "a credit whose answer was lost is sent again",
+        "settling.py",
+        "            if lost is not None:\n                key = demands[0].key\n",
+        "            if lost is not None:\n"
+        "                await book.store.adjust(demands, self._store_ms(self._clock()))\n"
+        "                key = demands[0].key\n",
+        ("flows/test_outage.py::test_a_credit_is_sent_once_and_its_loss_is_told",),
+    ),
+    Mutant(
+        "a debit that failed is forgotten",
+        "settling.py",
+        "            book.owed = (book.owed or []) + debits\n",
+        "            pass\n",
+        ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
+    ),
+    Mutant(
+        "a cancelled block is not refunded",
+        "limiter.py",
+        "await lease.settlements.leave(lease, kind is not None)",
+        "await lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception))",
+        ("faults/test_cancellation.py::test_a_timeout_around_an_acquire_is_still_a_timeout",),
+    ),
+    Mutant(
+        "a throttled key is let in as in an outage",
+        "engine.py",
+        "        except Throttled as trouble:\n"
+        '            self.tell("refused", wants[0][0], wants[0][1], str(trouble))\n'
+        "            if demands:\n",
+        "        except ZeroDivisionError as trouble:\n"
+        '            self.tell("refused", wants[0][0], wants[0][1], str(trouble))\n'
+        "            if demands:\n",
+        ("flows/test_outage.py::test_a_throttled_key_is_refused_even_when_outages_are_allowed",),
+    ),
+    Mutant(
+        "an outage lets everybody pass",
+        "engine.py",
+        "        if rule is OnUnavailable.BLOCK or not demands:\n",
+        "        if not demands:\n",
+        ("flows/test_outage.py::test_blocked_by_default",),
+    ),
+    Mutant(
+        "while the store is away nothing is counted",
+        "engine.py",
+        "        verdict = await self._asked(self.fallback, demands, now_ms, dry_run)\n",
+        "        verdict = Verdict(True, (), (), now_ms)\n",
+        ("flows/test_outage.py::test_allow_is_labelled_counted_and_bounded",),
+    ),
+    Mutant(
+        "a dry run consumes",
+        "engine.py",
+        "        if not dry_run:\n            return await store.consume(demands, store_ms)\n",
+        "        if dry_run:\n            return await store.consume(demands, store_ms)\n",
+        (
+            "flows/test_rulings.py::test_an_outage_is_ruled_locally_or_refused[blocking-memory-True]",
+        ),
+    ),
+    Mutant(
+        "an outdated plan stays in the cache",
+        "engine.py",
+        "            self.configs.outdated(demand.key.entity_id, demand.key.resource)\n",
+        "            pass\n",
+        (
+            "flows/test_once_only.py::test_an_outdated_plan_is_read_anew_at_the_next_call[blocking-memory]",
+        ),
+    ),
+    Mutant(
+        "what a bucket is asked twice counts once",
+        "plan.py",
+        "        a if b is None else b if a is None else a + b\n",
+        "        a if b is None else b if a is None else max(a, b)\n",
+        ("flows/test_acquire.py::test_acquire_many_is_all_or_none[blocking-memory]",),
+    ),
+    Mutant(
+        "true is one token",
+        "limits.py",
+        "    if type(value) is not int:\n",
+        "    if not isinstance(value, int):\n",
+        ("flows/test_rulings.py::test_each_is_a_whole_number[True]",),
+    ),
+    Mutant(
+        "a demand that can never succeed is an ordinary refusal",
+        "plan.py",
+        "            elif type(amount) is int and 0 <= amount <= most:\n",
+        "            elif type(amount) is int and 0 <= amount:\n",
+        ("flows/test_rulings.py::test_each_is_that_much_of_every_limit[blocking-memory]",),
+    ),
+    Mutant(
+        "who comes later is served first",
+        "waiting.py",
+        "    if not lines.busy(keys):\n",
+        "    if lines is not None:\n",
+        ("flows/test_once_only.py::test_who_comes_while_others_wait_does_not_overtake_them",),
+    ),
+    Mutant(
+        "the lowest level wins",
+        "hierarchy.py",
+        "            found.setdefault(limit.name, []).append((level, source, version, limit))\n",
+        "            found.setdefault(limit.name, []).insert(0, (level, source, version, limit))\n",
+        ("flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]",),
+    ),
+]

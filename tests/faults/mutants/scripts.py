@@ -1,0 +1,161 @@
+"""Faults in what Redis runs and in how keys are named there; killed on a real server."""
+
+from __future__ import annotations
+
+from faults.mutants.mutant import Mutant
+
+BUCKET, WARM = "stores/redis/lua/bucket.lua", "stores/redis/lua/warm.lua"
+CONSUME, ADJUST = "stores/redis/lua/consume.lua", "stores/redis/lua/adjust.lua"
+
+MUTANTS = [
+    Mutant(
+        "redis: the server's clock is left out",
+        BUCKET,
+        "    local time = redis.call('TIME')\n"
+        "    return tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)\n",
+        "    return 0\n",
+        ("redis/test_store.py::test_a_client_whose_clock_is_an_hour_off_changes_nothing",),
+    ),
+    Mutant(
+        "redis: refill is rounded up",
+        BUCKET,
+        "    local arrived = rest * whole + floor(rest * (a - whole * p) / p)\n"
+        "    if periods < 0 then",
+        "    local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)\n"
+        "    if periods < 0 then",
+        (
+            "redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the usual case rounds refill up",
+        WARM,
+        "local arrived = rest * whole + floor(rest * (a - whole * p) / p)",
+        "local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)",
+        (
+            "redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the epoch moves with every take",
+        WARM,
+        "                    epoch = epoch + periods * p\n",
+        "                    epoch, tokens, arrived = now, tokens + arrived, 0\n",
+        (
+            "redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the brim is no border",
+        WARM,
+        "                if tokens + arrived >= capacity then\n",
+        "                if tokens + arrived >= capacity * 2 then\n",
+        (
+            "redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: numbers are written with fourteen digits",
+        BUCKET,
+        "    return string.format('%.0f', number)\n",
+        "    return tostring(number)\n",
+        ("redis/test_machine.py::test_any_program_agrees_with_the_exact_model",),
+    ),
+    Mutant(
+        "redis: a bucket in debt expires after an hour",
+        BUCKET,
+        "    local whole = math.ceil(longest * 1.000001) + MARGIN\n",
+        "    local whole = math.min(HOUR, math.ceil(longest * 1.000001) + MARGIN)\n",
+        ("redis/test_expiry.py::test_S7_it_outlives_its_debt[the first take]",),
+    ),
+    Mutant(
+        "redis: an allowance that never refills expires",
+        BUCKET,
+        "            if limit.a == 0 then\n                return nil\n",
+        "            if limit.a == 0 then\n                return MARGIN\n",
+        ("redis/test_expiry.py::test_S8_what_never_refills_never_expires[the first take]",),
+    ),
+    Mutant(
+        "redis: the usual case lets an allowance expire",
+        WARM,
+        "            if longest < 100000000000000 then\n",
+        "            if longest == math.huge then longest = 0 end\n"
+        "            if longest < 100000000000000 then\n",
+        ("redis/test_expiry.py::test_S8_what_never_refills_never_expires[takes after it]",),
+    ),
+    Mutant(
+        "redis: a refusal keeps what it took",
+        CONSUME,
+        "    if not refused then\n        taken(place, bucket)\n",
+        "    if left[place] then\n        taken(place, bucket)\n",
+        (
+            "redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: an older version of the limits wins",
+        BUCKET,
+        "    if not demand.own and demand.version < newest then\n",
+        "    if false then\n",
+        ("redis/test_store.py::test_contract[redis-the_newest_version_wins-blocking]",),
+    ),
+    Mutant(
+        "redis: a changed limit begins full",
+        BUCKET,
+        "after.cells[place] = same and entry.cell or carried(entry.cell, now, entry.limit, limit)",
+        "after.cells[place] = same and entry.cell or\n"
+        "                { epoch = now, tokens = limit.capacity, low = 0, high = 0 }",
+        (
+            "redis/test_store.py::test_contract[redis-a_larger_limit_hands_out_no_full_bucket-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a credit makes the bucket it is for",
+        ADJUST,
+        "    if bucket.new and only_credits then\n",
+        "    if false then\n",
+        (
+            "redis/test_store.py::test_contract[redis-a_credit_on_a_missing_bucket_makes_no_ghost-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a key used once is used again",
+        ADJUST,
+        "    if marked and tonumber(marked) > now then\n        return 0\n    end\n",
+        "",
+        (
+            "redis/test_store.py::test_contract[redis-an_adjustment_with_a_key_is_applied_once-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a soft limit refuses",
+        CONSUME,
+        "            elseif limit.soft then\n",
+        "            elseif false then\n",
+        ("redis/test_store.py::test_contract[redis-a_soft_limit_never_refuses-blocking]",),
+    ),
+    Mutant(
+        "redis: slots that agreed keep what the others refused",
+        "stores/redis/buckets.py",
+        "            await self._undo(groups, verdicts, now_ms)\n",
+        "            pass\n",
+        ("redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
+    ),
+    Mutant(
+        "redis: an entity's keys lie apart",
+        "stores/redis/keys.py",
+        'return "{" + namespace + SEPARATOR + entity_id + "}"',
+        'return "(" + namespace + SEPARATOR + entity_id + ")"',
+        ("redis/test_store.py::test_contract[redis-peek_find_and_forget_agree-blocking]",),
+    ),
+    Mutant(
+        "redis: a rate that cannot be exact is taken",
+        "stores/redis/encoding.py",
+        "    if period > PERIOD_MAX:\n",
+        "    if period > 2**63:\n",
+        (
+            "redis/test_store.py::"
+            "test_limits_that_cannot_be_exact_are_refused_before_any_call[too slow]",
+        ),
+    ),
+]

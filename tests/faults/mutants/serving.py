@@ -1,0 +1,125 @@
+"""Faults in the service: who may ask, and what it says."""
+
+from __future__ import annotations
+
+from faults.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "keys: a scope is not asked for",
+        "service/keys_access.py",
+        "        return None if need in grant.scopes else Refusal(Because.SCOPE)\n",
+        "        return None\n",
+        ("programs/keys/test_keys_words.py::test_the_matrix[check-default-team-a:1]",),
+    ),
+    Mutant(
+        "keys: a key of one namespace opens every other",
+        "service/keys_access.py",
+        "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
+        "if namespace == KEYS_NAMESPACE:",
+        ("programs/keys/test_keys_words.py::test_the_matrix[check-None-team-a:1]",),
+    ),
+    Mutant(
+        "keys: the keys themselves can be read",
+        "service/keys_access.py",
+        "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
+        "if grant.namespace not in (ANY_NAMESPACE, namespace):",
+        ("programs/keys/test_keys_words.py::test_nobody_reaches_the_namespace_of_keys",),
+    ),
+    Mutant(
+        "keys: a key for some entities is one for all",
+        "service/keys_access.py",
+        "            entity_id is None or not entity_id.startswith(grant.entity_prefix)\n",
+        "            entity_id is not None and not entity_id.startswith(grant.entity_prefix)\n",
+        ("programs/keys/test_keys_words.py::test_the_matrix[check-default-None]",),
+    ),
+    Mutant(
+        "keys: any secret will do",
+        "service/keys_door.py",
+        "    if not same:\n        return Refusal(Because.WRONG_SECRET)\n",
+        "",
+        ("programs/keys/test_keys_door.py::test_each_way_to_be_turned_away",),
+    ),
+    Mutant(
+        "keys: a revoked key opens",
+        "service/keys_door.py",
+        "    return caller if key.revoked_ms is None else Refusal(Because.REVOKED)\n",
+        "    return caller\n",
+        (
+            "programs/keys/test_keys_door.py::test_revocation_is_in_force_within_the_ttl_and_at_once_where_it_was_made",
+        ),
+    ),
+    Mutant(
+        "keys: a key may be longer than it is",
+        "service/keys.py",
+        "    found = _KEY.fullmatch(text)\n",
+        "    found = _KEY.match(text)\n",
+        ("programs/keys/test_keys_words.py::test_what_is_no_key",),
+    ),
+    Mutant(
+        "service: while the store is away a lease is on nothing",
+        "service/service.py",
+        "        store = room.engine.store if trouble is None else self._fallback\n",
+        "        store = room.engine.store\n",
+        (
+            "programs/service/test_service_leases.py::test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_locally",
+        ),
+    ),
+    Mutant(
+        "service: a check of zero seconds is told to come at once",
+        "service/headers.py",
+        'found.append(("retry-after", str(max(1, div_ceil(retry_after_ms, 1000)))))',
+        'found.append(("retry-after", str(retry_after_ms // 1000)))',
+        (
+            "programs/service/test_service_cases.py::"
+            "test_case[a short wait is still a second in Retry-After]",
+        ),
+    ),
+    Mutant(
+        "service: what is unknown gets a bucket without end",
+        "service/rooms.py",
+        "            if not taken.allowed:\n                return False\n",
+        "",
+        (
+            "programs/service/test_service_deciding.py::test_new_entities_are_let_in_at_the_creation_limit_and_share_beyond_it",
+        ),
+    ),
+    Mutant(
+        "service: a misspelt field is ignored",
+        "service/fields.py",
+        "    if not values.keys() <= known:\n",
+        "    if not known:\n",
+        ("programs/service/test_service_requests.py::test_bad[bad misspelt]",),
+    ),
+    Mutant(
+        "service: a lease of another namespace is found",
+        "service/leases.py",
+        "if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():",
+        "if lease is None or lease.expires_ms <= self._clock():",
+        ("programs/service/test_service_leases.py::test_a_lease_is_its_namespaces_only",),
+    ),
+    Mutant(
+        "service: a lease is settled twice",
+        "service/leases.py",
+        "            await book.settlements.leave(book, False)\n"
+        "            lease.state = LeaseState.SETTLED\n",
+        "            lease.state = LeaseState.OPEN\n",
+        ("programs/service/test_service_leases.py::test_adjust_settle_and_their_repetition",),
+    ),
+    Mutant(
+        "service: two may change a lease at once",
+        "service/leases_shelf.py",
+        "        if lease.busy_until_ms:\n            raise busy()\n",
+        "",
+        (
+            "programs/service/test_service_leases.py::test_while_one_call_changes_a_lease_others_are_told_to_come_back",
+        ),
+    ),
+    Mutant(
+        "service: one refusal of several is overheard",
+        "service/combining.py",
+        "            if blocking is None or wait_ms > longest:\n",
+        "            if wait_ms > 10**9:\n",
+        ("programs/service/test_service_deciding.py::test_what_takes_longest_is_what_blocks",),
+    ),
+]

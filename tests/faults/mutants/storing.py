@@ -1,0 +1,150 @@
+"""Faults in the stores in memory and in SQLite, and in names."""
+
+from __future__ import annotations
+
+from faults.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "memory: a bucket in debt makes room",
+        "stores/memory/store.py",
+        "        if full_ms is None or full_ms > now_ms:\n            return False\n",
+        "        if full_ms is None:\n            return False\n",
+        ("contract/test_memory_bound.py::test_a_bucket_in_use_is_never_forgotten",),
+    ),
+    Mutant(
+        "memory: the bound gives way to whoever comes",
+        "stores/memory/store.py",
+        "        if over > 0 and self._gives_way:\n",
+        "        if over > 0:\n",
+        ("contract/test_memory_bound.py::test_a_bucket_in_use_is_never_forgotten",),
+    ),
+    Mutant(
+        "memory: a key used once is used again",
+        "stores/memory/store.py",
+        "        self._once[name] = now_ms + ONCE_MS\n",
+        "",
+        (
+            "contract/test_contract.py::test_contract[memory-an_adjustment_with_a_key_is_applied_once-blocking]",
+        ),
+    ),
+    Mutant(
+        "memory: a credit makes the bucket it is for",
+        "stores/memory/store.py",
+        "                if record is not None or not only_credits(demand)\n",
+        "",
+        (
+            "contract/test_contract.py::test_contract[memory-a_credit_on_a_missing_bucket_makes_no_ghost-blocking]",
+        ),
+    ),
+    Mutant(
+        "sqlite: what was read is not locked",
+        "stores/sqlite/buckets.py",
+        "        return await self._port.call("
+        "lambda connection: self._consume(connection, demands, now_ms))\n",
+        "        moment_ms = self._clock() if now_ms is None else now_ms\n"
+        "        found = await self._port.call(lambda c: self._found(c, demands, moment_ms))\n"
+        "        verdict, after = decide(demands, found, moment_ms)\n"
+        "        for demand, before, record in zip(demands, found, after, strict=True):\n"
+        "            if worth_keeping(verdict, before, record):\n"
+        "                await self._port.call(\n"
+        "                    lambda c, key=demand.key, record=record, new=before is None:\n"
+        "                    self._shelf.put(c, key, record, new=new))\n"
+        "        return verdict\n",
+        ("contract/test_sqlite_async.py::test_tasks_share_one_bucket_exactly",),
+    ),
+    Mutant(
+        "sqlite: an error half way keeps the first half",
+        "stores/sqlite/port.py",
+        '                    cursor.execute("ROLLBACK")',
+        '                    cursor.execute("COMMIT")',
+        ("contract/test_sqlite_trouble.py::test_errors_inside_a_call_undo_all_of_it",),
+    ),
+    Mutant(
+        "sqlite: a refusal is written",
+        "stores/sqlite/buckets.py",
+        "            if worth_keeping(verdict, before, record):\n",
+        "            if verdict.allowed:\n",
+        (
+            "contract/test_contract.py::test_contract[sqlite-a_larger_limit_hands_out_no_full_bucket-blocking]",
+        ),
+    ),
+    Mutant(
+        "sqlite: a bucket in debt is swept",
+        "stores/sqlite/shelf.py",
+        "            if full_ms is not None and full_ms <= until_ms:\n",
+        "            if full_ms is not None:\n",
+        (
+            "contract/test_contract.py::test_contract[sqlite-idling_never_doubles_the_burst-blocking]",
+        ),
+    ),
+    Mutant(
+        "sqlite: an allowance that never refills is swept",
+        "stores/sqlite/shelf.py",
+        "            if full_ms is not None and full_ms <= until_ms:\n",
+        "            if full_ms is None or full_ms <= until_ms:\n",
+        (
+            "contract/test_contract.py::test_contract[sqlite-an_allowance_that_never_refills_stays_spent-blocking]",
+        ),
+    ),
+    Mutant(
+        "sqlite: a key used once is used again",
+        "stores/sqlite/shelf.py",
+        "    if row is not None and row[0] > now_ms:\n        return False\n",
+        "",
+        (
+            "contract/test_contract.py::test_contract[sqlite-an_adjustment_with_a_key_is_applied_once-blocking]",
+        ),
+    ),
+    Mutant(
+        "sqlite: the file cuts large numbers",
+        "stores/sqlite/rows.py",
+        "            str(list(record[CELLS:])),  # a list of ints prints as JSON\n",
+        "            str([float(cell) for cell in record[CELLS:]]),\n",
+        ("contract/test_sqlite_schema.py::test_numbers_of_any_size_come_back",),
+    ),
+    Mutant(
+        "sqlite: two entities share a row",
+        "stores/sqlite/sql/buckets.sql",
+        "SELECT terms, hour, events, cells FROM buckets\n"
+        "WHERE namespace = ? AND entity_id = ? AND resource = ?",
+        "SELECT terms, hour, events, cells FROM buckets\n"
+        "WHERE namespace = ? AND lower(entity_id) = lower(?) AND resource = ?",
+        ("contract/test_contract.py::test_contract[sqlite-names_never_touch_each_other-blocking]",),
+    ),
+    Mutant(
+        "names: a newline may follow",
+        "names.py",
+        "    if pattern.fullmatch(text) is None:\n",
+        '    if re.match(f"^(?:{pattern.pattern})$", text) is None:\n',
+        ("laws/test_traps.py::test_a_trailing_newline_is_not_part_of_a_name",),
+    ),
+    Mutant(
+        "names: the separator is a letter",
+        "names.py",
+        '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
+        '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
+        ("flows/test_bad_input.py::test_names['a#b']",),
+    ),
+    Mutant(
+        "names: keys are joined without a border",
+        "record.py",
+        'self.text = f"{namespace}{SEPARATOR}{entity_id}{SEPARATOR}{resource}"',
+        'self.text = f"{namespace}{SEPARATOR}{entity_id}{resource}"',
+        ("contract/test_contract.py::test_contract[memory-peek_find_and_forget_agree-blocking]",),
+    ),
+    Mutant(
+        "names: identifiers are not escaped",
+        "service/identity.py",
+        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]+")',
+        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]+")',
+        ("programs/service/test_service_identity.py::test_readable_where_it_can_be",),
+    ),
+    Mutant(
+        "limits: any text that begins like one is a limit",
+        "limits.py",
+        "found = _TEXT.fullmatch(text.strip())",
+        "found = _TEXT.match(text.strip())",
+        ("faults/fuzz/test_fuzz_words.py::test_what_follows_a_limit_is_not_overlooked[ x]",),
+    ),
+]

@@ -1,0 +1,44 @@
+"""Every fault is noticed by the tests that are named for it; without the fault they pass.
+
+Those of Redis are in tests/redis/test_mutants.py, those of the DynamoDB protocol in
+tests/dynamodb/test_interleavings_mutants.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from faults.mutants import arithmetic, layering, leasing, serving, storing
+from faults.mutants.ground import Ground
+from faults.mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    *arithmetic.MUTANTS,
+    *leasing.MUTANTS,
+    *storing.MUTANTS,
+    *layering.MUTANTS,
+    *serving.MUTANTS,
+]
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return Ground(tmp_path_factory.mktemp("mutants"))
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    assert not [name for name, count in Counter(one.name for one in MUTANTS).items() if count > 1]
+
+
+def test_without_a_fault_the_tests_pass(ground: Ground) -> None:
+    outcome = ground.run([killer for mutant in MUTANTS for killer in mutant.killers])
+    assert outcome.code == 0, outcome.text
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_it_is_killed(mutant: Mutant, ground: Ground) -> None:
+    with ground.planted(mutant):
+        outcome = ground.run(mutant.killers, "-x")
+    assert outcome.killed, f"{mutant.name} lives: exit code {outcome.code}\n{outcome.text}"
