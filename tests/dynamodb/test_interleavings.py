@@ -15,12 +15,18 @@ from dynamodb.model.clients import Dice
 from dynamodb.model.scene import Scene
 from dynamodb.model.scenes import scenes
 from dynamodb.model.scenes_sharded import deep_scenes, sharded_scenes
+from dynamodb.model.scenes_special import special_scenes
 from dynamodb.model.search import Search
 from headgate.stores.dynamodb import adjusting, splitting, taking, transacting
 
 STATES_OF_A_DAY = 12_000
 STATES_MAX = int(os.environ.get("HEADGATE_STATES_MAX", STATES_OF_A_DAY))
-SCENES = [*scenes(), *sharded_scenes(), *(deep_scenes() if STATES_MAX > STATES_OF_A_DAY else ())]
+SCENES = [
+    *scenes(),
+    *special_scenes(),
+    *sharded_scenes(),
+    *(deep_scenes() if STATES_MAX > STATES_OF_A_DAY else ()),
+]
 
 
 def chance(patch: pytest.MonkeyPatch) -> Dice:

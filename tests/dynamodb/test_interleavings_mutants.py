@@ -15,6 +15,7 @@ from dynamodb.model import acts
 from dynamodb.model.ghosts import Broken
 from dynamodb.model.scenes import scenes
 from dynamodb.model.scenes_sharded import sharded_scenes
+from dynamodb.model.scenes_special import special_scenes
 from dynamodb.model.search import Search
 from dynamodb.test_interleavings import chance
 from headgate.decision import fits as real_fits
@@ -110,6 +111,16 @@ def made_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Draft, "absent", lambda draft, name: real(draft, "nothing"))
 
 
+def counted_grants(patch: pytest.MonkeyPatch) -> None:
+    """What an operator gives lowers what was consumed."""
+    real = adjusting._moved
+    patch.setattr(
+        adjusting,
+        "_moved",
+        lambda seen, demand, now_ms, metered: real(seen, demand, now_ms, True),
+    )
+
+
 def never_later(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expressions, "_expire", lambda *_: None)
 
@@ -133,6 +144,10 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     "a split does not look at the tokens": ("split under takes", without("at_least", "_tk")),
     "it is taken whatever there is": ("takes of two", bent(taking, "fits", always_fits)),
     "it is refused though it fits": ("takes of two", bent(taking, "fits", too_strict)),
+    "a grant is taken for a refund": ("a grant beside takes", counted_grants),
+    "a soft limit goes into debt": (
+        "a soft limit is passed", bent(moves, "is_passed", lambda *_: False),
+    ),
     "a gathering takes from the first alone": (
         "gathering beside takes",
         bent(gathering, "divided", lambda parts, *_: [parts[0], *({} for _ in parts[1:])]),
@@ -143,7 +158,9 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, mutate = MUTANTS[name]
-    [scene] = [one for one in [*scenes(), *sharded_scenes()] if one.name == where]
+    [scene] = [
+        one for one in [*scenes(), *special_scenes(), *sharded_scenes()] if one.name == where
+    ]
     mutate(monkeypatch)
     # The faults are planted in the general way; that the usual one writes the same, another test
     # shows (test_store_usual).

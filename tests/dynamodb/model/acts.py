@@ -29,13 +29,18 @@ def terms(capacity: int, amount: int, period_ms: int = STEP_MS, version: int = 1
     return Terms((spec,), version, sources=("resource",))
 
 
-def two_limits(version: int, **limits: tuple[int, int]) -> Terms:
-    """Limits by name: capacity and tokens per second."""
+def two_limits(version: int, *, soft: str = "", **limits: tuple[int, int]) -> Terms:
+    """Limits by name: capacity and tokens per second; one of them may be soft."""
     specs = tuple(
-        Spec(name, capacity * 1000, amount * 1000, STEP_MS, False)
+        Spec(name, capacity * 1000, amount * 1000, STEP_MS, name == soft)
         for name, (capacity, amount) in limits.items()
     )
     return Terms(specs, version, sources=("resource",) * len(specs))
+
+
+def override(capacity: int, amount: int) -> Terms:
+    """Limits that come with a call: they win, and have no version."""
+    return Terms((Spec("x", capacity * 1000, amount * 1000, STEP_MS, False),), own=True)
 
 
 def take_of(held: Terms, **amounts: int) -> Op:
@@ -52,6 +57,16 @@ def take(held: Terms, amount: int, *keys: BucketKey, route: int = 0) -> Op:
 def adjust(held: Terms, amount: int, key: BucketKey = KEY, route: int = 0) -> Op:
     demands = (Demand(key, held, (amount * 1000,)),)
     return Op("adjust", demands, lambda store, now_ms: store.adjust(demands, now_ms), route)
+
+
+def grant(held: Terms, amount: int, key: BucketKey = KEY, text: str | None = None) -> Op:
+    """Tokens given by an operator: no consumption, and never past the brim."""
+    demands = (Demand(key, held, (-amount * 1000,)),)
+    return Op(
+        "grant",
+        demands,
+        lambda store, now_ms: store.adjust(demands, now_ms, metered=False, once=text),
+    )
 
 
 def once(held: Terms, amount: int, text: str, key: BucketKey = KEY) -> Op:

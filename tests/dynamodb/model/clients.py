@@ -36,7 +36,7 @@ Begin = Callable[[DynamoStore, int], Coroutine[Any, Any, Any]]
 class Op:
     """One call of a script: what it does and, for the monitors, what it may change."""
 
-    verb: str  # take, adjust, forget or reshape
+    verb: str  # take, adjust, grant, forget or reshape
     demands: tuple[Demand, ...]
     begin: Begin
     route: int = 0  # where the client's dice send it, in a bucket of several shards

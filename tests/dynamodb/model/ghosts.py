@@ -137,7 +137,8 @@ def _check_expiry(number: int, row: Row) -> None:
 def check_write(
     op: Op, demand: Demand, now_ms: int, before: Mapping[int, Row], after: Mapping[int, Row]
 ) -> dict[str, int]:
-    """The laws of one write to one bucket; what it consumed of each limit."""
+    """The laws of one write to one bucket; what it consumed of each limit. A grant is no
+    consumption, but what it gave may be taken besides."""
     if op.verb == "forget" and not after:
         return {}
     for number in before.keys() & after.keys():
@@ -145,10 +146,12 @@ def check_write(
     used = {}
     for limit, wanted in demand.named():
         consumed = _consumed(after, limit) - _consumed(before, limit)
-        if consumed not in (0, wanted, -wanted if op.undoes else wanted):
+        if consumed not in (0, wanted, -wanted if op.undoes else wanted) or (
+            consumed and op.verb == "grant"
+        ):
             raise Broken(f"{op}: {limit} counts {consumed} for {wanted}")
         _check_levels(op, limit, consumed, now_ms, before, after, demand)
-        used[limit] = consumed
+        used[limit] = wanted if op.verb == "grant" else consumed
     return used
 
 
@@ -173,8 +176,9 @@ def _check_levels(
     after: Mapping[int, Row],
     demand: Demand,
 ) -> None:
-    """No write makes tokens, and none but a change of limits loses more than rounding and the
-    band: at its writer's moment, the level falls by what is consumed."""
+    """No write but a grant makes tokens, and none but a change of limits loses more than rounding
+    and the band: at its writer's moment, the level falls by what is consumed. A soft limit that has
+    less counts it and stays as it is."""
     pairs = [
         (_at(before, number, limit), _at(after, number, limit))
         for number in before.keys() | after.keys()
@@ -200,10 +204,16 @@ def _check_levels(
             same = same and (old is None or old.rate == new.rate or reshaped)
             if op.verb == "take" and old is not None and old.level(at_ms) >= 0 > new.level(at_ms):
                 raise Broken(f"{op} left {new.level(at_ms)} of {limit}")
-    if has > had - consumed:
+    fall = 0 if spec.soft and op.verb == "take" and consumed > had else consumed
+    given = -_wanted(demand, limit) if op.verb == "grant" else 0
+    if has > had - fall + given:
         raise Broken(f"{op} made tokens: {limit} had {had}, consumed {consumed}, has {has}")
-    if same and consumed >= 0 and has < had - consumed - spare - ROUNDING_MILLI:
+    if same and fall >= 0 and has < had - fall - spare - ROUNDING_MILLI:
         raise Broken(f"{op} lost tokens: {limit} had {had}, consumed {consumed}, has {has}")
+
+
+def _wanted(demand: Demand, limit: str) -> int:
+    return dict(demand.named())[limit]
 
 
 def _at(rows: Mapping[int, Row], number: int, limit: str) -> Shard | None:

@@ -86,7 +86,11 @@ class Laws:
         """Whether a bucket has what a demand wants, under the newer of its limits and theirs."""
         rows = self._service.shards(snapshot, demand.key)
         for limit, wanted in demand.named():
-            capacity = demand.terms.specs[demand.terms.index[limit]].capacity_milli
+            spec = demand.terms.specs[demand.terms.index[limit]]
+            outdated = bool(rows) and demand.terms.version < rows[0].number("cv")
+            if spec.soft and not outdated:  # it never refuses
+                continue
+            capacity = spec.capacity_milli
             level = self._service.level(snapshot, demand.key, limit, now_ms)
             if level is not None and demand.terms.version < rows[0].number("cv"):
                 capacity = rows[0].number(f"b_{limit}_cp")
