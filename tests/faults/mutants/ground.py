@@ -39,7 +39,8 @@ class Outcome(NamedTuple):
 class Ground:
     def __init__(self, folder: Path) -> None:
         self._source = folder / "src"
-        shutil.copytree(ROOT / "src" / "headgate", self._source / "headgate")
+        unfinished = shutil.ignore_patterns("*.pyc.*")  # bytecode that others are writing now
+        shutil.copytree(ROOT / "src" / "headgate", self._source / "headgate", ignore=unfinished)
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
