@@ -74,9 +74,7 @@ MUTANTS = [
         "stores/sqlite/shelf.py",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is not None:\n",
-        (
-            "contract/test_contract.py::test_contract[sqlite-idling_never_doubles_the_burst-blocking]",
-        ),
+        ("faults/machines/test_machines_local.py::TestSqlite::runTest",),
     ),
     Mutant(
         "sqlite: an allowance that never refills is swept",
