@@ -56,7 +56,7 @@ class Store(Protocol):
     ) -> bool:
         """Debits may go into debt, credits clamp at capacity.
 
-        With `once`, a second call with the same text in the same namespace within a day does
+        With `once`, a second call with the same text for the same (first) entity within a day does
         nothing and returns False. A credit for a bucket that does not exist does nothing: such a
         bucket is full.
         """

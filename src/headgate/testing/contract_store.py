@@ -195,13 +195,17 @@ async def a_credit_on_a_missing_bucket_makes_no_ghost(arena: Arena) -> None:
 
 
 async def an_adjustment_with_a_key_is_applied_once(arena: Arena) -> None:
-    """The same idempotency key within a day does nothing the second time."""
+    """The same idempotency key within a day does nothing the second time; another entity's is its
+    own."""
     limit = Limit.per_hour("x", 100)
     assert (await arena.take(arena.demand([limit], {"x": 100}))).allowed
     credit = arena.demand([limit], {"x": -10})
     assert await arena.adjust(credit, metered=False, once="k1")
     assert not await arena.adjust(credit, metered=False, once="k1")
     assert await arena.level_milli("x") == 10_000
+    other = arena.demand([limit], {"x": 100}, entity_id="other")
+    assert (await arena.take(other)).allowed
+    assert await arena.adjust(other.negated(), metered=False, once="k1")
     assert await arena.adjust(credit, metered=False, once="k2")
     arena.now_ms += DAY_MS
     assert await arena.adjust(credit, metered=False, once="k1")

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.decision import Demand
 from headgate.errors import Throttled, Unreachable
-from headgate.record import HOUR_MS
+from headgate.record import HOUR_MS, BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.adjusting import Adjuster
@@ -36,7 +36,7 @@ class Once:
     ) -> bool:
         """False where the key was used within a day: then nothing is done."""
         for attempt in range(ATTEMPTS_MAX):
-            writes: list[ask.Write] = [remembered(demands[0].key.namespace, once, now_ms)]
+            writes: list[ask.Write] = [remembered(demands[0].key, once, now_ms)]
             places: list[tuple[int, int]] = []
             for at, demand in enumerate(demands):
                 known = self._book.open(demand.key)
@@ -79,10 +79,11 @@ class Once:
         raise AssertionError("every send returned or raised")
 
 
-def remembered(namespace: str, once: str, now_ms: int) -> ask.Write:
-    """The caller's key, hashed: it may be of any length. It counts for a day."""
-    digest = hashlib.sha256(once.encode("utf-8", "surrogatepass")).hexdigest()
-    pk = schema.pk_once(namespace, digest)
+def remembered(key: BucketKey, once: str, now_ms: int) -> ask.Write:
+    """The caller's key for this entity, hashed: it may be of any length. It counts for a day."""
+    named = f"{key.entity_id}\n{once}"  # no entity's id has a line's end in it
+    digest = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+    pk = schema.pk_once(key.namespace, digest)
     free = ask.Guard(
         "attribute_not_exists(#until) OR #until <= :now",
         {"#until": "until_ms"},
@@ -91,7 +92,7 @@ def remembered(namespace: str, once: str, now_ms: int) -> ask.Write:
     return ask.put(
         {
             **keyed((pk, schema.sk_once())),
-            **in_namespace(namespace, pk),
+            **in_namespace(key.namespace, pk),
             "until_ms": number(now_ms + ONCE_MS),
             TTL: number((now_ms + ONCE_MS) // 1000 + 60),
         },

@@ -46,7 +46,7 @@ class MemoryStore:
         self._gives_way = gives_way
         self._buckets: dict[str, Record] = {}
         self._to_look_at: list[str] = []
-        self._once: dict[tuple[str, str], int] = {}
+        self._once: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -99,7 +99,7 @@ class MemoryStore:
                 if record is not None or not only_credits(demand)
             }
             self._make_room(sum(text not in self._buckets for text in after), now_ms)
-            if once is not None and not self._claim((demands[0].key.namespace, once), now_ms):
+            if once is not None and not self._claim(demands[0].key, once, now_ms):
                 return False
             self._buckets.update(after)
         return True
@@ -210,7 +210,8 @@ class MemoryStore:
     def _evict(self, text: str) -> None:
         self._ledger.count(BucketKey.from_text(text), self._buckets.pop(text))
 
-    def _claim(self, name: tuple[str, str], now_ms: int) -> bool:
+    def _claim(self, key: BucketKey, once: str, now_ms: int) -> bool:
+        name = key.namespace, key.entity_id, once
         if self._once.get(name, now_ms) > now_ms:
             return False
         if len(self._once) >= ONCE_MAX:

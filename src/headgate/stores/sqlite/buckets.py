@@ -71,8 +71,9 @@ class SqliteStore:
             now_ms = self._clock()
         found = self._found(connection, demands, now_ms)
         if once is not None:
-            namespace = demands[0].key.namespace
-            if not claim(connection, namespace, once, now_ms, now_ms + ONCE_MS):
+            key = demands[0].key
+            name = f"{key.entity_id}\n{once}"  # no entity's id has a line's end in it
+            if not claim(connection, key.namespace, name, now_ms, now_ms + ONCE_MS):
                 return False
         for demand, record in zip(demands, found, strict=True):
             if record is not None or not only_credits(demand):  # no record is full already
