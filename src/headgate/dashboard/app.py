@@ -17,6 +17,7 @@ from headgate.dashboard.files import STRICT, File, files
 from headgate.dashboard.origin import SAFE, is_foreign, is_own
 from headgate.dashboard.port import Late, relay, within_s
 from headgate.dashboard.preview import parse_change, previewed
+from headgate.dashboard.switch import Switch, as_told, turned
 from headgate.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.names import DEFAULT_NAMESPACE, parse_namespace
 
@@ -28,6 +29,7 @@ HOME = "/ui/"
 BODY_BYTES_MAX = 16_384
 PREVIEW_S = 20.0
 READ = "read"
+ADMIN = "admin"
 HOT = ("/v1/ratelimit/", "/v1/leases")  # they take JSON only, which no other site's page can send
 
 Head = dict[bytes, bytes]
@@ -55,8 +57,12 @@ class Dashboard:
     """Serves `/` and `/ui/…`. `recognise` tells who sent a request; `leaving` may be set to say
     that the server ends, so that feeds do not hold it up."""
 
-    def __init__(self, program: Program, recognise: Recognise) -> None:
+    def __init__(
+        self, program: Program, recognise: Recognise, switch: Switch | None = None
+    ) -> None:
+        """With a `switch` whoever may administer can break the store: for a demo alone."""
         self._program = program
+        self._switch = switch
         self._recognise = recognise
         self._feed = Feed(program.service)
         self.leaving: Callable[[], bool] = lambda: program.closing
@@ -97,6 +103,8 @@ class Dashboard:
         asked = path.removeprefix(HOME)
         if asked == "preview":
             await self._preview(scope, receive, send, head)
+        elif asked == "switch" and self._switch is not None:
+            await self._turn(self._switch, scope, receive, send, head)
         elif method not in SAFE:
             raise Problem(405, "METHOD_NOT_ALLOWED", "use GET")
         elif asked == "feed":
@@ -123,7 +131,14 @@ class Dashboard:
             told["store"] = {"name": shape.name, "shared": shape.shared, "durable": shape.durable}
             told["fail_open"] = program.settings.fail_open
             told["workers"] = program.options.workers
+        if self._switch is not None:
+            told["switch"] = as_told(self._switch)
         return told
+
+    async def _turn(self, switch: Switch, scope: Any, receive: Any, send: Any, head: Head) -> None:
+        _must_be_post_from_here(scope, head)
+        await self._permit(scope, head, None, ADMIN)
+        await _say(send, 200, turned(switch, _json(await _body(receive))))
 
     async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         if is_foreign(head):
@@ -143,10 +158,7 @@ class Dashboard:
             self._feed.leave(namespace, viewer)
 
     async def _preview(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
-        if scope["method"] != "POST":
-            raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
-        if not is_own(head):
-            raise _elsewhere()
+        _must_be_post_from_here(scope, head)
         namespace, change = parse_change(_json(await _body(receive)))
         await self._permit(scope, head, namespace)
         try:
@@ -155,10 +167,12 @@ class Dashboard:
             raise Problem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
         await _say(send, 200, found)
 
-    async def _permit(self, scope: Any, head: Head, namespace: str) -> None:
-        """Raises unless the caller may read all of the namespace."""
+    async def _permit(
+        self, scope: Any, head: Head, namespace: str | None, need: str = READ
+    ) -> None:
+        """Raises unless the caller may do that in all of the namespace; None is everywhere."""
         found: Any = await self._recognise(scope, head)
-        refusal = found if hasattr(found, "code") else found.refuses(READ, namespace, None)
+        refusal = found if hasattr(found, "code") else found.refuses(need, namespace, None)
         if refusal is None:
             return
         match refusal.code:
@@ -167,8 +181,15 @@ class Dashboard:
             case "STORAGE_UNAVAILABLE":
                 raise _away()
             case "FORBIDDEN":
-                raise Problem(403, "FORBIDDEN", "the key needs the scope 'read' for this")
+                raise Problem(403, "FORBIDDEN", f"the key needs the scope '{need}' for this")
         raise Problem(404, "NOT_FOUND", "there is no such namespace")
+
+
+def _must_be_post_from_here(scope: Any, head: Head) -> None:
+    if scope["method"] != "POST":
+        raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
+    if not is_own(head):
+        raise _elsewhere()
 
 
 def _elsewhere() -> Problem:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from headgate.dashboard import Dashboard
+from headgate.dashboard import Dashboard, Switch
 from headgate.errors import HeadgateError
 from headgate.service.app import Program
 from headgate.service.rest import Alongside, Rest, Wire
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(serving: Serving, given: Sequence[str]) -> int:
     if serving.descriptor is not None:
         return _work(serving, socket.socket(fileno=serving.descriptor))
-    listener = _listen(serving)
+    listener = listen(serving)
     serving = replace(serving, port=listener.getsockname()[1])
     if serving.workers == 1:
         return _work(serving, listener, told=True)
@@ -63,7 +63,8 @@ def _serve(serving: Serving, given: Sequence[str]) -> int:
     return Workers(serving, given, listener).run()
 
 
-def _listen(serving: Serving) -> socket.socket:
+def listen(serving: Serving) -> socket.socket:
+    """The socket of a service; OptionError where it cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -80,14 +81,27 @@ def _listen(serving: Serving) -> socket.socket:
 def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> int:
     """One worker, or the only one."""
     program = Program.build(serving.program)
-    dashboard = Dashboard(program, partial(recognised, program.door))
-    rest = Rest(program, alongside_of(serving, program))
-    server = Server(config_of(serving, dashboard.before(rest)))
+    greeting = started(serving, program) if told else ""
+    alongside = alongside_of(serving, program)
+    parent = None if told else os.getppid()
+    return serve(serving, program, listener, greeting, alongside=alongside, parent=parent)
+
+
+def serve(
+    serving: Serving,
+    program: Program,
+    listener: socket.socket,
+    greeting: str,
+    *,
+    alongside: Alongside | None = None,
+    switch: Switch | None = None,
+    parent: int | None = None,
+) -> int:
+    """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
+    dashboard = Dashboard(program, partial(recognised, program.door), switch)
+    server = Server(config_of(serving, dashboard.before(Rest(program, alongside))))
     dashboard.leaving = lambda: server.should_exit  # open feeds do not hold up the end
-    if told:
-        server.greeting = started(serving, program)
-    else:
-        server.parent = os.getppid()
+    server.greeting, server.parent = greeting, parent
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _calmly)  # the server raises them again when it has finished
     if hasattr(signal, "SIGHUP"):
