@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from headgate.dashboard.feed import Feed
 from headgate.dashboard.files import STRICT, File, files
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headgate.service.keys_access import Caller, Refusal
 
 HOME = "/ui/"
+EXPLAIN = "/ui/explain"  # what a refusal's `instance` names
+ASKED = ("namespace", "scope", "identifier", "entity", "resource")
 BODY_BYTES_MAX = 16_384
 PREVIEW_S = 20.0
 READ = "read"
@@ -99,6 +101,9 @@ class Dashboard:
         path, method, head = scope["path"], scope["method"], dict(scope["headers"])
         if path in ("/", "/ui"):
             await _send(send, 307, b"", [(b"location", HOME.encode())])
+            return
+        if path == EXPLAIN and method in SAFE:
+            await _send(send, 307, b"", [(b"location", _page_of(scope["query_string"]))])
             return
         asked = path.removeprefix(HOME)
         if asked == "preview":
@@ -190,6 +195,16 @@ def _must_be_post_from_here(scope: Any, head: Head) -> None:
         raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
     if not is_own(head):
         raise _elsewhere()
+
+
+def _page_of(query: bytes) -> bytes:
+    """The page of an explanation; what it does not know is left behind."""
+    try:
+        given = dict(parse_qsl(query.decode("latin-1"), max_num_fields=16))
+    except ValueError:
+        given = {}
+    asked = urlencode({name: given[name] for name in ASKED if name in given})
+    return f"{HOME}#/explain?{asked}".encode()
 
 
 def _elsewhere() -> Problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from headgate.decision import Demand, Verdict
 from headgate.errors import Throttled, Unreachable
@@ -41,7 +41,7 @@ TOLD = {
 class StoreSwitch:
     """How the store is now, and who may look: the page shows `modes` and `mode`, and turns it."""
 
-    modes = {fault.value: told for fault, told in TOLD.items()}
+    modes: ClassVar = {fault.value: told for fault, told in TOLD.items()}
 
     def __init__(self, pause_ms: PauseMs) -> None:
         self._pause_ms = pause_ms

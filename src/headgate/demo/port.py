@@ -108,7 +108,5 @@ class Traffic:
         tally.degraded += allowed and degraded
 
 
-
-
 def run(flow: Coroutine[Any, Any, str]) -> str:
     return asyncio.run(flow)

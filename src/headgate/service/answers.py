@@ -32,7 +32,8 @@ class CheckAnswer(NamedTuple):
 
     Remaining, capacity and reset are those of the tightest limit; None where no limit applies (an
     operator lets it pass) or none was asked (the store is away). `code` is None where it was
-    allowed. `shadowed`: let pass although a policy on trial would have refused.
+    allowed. `shadowed`: let pass although a policy on trial would have refused. `instance` is where
+    the dashboard explains a refusal.
     """
 
     allowed: bool
@@ -49,6 +50,7 @@ class CheckAnswer(NamedTuple):
     degraded_reason: str | None = None
     shadowed: bool = False
     dry_run: bool = False
+    instance: str | None = None
 
     @property
     def http_status(self) -> int:

@@ -50,7 +50,7 @@ def check_body(answer: CheckAnswer) -> dict[str, Any]:
         if answer.allowed:
             body["warning"] = DEGRADED_WARNING
     if answer.code is not None:
-        _refusal(body, answer.code, answer.retry_after_ms, violated(answer))
+        _refusal(body, answer.code, answer.retry_after_ms, violated(answer), answer.instance)
     return body
 
 
@@ -74,7 +74,8 @@ def combined_body(answer: CombinedAnswer) -> dict[str, Any]:
             body["warning"] = DEGRADED_WARNING
     if answer.code is not None:
         names = [name for result in answer.results for name in violated(result)]
-        _refusal(body, answer.code, answer.retry_after_ms, list(dict.fromkeys(names)))
+        names = list(dict.fromkeys(names))
+        _refusal(body, answer.code, answer.retry_after_ms, names, foremost.instance)
     return body
 
 
@@ -122,7 +123,11 @@ def message_of(code: Code, retry_after_ms: int | None) -> str:
 
 
 def _refusal(
-    body: dict[str, Any], code: Code, retry_after_ms: int | None, violations: list[str]
+    body: dict[str, Any],
+    code: Code,
+    retry_after_ms: int | None,
+    violations: list[str],
+    instance: str | None,
 ) -> None:
     problem = PROBLEMS[code]
     message = message_of(code, retry_after_ms)
@@ -134,6 +139,8 @@ def _refusal(
     body["detail"] = message
     if code is Code.RATE_LIMIT_EXCEEDED:
         body["violated-policies"] = violations
+    if instance is not None:
+        body["instance"] = instance
 
 
 def _result(answer: CheckAnswer) -> dict[str, Any]:

@@ -69,7 +69,10 @@ def entity(ask: Ask) -> tuple[str | None, str | None]:
 
 
 def identity(ask: Ask) -> tuple[str | None, str | None]:
-    """The entity behind the query's scope and identifier."""
+    """The entity that the query names, or the one behind its scope and identifier."""
+    entity_id = ask.query.get("entity_id")
+    if entity_id is not None:
+        return ask.query.get("namespace", DEFAULT_NAMESPACE), entity_id
     scope = parse_scope(ask.query.get("scope", "user"))
     identifier = parse_identifier(ask.query.get("identifier"))
     return ask.query.get("namespace", DEFAULT_NAMESPACE), entity_id_of(scope, identifier)

@@ -65,7 +65,7 @@ def _item(result: CheckAnswer | ServiceError) -> bytes:
 def _content(answer: CheckAnswer) -> bytes | None:
     """A yes in JSON; None where there is more to say."""
     allowed, _, _, _, remaining, capacity, _, reset_ms, _, _, *rest = answer
-    degraded, _, shadowed, dry_run = rest
+    degraded, _, shadowed, dry_run, _ = rest
     if not allowed or degraded or shadowed or dry_run:
         return None
     if remaining is None or capacity is None or reset_ms is None:

@@ -9,7 +9,12 @@ from headgate.errors import ValidationError
 from headgate.names import DEFAULT_NAMESPACE, parse_entity_id
 from headgate.reports import Reports
 from headgate.service.bodies import health_body
-from headgate.service.fields import parse_namespace_field, parse_resource_field, parse_scope
+from headgate.service.fields import (
+    parse_identifier,
+    parse_namespace_field,
+    parse_resource_field,
+    parse_scope,
+)
 from headgate.service.keys import (
     ANY_NAMESPACE,
     Key,
@@ -94,12 +99,20 @@ async def list_audit(ask: Ask) -> Document:
 
 
 async def explain(ask: Ask) -> Document:
-    rule, found = await ask.service.explain(
-        parse_namespace_field(ask.query.get("namespace", DEFAULT_NAMESPACE)),
-        parse_scope(ask.query.get("scope", "user")),
-        ask.query["identifier"],
-        parse_resource_field(ask.query["resource"]),
-    )
+    """By scope and identifier as requests name them, or by an entity's id."""
+    namespace = parse_namespace_field(ask.query.get("namespace", DEFAULT_NAMESPACE))
+    resource = parse_resource_field(ask.query["resource"])
+    entity_id = ask.query.get("entity_id")
+    if entity_id is None:
+        scope = parse_scope(ask.query.get("scope", "user"))
+        identifier = parse_identifier(ask.query.get("identifier"))
+        rule, found = await ask.service.explain(namespace, scope, identifier, resource)
+    elif ask.query.keys() & {"scope", "identifier"}:
+        raise invalid("entity_id", "stands instead of scope and identifier; send one or the other")
+    else:
+        rule, found = await ask.service.explain_entity(
+            namespace, parse_entity_id(entity_id), resource
+        )
     return {"policy": rule_json(rule), **explanation_json(found)}
 
 

@@ -42,6 +42,7 @@ from headgate.service.combining import combined, identifier_of
 from headgate.service.identity import entity_id_of
 from headgate.service.leases import Leases
 from headgate.service.leases_shelf import DrawerShelf, LeaseShelf, MemoryShelf
+from headgate.service.linking import linked
 from headgate.service.port import each
 from headgate.service.problems import ServiceError, invalid, raise_translated
 from headgate.service.reading import read, throttled, unavailable
@@ -139,6 +140,8 @@ class Service:
             answer = self._told(error, request.namespace, asked, request.dry_run)
         else:
             answer = read(verdict, parts[0], rule, asked, trouble, request.dry_run)
+        if answer.code is not None:
+            answer = linked(answer, request.namespace, identifier)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
@@ -174,9 +177,14 @@ class Service:
                 read(verdict, part, rule, one, trouble, request.dry_run)
                 for part, rule, one in zip(parts, chosen, asked, strict=True)
             ]
-        whole = combined(results)
+        whole = combined(
+            [
+                one if one.code is None else linked(one, request.namespace, name)
+                for one, name in zip(results, names, strict=True)
+            ]
+        )
         if self._on_answer is not None:
-            for result in results:  # one that alone had room took nothing if another refused
+            for result in whole.results:  # one that alone had room took nothing if another refused
                 self._on_answer(result if whole.allowed else result._replace(allowed=False))
         return whole
 
@@ -201,6 +209,8 @@ class Service:
             answer = self._told(error, request.namespace, asked, False)
         else:
             answer = read(verdict, parts[0], rule, asked, trouble)
+        if answer.code is not None:
+            answer = linked(answer, request.namespace, identifier)
         if self._on_answer is not None:
             self._on_answer(answer)
         if not answer.allowed:
@@ -230,13 +240,27 @@ class Service:
     ) -> tuple[Rule | None, Explanation]:
         """The policy that matches, and which level gives each limit in the end."""
         rule = _rule_for(self.rules, scope, resource)
-        entity_id = entity_id_of(scope, identifier)
+        return rule, await self._explained(
+            namespace, entity_id_of(scope, identifier), resource, rule
+        )
+
+    async def explain_entity(
+        self, namespace: str, entity_id: str, resource: str
+    ) -> tuple[Rule | None, Explanation]:
+        """The same by an entity's id: teams and companies have no scope that requests name."""
+        scope, colon, _ = entity_id.partition(":")
+        rule = self.rules.limits_for(scope if colon else "", resource)
+        return rule, await self._explained(namespace, entity_id, resource, rule)
+
+    async def _explained(
+        self, namespace: str, entity_id: str, resource: str, rule: Rule | None
+    ) -> Explanation:
         try:
             room = await self.room(namespace)
             found = await room.engine.explain(entity_id, resource, rule.defaults if rule else None)
         except HeadgateError as error:
             raise_translated(error)
-        return rule, found
+        return found
 
     async def health(self) -> HealthAnswer:
         """How things stand; asks the store once."""
