@@ -83,6 +83,27 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
+class Shard(NamedTuple):
+    """One part of a bucket: 2^-depth of its rate and capacity, kept as a record of its own.
+
+    `written_per_s` is how often all processes together wrote it, as far as this one has measured.
+    """
+
+    number: int
+    depth: int
+    written_per_s: int
+    record: Record
+
+
+class Sharded(Protocol):
+    """What a Store offers besides, where it keeps busy buckets in several parts."""
+
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+        """The store's time, and all parts of a bucket then: one where it is not divided, none
+        where it does not exist."""
+        ...
+
+
 class Catalog(Protocol):
     """Entities, stored limits and namespaces. Every change leaves its audit event in the same
     step, and every change of limits, modes or parents moves the namespace's version on."""

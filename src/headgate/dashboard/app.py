@@ -17,6 +17,7 @@ from headgate.dashboard.files import STRICT, File, files
 from headgate.dashboard.origin import SAFE, is_foreign, is_own
 from headgate.dashboard.port import Late, relay, within_s
 from headgate.dashboard.preview import parse_change, previewed
+from headgate.dashboard.shards import shards_of
 from headgate.dashboard.switch import Switch, as_told, turned
 from headgate.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.names import DEFAULT_NAMESPACE, parse_namespace
@@ -29,7 +30,7 @@ HOME = "/ui/"
 EXPLAIN = "/ui/explain"  # what a refusal's `instance` names
 ASKED = ("namespace", "scope", "identifier", "entity", "resource")
 BODY_BYTES_MAX = 16_384
-PREVIEW_S = 20.0
+LOOK_S_MAX = 20.0
 READ = "read"
 ADMIN = "admin"
 HOT = ("/v1/ratelimit/", "/v1/leases")  # they take JSON only, which no other site's page can send
@@ -116,6 +117,8 @@ class Dashboard:
             await self._stream(scope, receive, send, head)
         elif asked == "about":
             await _say(send, 200, await self._about(scope, head))
+        elif asked == "shards":
+            await self._shards(scope, send, head)
         else:
             file = files().get(asked or "index.html")
             if file is None:
@@ -148,8 +151,7 @@ class Dashboard:
     async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         if is_foreign(head):
             raise _elsewhere()
-        asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=4)
-        namespace = parse_namespace(asked.get("namespace", [DEFAULT_NAMESPACE])[0])
+        namespace = _namespace(scope)
         await self._permit(scope, head, namespace)
         await self._program.service.room(namespace)
         viewer = self._feed.join(namespace)
@@ -162,14 +164,16 @@ class Dashboard:
         finally:
             self._feed.leave(namespace, viewer)
 
+    async def _shards(self, scope: Any, send: Any, head: Head) -> None:
+        namespace = _namespace(scope)
+        await self._permit(scope, head, namespace)
+        await _say(send, 200, await _in_time(shards_of(self._program.service, namespace)))
+
     async def _preview(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         _must_be_post_from_here(scope, head)
         namespace, change = parse_change(_json(await _body(receive)))
         await self._permit(scope, head, namespace)
-        try:
-            found = await within_s(PREVIEW_S, previewed(self._program.service, namespace, change))
-        except Late:
-            raise Problem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
+        found = await _in_time(previewed(self._program.service, namespace, change))
         await _say(send, 200, found)
 
     async def _permit(
@@ -195,6 +199,21 @@ def _must_be_post_from_here(scope: Any, head: Head) -> None:
         raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
     if not is_own(head):
         raise _elsewhere()
+
+
+def _namespace(scope: Any) -> str:
+    try:
+        asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=4)
+    except ValueError:
+        raise Problem(400, "INVALID_REQUEST", "the query has too many fields") from None
+    return parse_namespace(asked.get("namespace", [DEFAULT_NAMESPACE])[0])
+
+
+async def _in_time(look: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await within_s(LOOK_S_MAX, look)
+    except Late:
+        raise Problem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
 
 
 def _page_of(query: bytes) -> bytes:

@@ -38,14 +38,18 @@ async def gauges_of(room: Room, places: Sequence[Place]) -> tuple[int, list[dict
     keys = [BucketKey(namespace, *place) for place in places]
     seen = await room.backend.store.peek(keys, room._store_ms())
     shown = [
-        {"entity": key.entity_id, "resource": key.resource, "limits": _limits(record, seen.now_ms)}
+        {
+            "entity": key.entity_id,
+            "resource": key.resource,
+            "limits": limits_of(record, seen.now_ms),
+        }
         for key, record in zip(keys, seen.records, strict=True)
         if record is not None
     ]
     return seen.now_ms, shown
 
 
-def _limits(record: Record, now_ms: int) -> list[dict[str, Any]]:
+def limits_of(record: Record, now_ms: int) -> list[dict[str, Any]]:
     return [
         {
             "name": cell.spec.name,

@@ -9,7 +9,7 @@ from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.errors import Contended, StoreTrouble, Throttled
 from headgate.record import TERMS, BucketKey, Record, opened
-from headgate.store import Sighting
+from headgate.store import Shard, Sighting
 from headgate.stores.dynamodb import finding
 from headgate.stores.dynamodb.adjusting import Adjuster
 from headgate.stores.dynamodb.book import Book, Known
@@ -93,6 +93,15 @@ class DynamoStore:
             else:
                 records.append(None if seen is None else seen.record)
         return Sighting(moment_ms, records)
+
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        known = self._book.open(key)
+        found = await alone(self._port, read_shards(self._table.name, known, moment_ms))
+        return moment_ms, [
+            Shard(seen.shard, seen.depth, known.written_per_s(seen.shard), seen.record)
+            for seen in found
+        ]
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         for key in keys:
