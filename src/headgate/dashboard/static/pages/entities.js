@@ -1,9 +1,11 @@
 // Who is limited: the tree, and for one of them its limits with their source and its buckets.
 
-import { ask, enc, get, may, query, space } from "../api.js";
-import { field, fill, go, h, say, title } from "../dom.js";
+import { ask, enc, get, may, query, seat, space } from "../api.js";
+import { field, fill, go, h, options, say, title } from "../dom.js";
 import { identityOf, limitText, moment } from "../format.js";
 import { Gauge } from "../gauge.js";
+import { whatIf } from "../whatif.js";
+import { REQUESTED } from "./explain.js";
 
 const PAGES_MAX = 5;
 const PAGE = 200;
@@ -127,6 +129,7 @@ async function one(detail, id) {
         h("span", { class: `badge ${entity.mode === "normal" ? "good" : "bad"}` }, entity.mode),
       ),
       facts(entity),
+      may("admin") && h("div", { class: "row top" }, edit(entity), switchMode(entity)),
     ),
     h(
       "section",
@@ -135,6 +138,7 @@ async function one(detail, id) {
       used.length
         ? used.map((resource, place) => rows(id, resource, limits[place]))
         : h("p", { class: "empty" }, "No resource has limits or a bucket yet."),
+      used.length > 0 && wouldPass(id, used),
     ),
     h(
       "section",
@@ -153,12 +157,7 @@ async function one(detail, id) {
 }
 
 async function given(id, resource) {
-  const who = identityOf(id);
-  if (who)
-    return (await get(`/v1/explain${query({ ...who, resource, namespace: space().split("/").at(-1) })}`))
-      .limits;
-  const own = await get(`${space()}/limits/entities/${enc(id)}/${resource}`);
-  return own.limits.map((limit) => ({ limit, source: `entity ${id} for ${resource}`, overrides: [] }));
+  return (await get(`/v1/explain${query({ entity_id: id, resource, namespace: seat.namespace })}`)).limits;
 }
 
 function rows(id, resource, limits) {
@@ -227,7 +226,121 @@ function bucket(items, gauges) {
       },
       "Reset",
     );
-  return h("article", { class: "bucket" }, h("h3", {}, resource, reset), rows);
+  return h(
+    "article",
+    { class: "bucket" },
+    h("h3", {}, resource, reset),
+    rows,
+    may("admin") && topUp(entity_id, resource, items),
+  );
+}
+
+function wouldPass(id, used) {
+  const who = identityOf(id);
+  if (!who || !REQUESTED.includes(who.scope)) return null;
+  const resource = h("select", {}, options(used.map((one) => [one, one])));
+  return whatIf(() => ({ ...who, resource: resource.value }), field("Resource", resource));
+}
+
+function topUp(entity_id, resource, items) {
+  const limit = h(
+    "select",
+    { "aria-label": `Limit of ${resource} to top up` },
+    options(items.map((item) => [item.limit, item.limit])),
+  );
+  const amount = h("input", {
+    type: "number",
+    min: 1,
+    value: "10",
+    required: true,
+    "aria-label": `Tokens to grant on ${resource}`,
+  });
+  const form = h(
+    "form",
+    {
+      class: "row",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const amounts = { [limit.value]: Number(amount.value) };
+        const idempotency_key = crypto.randomUUID?.();
+        act(
+          "top-up",
+          { entity_id, resource, amounts, ...(idempotency_key && { idempotency_key }) },
+          `${amount.value} granted on ${resource}, up to its capacity.`,
+        );
+      },
+    },
+    limit,
+    amount,
+    h("button", { type: "submit" }, "Top up"),
+  );
+  return h("details", {}, h("summary", {}, "Grant tokens"), form);
+}
+
+async function change(id, body, told) {
+  try {
+    await ask("PATCH", `${space()}/entities/${enc(id)}`, body);
+    go(location.hash);
+    say(told);
+  } catch (problem) {
+    say(problem.message, "bad");
+  }
+}
+
+function edit(entity) {
+  const parent = h("input", { value: entity.parent_id ?? "", spellcheck: "false", placeholder: "none" });
+  const cascade = h("input", { type: "checkbox", checked: entity.cascade });
+  const form = h(
+    "form",
+    {
+      class: "form",
+      "aria-label": `Change ${entity.id}`,
+      onsubmit: (event) => {
+        event.preventDefault();
+        const body = {
+          parent_id: parent.value.trim() || null,
+          cascade: cascade.checked,
+          version: entity.version,
+        };
+        change(entity.id, body, `${entity.id} is changed.`);
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field("Parent", parent),
+      field("Counts for its parents", cascade),
+      h("div", { class: "field act" }, h("button", { type: "submit" }, "Save")),
+    ),
+  );
+  return h("details", {}, h("summary", {}, "Change"), form);
+}
+
+const MODES = [
+  ["normal", "normal: limits count"],
+  ["disabled", "disabled: everything is refused"],
+  ["bypass", "bypass: no limit counts"],
+];
+
+function switchMode(entity) {
+  const mode = h("select", {}, options(MODES, entity.mode));
+  const form = h(
+    "form",
+    {
+      class: "form",
+      onsubmit: (event) => {
+        event.preventDefault();
+        change(entity.id, { mode: mode.value }, `${entity.id} is ${mode.value}.`);
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field("Mode", mode),
+      h("div", { class: "field act" }, h("button", { type: "submit" }, "Switch")),
+    ),
+  );
+  return h("details", {}, h("summary", {}, "Switch off or on"), form);
 }
 
 async function act(word, body, told) {
@@ -244,13 +357,19 @@ function newEntity() {
   const id = h("input", { required: true, placeholder: "user:ann", spellcheck: "false" });
   const name = h("input", { placeholder: "Ann" });
   const parent = h("input", { spellcheck: "false", placeholder: "none" });
+  const cascade = h("input", { type: "checkbox" });
   const form = h(
     "form",
     {
       class: "form",
       onsubmit: async (event) => {
         event.preventDefault();
-        const body = { id: id.value, name: name.value || null, parent_id: parent.value || null };
+        const body = {
+          id: id.value,
+          name: name.value || null,
+          parent_id: parent.value || null,
+          cascade: cascade.checked,
+        };
         try {
           await ask("POST", `${space()}/entities`, body);
           go(`#/entities?id=${enc(id.value)}`);
@@ -263,6 +382,7 @@ function newEntity() {
     field("Id", id),
     field("Name", name),
     field("Parent", parent),
+    field("Counts for its parents", cascade),
     h("div", { class: "row" }, h("button", { type: "submit" }, "Register")),
   );
   return h("details", {}, h("summary", {}, "Register somebody"), form);

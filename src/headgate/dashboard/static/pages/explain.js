@@ -1,13 +1,16 @@
 // Why somebody has the limits they have: four stored levels, one below the other, and the policy.
 
-import { ask, enc, get, getOr, may, seat, space } from "../api.js";
+import { enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, title } from "../dom.js";
-import { identityOf, limitText, wait } from "../format.js";
+import { identityOf, limitText } from "../format.js";
+import { whatIf } from "../whatif.js";
 
 const NOTHING = { limits: [] };
+export const REQUESTED = ["user", "ip", "api_key", "global"]; // scopes that any request may name
 
 export function show(box, asked) {
-  const given = identityOf(asked.get("entity") ?? "");
+  const entity = asked.get("entity");
+  const given = entity ? (identityOf(entity) ?? { scope: "", identifier: entity }) : null;
   const scope = h("input", {
     value: given?.scope ?? asked.get("scope") ?? "user",
     required: true,
@@ -26,9 +29,9 @@ export function show(box, asked) {
       class: "card form",
       onsubmit: (event) => {
         event.preventDefault();
-        go(
-          `#/explain?scope=${enc(scope.value)}&identifier=${enc(identifier.value)}&resource=${enc(resource.value)}`,
-        );
+        const same = entity && scope.value === given?.scope && identifier.value === given?.identifier;
+        const who = same ? { entity } : { scope: scope.value, identifier: identifier.value };
+        go(`#/explain${query({ ...who, resource: resource.value })}`);
       },
     },
     h(
@@ -46,13 +49,16 @@ export function show(box, asked) {
     form,
     out,
   );
-  if (identifier.value && resource.value)
-    return answer(out, { scope: scope.value, identifier: identifier.value, resource: resource.value });
+  if (identifier.value && resource.value) {
+    const who = { scope: scope.value, identifier: identifier.value, resource: resource.value };
+    return answer(out, who, entity ? { entity_id: entity, resource: resource.value } : who);
+  }
   return undefined;
 }
 
-async function answer(out, who) {
-  const why = await get(`/v1/explain?${new URLSearchParams({ ...who, namespace: seat.namespace })}`);
+// `who` is as a request would name it; teams and companies are asked by their id instead.
+async function answer(out, who, asked) {
+  const why = await get(`/v1/explain${query({ ...asked, namespace: seat.namespace })}`);
   const rungs = await ladder(why);
   fill(
     out,
@@ -61,7 +67,7 @@ async function answer(out, who) {
       { class: "card", "aria-labelledby": "sum-title" },
       h("h2", { id: "sum-title" }, `${why.entity_id} on ${why.resource}`),
       summary(why),
-      whatIf(who),
+      REQUESTED.includes(who.scope) && whatIf(() => who),
     ),
     h(
       "section",
@@ -211,56 +217,4 @@ function rung(one, why) {
       one.note && h("p", { class: "badge bad" }, one.note),
     ),
   );
-}
-
-function whatIf(who) {
-  const tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
-  const out = h("p", { class: "verdict", role: "status", id: "what-if", hidden: true });
-  const tell = (text, kind) => {
-    out.hidden = false;
-    out.textContent = text;
-    out.className = `verdict ${kind}`;
-  };
-  const form = h(
-    "form",
-    {
-      class: "form",
-      onsubmit: async (event) => {
-        event.preventDefault();
-        try {
-          const { status, body } = await ask(
-            "POST",
-            "/v1/ratelimit/check",
-            { ...who, namespace: seat.namespace, tokens: Number(tokens.value), dry_run: true },
-            [429, 503],
-          );
-          if (status === 200)
-            tell(
-              `It would be admitted: there are ${body.tokens_remaining ?? "no limits, and any number of"} tokens.`,
-              "good",
-            );
-          else if (status === 429)
-            tell(
-              `It would be refused: ${body.retry_after_seconds === null ? "no wait will help" : `there is room in ${wait(body.retry_after_seconds)}`}.`,
-              "bad",
-            );
-          else tell("The store gives no answer.", "bad");
-        } catch (problem) {
-          tell(problem.message, "bad");
-        }
-      },
-    },
-    h(
-      "div",
-      { class: "fields" },
-      field("What if it asked for this many tokens now?", tokens),
-      h(
-        "div",
-        { class: "field act" },
-        h("button", { type: "submit", disabled: !may("check") }, "Would it pass?"),
-      ),
-    ),
-    out,
-  );
-  return form;
 }

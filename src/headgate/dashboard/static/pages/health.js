@@ -21,16 +21,17 @@ export async function show(box) {
     const { status, body } = await ask("GET", "/readyz", undefined, [503]);
     fill(tiles, state(status, body));
   };
+  const add = async () => fill(numbers, h("h2", {}, "Counters"), counters(await get("/metrics").catch(() => null)));
   await draw();
   if (may("read")) {
-    const [policies, metrics] = await Promise.all([
-      get("/v1/policies").catch(() => null),
-      get("/metrics").catch(() => null),
-    ]);
-    fill(rules, policyRows(policies));
-    fill(numbers, h("h2", {}, "Counters"), counters(metrics));
+    fill(rules, policyRows(await get("/v1/policies").catch(() => null)));
+    await add();
   }
-  const timer = setInterval(() => draw().catch((problem) => say(problem.message, "bad")), EVERY_MS);
+  const again = async () => {
+    await draw();
+    if (may("read") && !numbers.contains(document.activeElement)) await add();
+  };
+  const timer = setInterval(() => again().catch((problem) => say(problem.message, "bad")), EVERY_MS);
   return () => clearInterval(timer);
 }
 

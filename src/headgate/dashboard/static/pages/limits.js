@@ -1,6 +1,6 @@
 // Limits of one level, edited as a table, with a look at who would be over them before they count.
 
-import { ask, enc, get, getOr, may, seat, space } from "../api.js";
+import { ask, enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, options, say, table, title } from "../dom.js";
 import { count } from "../format.js";
 
@@ -71,7 +71,46 @@ export async function show(box, asked) {
     out,
   );
   const place = placeOf(level.value, entity.value, resource.value);
-  if (place) new Editor(out, place, await get(place.path));
+  if (!place) return;
+  new Editor(out, place, await get(place.path));
+  if (level.value === "resource" && may("admin")) out.append(switchResource(resource.value));
+}
+
+const MODES = [
+  ["normal", "normal: limits count"],
+  ["disabled", "disabled: everything is refused"],
+  ["bypass", "bypass: no limit counts"],
+];
+
+function switchResource(resource) {
+  const mode = h("select", {}, options(MODES, "normal"));
+  getOr(`/v1/explain${query({ entity_id: "nobody", resource, namespace: seat.namespace })}`, null)
+    .then((why) => {
+      if (why?.mode_source.startsWith("resource")) mode.value = why.mode;
+    })
+    .catch(() => {});
+  return h(
+    "form",
+    {
+      class: "card form",
+      "aria-label": `Mode of ${resource}`,
+      onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          await ask("PUT", `${space()}/modes/${resource}`, { mode: mode.value });
+          say(`${resource} is ${mode.value}.`);
+        } catch (problem) {
+          say(problem.message, "bad");
+        }
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      field(`Mode of ${resource}, for everybody`, mode),
+      h("div", { class: "field act" }, h("button", { type: "submit" }, "Switch")),
+    ),
+  );
 }
 
 const has = (level, part) =>
@@ -149,6 +188,8 @@ class Editor {
       this.seen,
     );
     this.form = form;
+    this.rule = place.path.endsWith("/system") && outageRule(stored.on_unavailable);
+    if (this.rule) form.insertBefore(this.rule.el, form.querySelector("fieldset"));
     for (const limit of stored.limits) this.add(limit);
     if (!stored.limits.length && free) this.add();
     fill(out, form);
@@ -253,7 +294,8 @@ class Editor {
 
   async save() {
     await this.attempt(async () => {
-      await ask("PUT", this.place.path, { limits: this.limits() });
+      const rule = this.rule && this.rule.select.value;
+      await ask("PUT", this.place.path, { limits: this.limits(), ...(rule && { on_unavailable: rule }) });
       fill(this.seen);
       say(`Saved: ${this.place.name}. The next decisions go by it.`);
     });
@@ -275,4 +317,15 @@ class Editor {
       say(problem.message, "bad");
     }
   }
+}
+
+const RULES = [
+  ["", "as the service was started"],
+  ["allow", "allow, within this process's own bounds"],
+  ["block", "block"],
+];
+
+function outageRule(chosen) {
+  const select = h("select", { disabled: !may("admin") }, options(RULES, chosen ?? ""));
+  return { select, el: h("div", { class: "fields" }, field("While the store is away", select)) };
 }

@@ -8,6 +8,7 @@ import { clock, count } from "../format.js";
 import { Gauge } from "../gauge.js";
 
 const SECONDS = 120;
+const KINDS = ["admitted", "refused", "degraded"];
 const LINES_MAX = 60;
 const WORDS = {
   admitted: "admitted",
@@ -38,12 +39,12 @@ export function show(box) {
 class Live {
   constructor(box) {
     this.cards = new Map();
-    this.counts = { admitted: 0, refused: 0 };
+    this.counts = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
     this.times = Array.from(
       { length: SECONDS },
       (_, place) => Math.floor(Date.now() / 1000) - SECONDS + place,
     );
-    this.rates = { admitted: Array(SECONDS).fill(0), refused: Array(SECONDS).fill(0) };
+    this.rates = Object.fromEntries(KINDS.map((kind) => [kind, Array(SECONDS).fill(0)]));
     this.light = h("span", { class: "light" }, "connecting");
     this.tiles = {
       admitted: tile("admitted a second"),
@@ -105,6 +106,8 @@ class Live {
                 "admitted",
                 h("i", { class: "dot bad" }),
                 "refused",
+                h("i", { class: "dot warn" }),
+                "without store",
               ),
             ),
             plot,
@@ -122,6 +125,7 @@ class Live {
       series: [
         { label: "admitted", colour: "--good" },
         { label: "refused", colour: "--bad" },
+        { label: "without store", colour: "--warn" },
       ],
     });
     this.draw();
@@ -139,8 +143,8 @@ class Live {
   }
 
   beat(beat) {
-    for (const kind of ["admitted", "refused"]) this.counts[kind] += beat.counts[kind] ?? 0;
-    if (beat.trouble) this.state("the store gives no answer");
+    for (const kind of KINDS) this.counts[kind] += beat.counts[kind] ?? 0;
+    if (beat.trouble) this.state(`the store gives no answer; breaker ${beat.breaker}`);
     else if (!this.light.classList.contains("on")) this.state("live");
     if (!beat.trouble) this.show(beat.buckets);
     if (!this.held) this.tell(beat);
@@ -172,6 +176,17 @@ class Live {
 
   tell(beat) {
     const time = clock(Date.now());
+    if (this.breaker && this.breaker !== beat.breaker)
+      this.lines.prepend(
+        h(
+          "li",
+          { class: beat.breaker === "closed" ? "admitted" : "unavailable" },
+          h("time", {}, time),
+          h("span", { class: "kind" }, "breaker"),
+          h("span", { class: "whom" }, `${this.breaker} → ${beat.breaker}`),
+        ),
+      );
+    this.breaker = beat.breaker;
     const fresh = beat.decisions.map((one) =>
       h(
         "li",
@@ -199,7 +214,7 @@ class Live {
   second() {
     this.times.push(Math.floor(Date.now() / 1000));
     this.times.shift();
-    for (const kind of ["admitted", "refused"]) {
+    for (const kind of KINDS) {
       this.rates[kind].push(this.counts[kind]);
       this.rates[kind].shift();
       this.counts[kind] = 0;
@@ -208,9 +223,9 @@ class Live {
   }
 
   draw() {
-    const { admitted, refused } = this.rates;
+    const { admitted, refused, degraded } = this.rates;
     const sum = (list) => list.slice(-60).reduce((all, one) => all + one, 0);
-    this.chart.set([this.times, admitted, refused]);
+    this.chart.set([this.times, admitted, refused, degraded]);
     this.tiles.admitted.set(count(admitted.at(-1)));
     this.tiles.refused.set(count(refused.at(-1)));
     const all = sum(admitted) + sum(refused);

@@ -7,12 +7,16 @@ import { clock, wait } from "../format.js";
 import { Tank } from "../gauge.js";
 
 const LINES_MAX = 40;
+const SAID = { 200: "200 admitted", 429: "429 refused", 503: "503 store away" };
 const PRACTICE = { name: "tokens", capacity: 10, refill_amount: 2, refill_period_seconds: 1 };
 
 export function show(box, asked) {
   const play = new Playground(box, asked);
   const stop = watch(
-    (beat) => play.beat(beat),
+    (beat) => {
+      play.beat(beat);
+      play.breaker?.(beat);
+    },
     () => {},
   );
   const timer = setInterval(() => play.tick(), 100);
@@ -41,7 +45,7 @@ class Playground {
     this.tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
     this.status = h("p", { class: "verdict", role: "status", id: "verdict" }, "Nothing fired yet");
     this.lines = h("ol", { class: "stream", "aria-label": "Answers, newest first" });
-    this.sums = { 200: 0, 429: 0, other: 0 };
+    this.sums = { 200: 0, 429: 0, other: 0, degraded: 0 };
     this.sum = h("p", { class: "dim", id: "sums" });
     const idle = !may("check");
     const once = h("button", { type: "submit", class: "primary", disabled: idle }, "Fire one");
@@ -82,6 +86,7 @@ class Playground {
       box,
       title("Playground", "Real requests to this service, in the namespace on the left. They count."),
       idle && h("p", { class: "card warn" }, "Firing needs a key with the scope check."),
+      seat.about.switch && this.storeSwitch(seat.about.switch),
       h(
         "div",
         { class: "split even" },
@@ -99,6 +104,39 @@ class Playground {
         h("h2", { id: "answers-title" }, "Answers"),
         this.lines,
       ),
+    );
+  }
+
+  // In a demo alone: the store can be broken, and everything reacts as it would.
+  storeSwitch({ mode, modes }) {
+    const told = h("p", { class: "dim", role: "status", id: "switch-told" }, modes[mode]);
+    const state = h("span", { class: "badge", id: "switch-breaker" }, "breaker: closed");
+    this.breaker = (beat) => {
+      state.textContent = `breaker: ${beat.breaker}`;
+      state.className = `badge ${beat.breaker === "closed" ? "good" : "bad"}`;
+    };
+    const turn = async (event) => {
+      try {
+        const { body } = await ask("POST", "/ui/switch", { mode: event.target.value });
+        seat.about.switch = body;
+        told.textContent = body.modes[body.mode];
+      } catch (problem) {
+        say(problem.message, "bad");
+      }
+    };
+    const choice = (name) =>
+      h(
+        "label",
+        { class: "choice" },
+        h("input", { type: "radio", name: "store", value: name, checked: name === mode, onchange: turn }),
+        name,
+      );
+    return h(
+      "fieldset",
+      { class: "card", id: "switch", disabled: !may("admin"), "aria-label": "Break the store" },
+      h("div", { class: "cardhead" }, h("h2", {}, "Break the store"), state),
+      h("div", { class: "row" }, Object.keys(modes).map(choice)),
+      told,
     );
   }
 
@@ -131,25 +169,29 @@ class Playground {
 
   answered(status, body, took) {
     this.sums[status === 200 || status === 429 ? status : "other"] += 1;
-    const text = { 200: "200 admitted", 429: "429 refused", 503: "503 store away" }[status];
+    const text = body.degraded && status === 200 ? "200 degraded" : SAID[status];
+    const kind = status !== 200 ? "refused" : body.degraded ? "degraded" : "admitted";
     const note =
       status === 200
-        ? `${body.tokens_remaining} left${body.degraded ? ", without the store" : ""}`
+        ? `${body.tokens_remaining} left${body.degraded ? `, without the store (${body.degraded_reason})` : ""}`
         : `again in ${wait(body.retry_after_seconds)}`;
+    const why = body.instance && h("a", { href: `#/explain?${body.instance.split("?")[1]}` }, "why?");
     this.lines.prepend(
       h(
         "li",
-        { class: status === 200 ? "admitted" : "refused" },
+        { class: kind },
         h("time", {}, clock(Date.now())),
         h("span", { class: "kind" }, text),
-        h("span", { class: "whom" }, note),
+        h("span", { class: "whom" }, note, why && [" ", why]),
         h("span", { class: "times" }, `${took.toFixed(0)} ms`),
       ),
     );
     while (this.lines.childElementCount > LINES_MAX) this.lines.lastElementChild.remove();
-    this.sum.textContent = `${this.sums[200]} admitted, ${this.sums[429]} refused`;
+    if (kind === "degraded") this.sums.degraded += 1;
+    const apart = this.sums.degraded ? ` (${this.sums.degraded} without the store)` : "";
+    this.sum.textContent = `${this.sums[200]} admitted${apart}, ${this.sums[429]} refused`;
     this.aim(status === 200 ? null : body.retry_after_seconds);
-    if (status === 200) this.verdict(text, "good");
+    if (status === 200) this.verdict(text, body.degraded ? "warn" : "good");
   }
 
   // From a refusal on: the time until the same request would pass.

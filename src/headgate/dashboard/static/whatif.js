@@ -1,0 +1,60 @@
+// "Would it pass?" without taking anything.
+
+import { ask, may, seat } from "./api.js";
+import { field, h } from "./dom.js";
+import { wait } from "./format.js";
+
+// `who` tells scope, identifier and resource when it is asked.
+export function whatIf(who, ...more) {
+  const tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
+  const out = h("p", { class: "verdict", role: "status", id: "what-if", hidden: true });
+  const tell = ([text, kind]) => {
+    out.hidden = false;
+    out.textContent = text;
+    out.className = `verdict ${kind}`;
+  };
+  const form = h(
+    "form",
+    {
+      class: "form",
+      onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          const request = {
+            ...who(),
+            namespace: seat.namespace,
+            tokens: Number(tokens.value),
+            dry_run: true,
+          };
+          tell(told(await ask("POST", "/v1/ratelimit/check", request, [429, 503])));
+        } catch (problem) {
+          tell([problem.message, "bad"]);
+        }
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      more,
+      field("What if it asked for this many tokens now?", tokens),
+      h(
+        "div",
+        { class: "field act" },
+        h("button", { type: "submit", disabled: !may("check") }, "Would it pass?"),
+      ),
+    ),
+    out,
+  );
+  return form;
+}
+
+function told({ status, body }) {
+  if (status === 200)
+    return [
+      `It would be admitted: there are ${body.tokens_remaining ?? "no limits, and any number of"} tokens.`,
+      "good",
+    ];
+  if (status === 503) return ["The store gives no answer.", "bad"];
+  const again = body.retry_after_seconds === null ? "no wait will help" : `there is room in ${wait(body.retry_after_seconds)}`;
+  return [`It would be refused: ${again}.`, "bad"];
+}
