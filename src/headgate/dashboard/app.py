@@ -139,8 +139,8 @@ class Dashboard:
             told["store"] = {"name": shape.name, "shared": shape.shared, "durable": shape.durable}
             told["fail_open"] = program.settings.fail_open
             told["workers"] = program.options.workers
-        if self._switch is not None:
-            told["switch"] = as_told(self._switch)
+            if self._switch is not None:
+                told["switch"] = as_told(self._switch)
         return told
 
     async def _turn(self, switch: Switch, scope: Any, receive: Any, send: Any, head: Head) -> None:

@@ -103,11 +103,11 @@ def _serve(demo: Demo, folder: str, program: Program, switch: StoreSwitch) -> in
     serving = replace(serving, port=listener.getsockname()[1])
     greeting = started(serving.url, demo, folder)
     return serve(
-        serving, program, listener, greeting, alongside=_beside(program, demo), switch=switch
+        serving, program, listener, greeting, alongside=beside(program, demo), switch=switch
     )
 
 
-def _beside(program: Program, demo: Demo) -> Callable[[], Awaitable[Traffic]]:
+def beside(program: Program, demo: Demo) -> Callable[[], Awaitable[Traffic]]:
     """The sample, stored once the program runs, and the traffic, which ends before it does."""
 
     async def start() -> Traffic:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from headgate.dashboard import Dashboard
+from headgate.dashboard import Dashboard, Switch
 from headgate.service.app import Options, Program
 from headgate.service.rest import Rest
 from headgate.service.rest_caller import recognised
@@ -70,9 +70,20 @@ class Place:
 
 
 @contextmanager
-def dashboard(key: str | None = None, **options: Any) -> Iterator[Place]:
+def dashboard(
+    key: str | None = None, *, switch: Switch | None = None, **options: Any
+) -> Iterator[Place]:
     program = Program.build(Options(**{"store": "memory://", **options}))
-    board = Dashboard(program, partial(recognised, program.door))
+    with shown(program, key, switch=switch) as place:
+        yield place
+
+
+@contextmanager
+def shown(
+    program: Program, key: str | None = None, *, switch: Switch | None = None
+) -> Iterator[Place]:
+    """The dashboard of a program of one's own."""
+    board = Dashboard(program, partial(recognised, program.door), switch)
     with served(board.before(Rest(program)), lifespan="on") as (url, server):
         board.leaving = lambda: server.should_exit
         yield Place(url, program, key)

@@ -40,6 +40,11 @@ export function field(label, input, note) {
   );
 }
 
+export function wide(el) {
+  el.classList.add("wide");
+  return el;
+}
+
 export function options(names, chosen) {
   return names.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
 }

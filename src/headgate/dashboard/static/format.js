@@ -3,7 +3,14 @@
 const plain = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-export const whole = (n) => plain.format(Math.floor(n)).replace("-", "−");
+// Levels are rounded down: what is not there yet is not shown.
+export const whole = (n) =>
+  (Math.abs(n) >= 10000 ? short.format(Math.floor(n / 100) * 100) : plain.format(Math.floor(n))).replace(
+    "-",
+    "−",
+  );
+export const pace = (n) =>
+  n >= 1000 ? short.format(n) : n && n < 0.1 ? n.toPrecision(1) : plain.format(Math.round(n * 10) / 10);
 export const count = (n) =>
   (Math.abs(n) >= 100000 ? short.format(n) : plain.format(Math.round(n * 10) / 10)).replace("-", "−");
 

@@ -1,7 +1,7 @@
 // A level that moves by itself: the service says how much there was when, and how fast it refills.
 
 import { h } from "./dom.js";
-import { count, whole } from "./format.js";
+import { count, pace, whole } from "./format.js";
 
 const running = new Set();
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -64,7 +64,7 @@ export class Gauge {
 
   set(level, capacity, perMs) {
     this.level.set(level, capacity, perMs);
-    this.rate.textContent = perMs ? `+${count(perMs * 1000)}/s` : "no refill";
+    this.rate.textContent = perMs ? `+${pace(perMs * 1000)}/s` : "no refill";
     this.bar.setAttribute("aria-valuemax", capacity);
     this.bar.setAttribute("aria-valuenow", Math.floor(level));
   }
@@ -76,7 +76,7 @@ export class Gauge {
     this.debt.style.transform = `scaleX(${Math.min(1, Math.max(0, -part))})`;
     const state = level < 0 ? "owing" : part < 0.02 ? "dry" : part < 0.25 ? "low" : "";
     if (this.state !== state) this.el.className = `gauge ${(this.state = state)}`;
-    const text = `${whole(level)} / ${count(this.level.capacity)}`;
+    const text = `${whole(level)} / ${whole(this.level.capacity)}`;
     if (this.text !== text) this.number.textContent = this.text = text;
   }
 
@@ -110,7 +110,7 @@ export class Tank {
   set(level, capacity, perMs) {
     this.level.set(level, capacity, perMs);
     this.known = true;
-    this.told.textContent = `of ${count(capacity)}, ${perMs ? `+${count(perMs * 1000)} a second` : "never refills"}`;
+    this.told.textContent = `of ${count(capacity)}, ${perMs ? `+${pace(perMs * 1000)} a second` : "never refills"}`;
     this.box.setAttribute("aria-valuemax", capacity);
     this.box.setAttribute("aria-valuenow", Math.floor(level));
   }

@@ -1,7 +1,7 @@
 // "Would it pass?" without taking anything.
 
 import { ask, may, seat } from "./api.js";
-import { field, h } from "./dom.js";
+import { field, h, wide } from "./dom.js";
 import { wait } from "./format.js";
 
 // `who` tells scope, identifier and resource when it is asked.
@@ -36,7 +36,7 @@ export function whatIf(who, ...more) {
       "div",
       { class: "fields" },
       more,
-      field("What if it asked for this many tokens now?", tokens),
+      wide(field("What if it asked for this many tokens now?", tokens)),
       h(
         "div",
         { class: "field act" },

@@ -1,7 +1,7 @@
 // Who is limited: the tree, and for one of them its limits with their source and its buckets.
 
 import { ask, enc, get, may, query, seat, space } from "../api.js";
-import { field, fill, go, h, options, say, title } from "../dom.js";
+import { field, fill, go, h, options, say, title, wide } from "../dom.js";
 import { identityOf, limitText, moment } from "../format.js";
 import { Gauge } from "../gauge.js";
 import { whatIf } from "../whatif.js";
@@ -336,7 +336,7 @@ function switchMode(entity) {
     h(
       "div",
       { class: "fields" },
-      field("Mode", mode),
+      wide(field("Mode", mode)),
       h("div", { class: "field act" }, h("button", { type: "submit" }, "Switch")),
     ),
   );

@@ -55,7 +55,7 @@ function state(status, body) {
       "policies",
       well && body.policies === "ok",
     ),
-    tile(seat.about.fail_open ? "open" : "closed", "fails, while the store is away", true),
+    tile(seat.about.fail_open ? "fails open" : "fails closed", "on an outage", true),
     tile(well ? count(body.leases) : "—", "leases held", true),
   ];
 }

@@ -1,7 +1,7 @@
 // Limits of one level, edited as a table, with a look at who would be over them before they count.
 
 import { ask, enc, get, getOr, may, query, seat, space } from "../api.js";
-import { field, fill, go, h, options, say, table, title } from "../dom.js";
+import { field, fill, go, h, options, say, table, title, wide } from "../dom.js";
 import { count } from "../format.js";
 
 const LEVELS = [
@@ -107,7 +107,7 @@ function switchResource(resource) {
     h(
       "div",
       { class: "fields" },
-      field(`Mode of ${resource}, for everybody`, mode),
+      wide(field(`Mode of ${resource}, for everybody`, mode)),
       h("div", { class: "field act" }, h("button", { type: "submit" }, "Switch")),
     ),
   );
@@ -168,7 +168,7 @@ class Editor {
             h(
               "tr",
               {},
-              ["Name", "Holds", "Refill", "every (seconds)", "On trial", ""].map((one) =>
+              ["Name", "Holds", "Refill", "Every (seconds)", "On trial", ""].map((one) =>
                 h("th", { scope: "col" }, one),
               ),
             ),

@@ -1,0 +1,36 @@
+"""The demo's own program on a free port, and its switch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from headgate.dashboard import Dashboard
+from headgate.demo.brittle import StoreSwitch
+from headgate.demo.options import Demo
+from headgate.demo.port import pause_ms
+from headgate.demo.program import beside, program_on
+from headgate.service.rest import Rest
+from headgate.service.rest_caller import recognised
+from programs.dashboard.dashboard_kit import Place
+from programs.rest.rest_kit import served
+
+
+@contextmanager
+def demo(rate: int = 5, *, traffic: bool = True) -> Iterator[Place]:
+    """With bob in debt for hours, whatever the traffic does."""
+    with tempfile.TemporaryDirectory() as folder:
+        switch = StoreSwitch(pause_ms)
+        program = program_on(folder, switch)
+        board = Dashboard(program, partial(recognised, program.door), switch)
+        rest = Rest(program, beside(program, Demo(rate=rate, traffic=traffic)))
+        with served(board.before(rest), lifespan="on") as (url, server):
+            board.leaving = lambda: server.should_exit
+            place = Place(url, program)
+            asked = {"scope": "user", "identifier": "bob", "resource": "gpt-4-mini"}
+            taken = place.ask("POST", "/v1/leases", {**asked, "amounts": {"rpm": 1, "tpm": 100}})
+            owed = {"amounts": {"tpm": 400_000}}
+            place.ask("POST", f"/v1/leases/{taken['lease_id']}/adjust", owed)
+            yield place
