@@ -1,45 +1,187 @@
-"""The interactive demo answers every word and survives nonsense."""
+"""The demo as a person starts it: what it prints is true, it moves, it ends well, nothing stays."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-SAID = """\
-take alice 1 200
-check alice 100
-show alice
-limit alice 'rpm:100/min:150'
-take alice 50
-usage alice
-reset alice
-take alice 999
-take
-nonsense
-take a#b
-limit alice lots
-take 'alice
-quit
-"""
+import pytest
+
+from headgate import SyncRepository
+from headgate.demo.options import Demo
+from headgate.demo.program import started
+from headgate.demo.sample import LEVELS, MODELS, PEOPLE
+from headgate.demo.traffic import BATCH, HABITS, calls
+
+COMMAND = [sys.executable, "-W", "error", "-m", "headgate.demo"]
+LINES_MAX = 14
+PATIENCE_S = 60
 
 
-def test_a_conversation(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def demo(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The running demo and all that it said when it began."""
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    watch = threading.Timer(PATIENCE_S, process.kill)
+    watch.start()
+    try:
+        assert process.stdout is not None
+        said: list[str] = []
+        while not (said and said[-1].startswith("    -d ")):
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            said.append(line.rstrip("\n"))
+        yield process, said
+    finally:
+        watch.cancel()
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, complaints
+
+
+def asked(url: str, body: Any = None) -> tuple[int, bytes]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_what_it_says_can_be_done(tmp_path: Path) -> None:
+    with demo("--rate", "30") as (process, said):
+        text = "\n".join(said)
+        assert len(said) <= LINES_MAX
+        [url] = set(re.findall(r"http://[\d.]+:\d+", text))
+        [folder] = re.findall(r"SQLite in (\S+), deleted at the end", text)
+        assert Path(folder, "headgate.db").exists()
+        for link in re.findall(r"http\S+/ui/#/\w+", text):
+            assert asked(link)[0] == 200
+        command = shlex.split(text[text.index("curl") :].replace("\\\n", " "))
+        body = json.loads(command[command.index("-d") + 1])
+        codes = {asked(f"{url}/v1/ratelimit/check", body)[0] for _ in range(3)}
+        assert codes == {200, 429}
+        metrics = b""
+        for _ in range(200):  # the traffic gets on without anybody asking
+            metrics = asked(f"{url}/metrics")[1]
+            if b'resource="gpt-4-mini",allowed="true"' in metrics:
+                break
+        assert b'headgate_requests_total{scope="api_key",resource="gpt-4-mini"' in metrics
+        assert ended(process, signal.SIGINT) == (0, "")
+    assert not Path(folder).exists()
+
+
+def test_it_ends_well_when_it_is_told_to() -> None:
+    with demo("--no-traffic") as (process, said):
+        [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))
+        assert ended(process, signal.SIGTERM) == (0, "")
+    assert not Path(folder).exists()
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, timeout=PATIENCE_S
+    )  # fmt: skip
+
+
+def test_once_fills_a_store_and_a_kept_one_is_left_as_it_was_changed(tmp_path: Path) -> None:
+    kept = str(tmp_path / "kept")
+    done = run("--once", "120", "--seed", "7", "--data", kept)
+    assert (done.returncode, done.stderr) == (0, "")
+    counted = re.fullmatch(
+        r"120 requests, seed 7: (\d+) admitted \(0 of them without the store\), (\d+) refused, "
+        r"(\d+) settled, 0 failed\n",
+        done.stdout,
+    )
+    assert counted is not None, done.stdout
+    admitted, refused, settled = map(int, counted.groups())
+    assert admitted + refused == 120
+    assert refused > 0
+    assert 0 < settled <= admitted
+    with SyncRepository(f"sqlite:///{kept}/headgate.db") as repository:
+        assert {one.id for one in repository.list_entities()[0]} == {one.id for one in PEOPLE}
+        assert repository.list_resources_with_defaults() == sorted(MODELS)
+        repository.delete_limits("api_key:intern", "gpt-4")
+    assert run("--once", "1", "--data", kept).returncode == 0
+    with SyncRepository(f"sqlite:///{kept}/headgate.db") as repository:
+        assert repository.get_limits("api_key:intern", "gpt-4") == []
+
+
+def test_nothing_stays_in_the_temporary_directory(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "headgate.demo", f"sqlite:///{tmp_path}/demo.db"],
-        input=SAID, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        [*COMMAND, "--once", "1"], capture_output=True, text=True, timeout=PATIENCE_S,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    for expected in (
-        "taken; left: {'rpm': 9, 'tpm': 800}",
-        "no: alice on demo: 100 of rpm asked but it never holds more than 10",
-        "rpm: 100/60s burst 150  <- entity alice for demo (over the limiter's own defaults)",
-        "monthly",
-        "never holds more than 150",
-        "unknown word 'nonsense'",
-        "must start with a letter or digit",
-        "is not a limit",
-        "No closing quotation",
-    ):
-        assert expected in done.stdout, expected
+    assert list(tmp_path.iterdir()) == []
+    assert tempfile.gettempdir()
+
+
+def test_what_cannot_be_is_said_in_a_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "choose another with --host and --port" in done.stderr
+    assert "Traceback" not in done.stderr
+    for wrong in (["--rate", "0"], ["--rate", "9999"], ["--once", "no"], ["somewhere"]):
+        done = run(*wrong)
+        assert done.returncode == 2
+        assert "usage: headgate demo" in done.stderr
+
+
+def test_the_same_seed_is_the_same_traffic() -> None:
+    assert list(islice(calls(3), 500)) == list(islice(calls(3), 500))
+    assert list(islice(calls(3), 50)) != list(islice(calls(4), 50))
+
+
+def test_traffic_has_bursts_debts_and_a_bounded_rate() -> None:
+    seen = list(islice(calls(1), 1200))
+    assert 0.7 <= sum(call.gap for call in seen) / len(seen) <= 1.1, "about one in a unit of time"
+    batch = [call for call in seen if call.identifier == BATCH.identifier]
+    assert batch
+    assert all(call.gap < 0.1 for call in batch)
+    assert any(call.actual > 10 * call.estimate for call in seen), "some are far off"
+    assert any(call.estimate == 0 for call in seen), "some are plain checks"
+    assert max(call.actual for call in seen) <= 100_000
+
+
+def test_whoever_asks_is_in_the_sample() -> None:
+    people = {one.id for one in PEOPLE}
+    for habit in (*HABITS, BATCH):
+        assert f"{habit.scope}:{habit.identifier}" in people
+        assert habit.resource in MODELS
+    assert {entity_id for entity_id, _ in LEVELS} <= people | {"user:playground"}
+
+
+@pytest.mark.parametrize("given", [Demo(), Demo(data="kept", traffic=False)])
+def test_the_greeting_fits_on_a_screen(given: Demo) -> None:
+    said = started("http://127.0.0.1:8080", given, "/tmp/somewhere").split("\n")
+    assert len(said) <= LINES_MAX
+    assert all(len(line) <= 100 for line in said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from headgate.cli.passing import called, passed_on
-from headgate.cli.session import URL_VARIABLE, Session
+from headgate.cli.session import URL_VARIABLE, Misuse, Session
 
 
 @passed_on(
@@ -36,12 +36,20 @@ def serve(session: Session, arguments: tuple[str, ...]) -> int:
     "demo",
     examples="""
     headgate demo
-    headgate demo sqlite:///play.db
+    headgate demo --port 9000 --rate 40
+    headgate demo --once 500 --data ./demo-data
     """,
 )
 def demo(session: Session, arguments: tuple[str, ...]) -> int:
-    """Something to play with, on the embedded store. --url before demo names another."""
-    given = list(arguments)
-    if session.url and not given:
-        given = [session.url]
-    return called("headgate.demo:main", given, extra="service")
+    """A company with teams, keys and models, traffic, the service and its dashboard.
+
+    On SQLite in a directory that is deleted at the end; --data DIR keeps it. demo --help lists its
+    options: --port, --rate, --seed, --no-traffic, --once.
+    """
+    if session.url:
+        raise Misuse(
+            "the demo has a store of its own",
+            "--url names another, which would be filled with made-up people",
+            "leave --url out; --data DIR keeps the demo's store",
+        )
+    return called("headgate.demo.program:main", arguments, extra="service")

@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
     "Run": (
         Entry("serve", "serve:serve", "The REST and gRPC service."),
-        Entry("demo", "serve:demo", "Something to play with, on the embedded store."),
+        Entry("demo", "serve:demo", "A sample company, traffic, the service and its dashboard."),
         Entry("policies", "service_files:policies", "The service's policy file."),
         Entry("keys", "service_files:keys", "API keys of the service."),
         Entry("aggregate", "aggregate:aggregate", "Usage from a table's stream.", "dynamodb"),

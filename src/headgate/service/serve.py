@@ -65,12 +65,13 @@ def _serve(serving: Serving, given: Sequence[str]) -> int:
 
 def listen(serving: Serving) -> socket.socket:
     """The socket of a service; OptionError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((serving.host, serving.port))
     except OSError as error:
+        listener.close()
         raise OptionError(
             f"cannot listen on {serving.host}:{serving.port} ({error.strerror}); choose another "
             f"with --host and --port"

@@ -151,10 +151,16 @@ def test_a_program_elsewhere_is_one_line_of_the_table(
 
 def test_demo_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
-    Program(monkeypatch, "headgate.demo", "main", lambda words: given.append(words))
-    assert run("-u", "sqlite:///play.db", "demo").code == 0
+    Program(monkeypatch, "headgate.demo.program", "main", lambda words: given.append(words))
     assert run("demo").code == 0
-    assert given == [["sqlite:///play.db"], []]
+    assert run("demo", "--port", "0", "--help").code == 0
+    assert given == [[], ["--port", "0", "--help"]]
+
+
+def test_demo_fills_no_store_that_is_in_use(run: Any) -> None:
+    refused = run("-u", "sqlite:///play.db", "demo")
+    assert refused.code == 2
+    assert "leave --url out" in refused.err
 
 
 def test_policies_check_shows_places(

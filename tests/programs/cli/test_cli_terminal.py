@@ -132,3 +132,28 @@ def test_json_stays_one_document_in_a_terminal(url: str) -> None:
         assert going.end() == 0
     assert going.seen.lstrip().startswith(b"{")
     assert b"acquiring" not in going.seen
+
+
+def test_the_demo_is_stopped_from_the_keyboard() -> None:
+    with terminal("demo", "--port", "0", "--rate", "5") as running:
+        running.until(b"ask (the answer's `instance`")
+        running.until(b"tokens")
+        running.type("\x03")
+        assert running.end() == 0
+    assert b"Traceback" not in running.seen
+    assert running.seen.count(b"\n") <= 16
+
+
+def test_purging_shows_a_bar(url: str) -> None:
+    with SyncRepository(url, namespace="gone") as repository:
+        repository.register_namespace("gone")
+        for number in range(20):
+            repository.create_entity(f"key-{number}")
+        repository.delete_namespace("gone")
+        [orphan] = repository.list_orphan_namespaces()
+    with terminal("-u", url, "namespace", "purge", orphan.id) as asking:
+        asking.until(b"[y/N]")
+        asking.type("y\n")
+        assert asking.end() == 0
+    assert b"purging" in asking.seen
+    assert b"Traceback" not in asking.seen
