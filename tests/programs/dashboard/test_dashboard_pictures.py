@@ -17,7 +17,11 @@ from programs.dashboard.demo_kit import demo
 ROOT = Path(__file__).parents[3]
 WANTED = os.environ.get("HEADGATE_PICTURES")
 IMAGES = None if WANTED is None else ROOT / "docs/images" if WANTED == "1" else Path(WANTED)
-DOCUMENTED = ("live", "playground", "explain", "entities", "limits", "health")
+DOCUMENTED = {
+    *((name, "light") for name in ("live", "playground", "explain", "entities", "limits", "health")),
+    ("live", "dark"),
+    ("playground", "narrow"),
+}
 
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
@@ -57,7 +61,7 @@ def test_pages_in_every_look(
         troubles.watch(page)
         page.goto(busy.page(path))
         page.locator(shown).first.wait_for()
-        if IMAGES is not None and (WANTED != "1" or name in DOCUMENTED):
+        if IMAGES is not None and (WANTED != "1" or (name, look) in DOCUMENTED):
             settle(page, name)
             whole = WANTED != "1"
             page.screenshot(path=IMAGES / f"dashboard-{name}-{look}.png", full_page=whole)
@@ -80,3 +84,10 @@ def settle(page: Any, name: str) -> None:
         page.locator("#preview h3").wait_for()
     if name == "live":
         page.wait_for_timeout(12_000)
+
+
+def test_the_documentation_shows_the_pictures_that_are_made() -> None:
+    made = {f"dashboard-{name}-{look}.png" for name, look in DOCUMENTED}
+    assert {path.name for path in (ROOT / "docs/images").glob("dashboard-*")} == made
+    page = (ROOT / "docs/how-to/use-the-dashboard.md").read_text()
+    assert all(f"../images/{name}" in page for name in made)
