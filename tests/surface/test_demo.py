@@ -96,6 +96,15 @@ def test_what_it_says_can_be_done(tmp_path: Path) -> None:
     assert not Path(folder).exists()
 
 
+def test_a_signal_that_arrives_twice_is_one() -> None:
+    """A wrapper passes on what the terminal has sent to both."""
+    with demo("--no-traffic") as (process, said):
+        [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))
+        process.send_signal(signal.SIGINT)
+        assert ended(process, signal.SIGINT) == (0, "")
+    assert not Path(folder).exists()
+
+
 def test_it_ends_well_when_it_is_told_to() -> None:
     with demo("--no-traffic") as (process, said):
         [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))

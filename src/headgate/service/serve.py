@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from time import monotonic
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +34,7 @@ from headgate.service.serve_workers import Workers
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
+SECOND_THOUGHT_S = 1.0
 NO_KEYS = "NONE (dev mode): whoever is on this machine may do everything"
 
 
@@ -119,11 +122,20 @@ class Server(uvicorn.Server):
 
     greeting = ""
     parent: int | None = None
+    _told_s: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             _say(self.greeting)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """One Ctrl-C may arrive twice, from the terminal and from whoever started this: only one
+        that comes later means that the requests under way are not to be waited for."""
+        now_s = monotonic()
+        if self._told_s is None or now_s - self._told_s > SECOND_THOUGHT_S:
+            self._told_s = now_s
+            super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         if self.parent is not None and os.getppid() != self.parent:

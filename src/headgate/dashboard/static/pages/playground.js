@@ -84,7 +84,7 @@ class Playground {
     form.addEventListener("change", () => this.look().catch(() => {}));
     fill(
       box,
-      title("Playground", "Real requests to this service, in the namespace on the left. They count."),
+      title("Playground", "Real requests to this service, in the chosen namespace. They count."),
       idle && h("p", { class: "card warn" }, "Firing needs a key with the scope check."),
       seat.about.switch && this.storeSwitch(seat.about.switch),
       h(
