@@ -151,6 +151,21 @@ def test_splits_and_merges_conserve_every_token(store: DynamoStore, taken: int) 
     assert whole.record[0].specs == bucket.terms.specs
 
 
+def test_a_store_tells_how_a_bucket_is_divided(clients: list[DynamoStore]) -> None:
+    """Also one that did not divide it: the items are asked."""
+    bucket = Bucket(clients[0], [Limit.per_hour("x", 100)])
+    assert run(clients[1].shards(bucket.key, bucket.now_ms)) == (bucket.now_ms, [])
+    bucket.take(x=40)
+    [whole] = run(clients[1].shards(bucket.key, bucket.now_ms))[1]
+    assert (whole.number, whole.depth) == (0, 0)
+    bucket.split_to(3)
+    found = run(clients[1].shards(bucket.key, bucket.now_ms))[1]
+    assert [(one.number, one.depth) for one in found] == [(0, 2), (1, 1), (2, 2)]
+    cells = [cell_of(one.record, "x") for one in found]
+    assert sum(cell.level_milli(bucket.now_ms) for cell in cells if cell) == 60_000
+    assert [cell.spec.capacity_milli for cell in cells if cell] == [25_000, 50_000, 25_000]
+
+
 def test_debt_is_divided_and_comes_back(store: DynamoStore) -> None:
     bucket = Bucket(store, [Limit.per_minute("x", 60)])
     bucket.adjust(x=100)

@@ -34,6 +34,11 @@ def answer(**fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
+def sometimes(schema: Schema, **fields: Schema) -> Schema:
+    """The same with fields that are not always there."""
+    return {**schema, "properties": {**schema["properties"], **fields}}
+
+
 def text(pattern: str = PLAIN, most: int = 256) -> Schema:
     return {"type": "string", "pattern": pattern, "minLength": 1, "maxLength": most}
 
@@ -197,14 +202,17 @@ _CURSOR = maybe(WORD)
 
 ANSWERS: dict[str, Schema] = {
     "Problem": answer(type=WORD, title=WORD, status=NUMBER, detail=WORD, code=WORD),
-    "Refusal": answer(
-        **_DECISION,
-        retry_after_seconds={"type": ["number", "null"]},
-        error=answer(code=WORD, message=WORD),
-        type=WORD,
-        title=WORD,
-        status=NUMBER,
-        detail=WORD,
+    "Refusal": sometimes(
+        answer(
+            **_DECISION,
+            retry_after_seconds={"type": ["number", "null"]},
+            error=answer(code=WORD, message=WORD),
+            type=WORD,
+            title=WORD,
+            status=NUMBER,
+            detail=WORD,
+        ),
+        instance=WORD,
     ),
     "RefusalOrProblem": {"anyOf": [ref("Refusal"), ref("Problem")]},
     "CheckAnswer": answer(**_DECISION),

@@ -17,8 +17,9 @@ from programs.dashboard.demo_kit import demo
 ROOT = Path(__file__).parents[3]
 WANTED = os.environ.get("HEADGATE_PICTURES")
 IMAGES = None if WANTED is None else ROOT / "docs/images" if WANTED == "1" else Path(WANTED)
+SHOWN = ("live", "playground", "explain", "entities", "limits", "health")
 DOCUMENTED = {
-    *((name, "light") for name in ("live", "playground", "explain", "entities", "limits", "health")),
+    *((name, "light") for name in SHOWN),
     ("live", "dark"),
     ("playground", "narrow"),
 }
