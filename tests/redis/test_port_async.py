@@ -133,7 +133,10 @@ def test_a_busy_script_is_contention(own_server: servers.Server) -> None:
     using(own_server.url, test, timeout_ms=10_000)
 
 
-def test_a_replica_is_named_and_left(own_server: servers.Server) -> None:
+@pytest.mark.parametrize("server", ["own_server", "old_server"])
+def test_a_replica_is_named_and_left(request: pytest.FixtureRequest, server: str) -> None:
+    url = request.getfixturevalue(server).url
+
     async def test(port: Port) -> None:
         await port.command("REPLICAOF", servers.HOST, servers.free_port())
         before = await port.command("CLIENT", "ID")
@@ -143,7 +146,7 @@ def test_a_replica_is_named_and_left(own_server: servers.Server) -> None:
         assert await port.command("CLIENT", "ID") != before  # the name may lead elsewhere by now
         assert await port.script(INCR, ["n"], []) == 1
 
-    using(own_server.url, test)
+    using(url, test)
 
 
 def test_a_killed_server_is_found_again(own_server: servers.Server) -> None:

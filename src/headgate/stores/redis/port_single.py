@@ -58,6 +58,6 @@ class SinglePort:
         await self._wire.close()
 
     def _trouble(self, reply: ServerError) -> StoreTrouble:
-        if reply.code == "READONLY":  # the name may lead to the new master by now
+        if trouble.is_replica(reply):  # the name may lead to the new master by now
             self._wire.retire(self._node)
         return trouble.of_reply(reply, self._node)

@@ -51,8 +51,7 @@ class Unexpected(StoreTrouble):
 
 def of_reply(error: ServerError, node: Node) -> StoreTrouble:
     """An error reply: the call was not applied, unless our own script says otherwise."""
-    wrapped = _WRAPPED.match(error.text)
-    text = wrapped["inner"] if wrapped else error.text
+    text = _unwrapped(error.text)
     code = ServerError(text).code
     if code == MARK:
         return ScriptRefused(text)
@@ -67,6 +66,16 @@ def of_reply(error: ServerError, node: Node) -> StoreTrouble:
         return Unreachable(f"redis {node} has too many clients; raise maxclients ({text})")
     advice = _ADVICE.get(code, "see the message, and report it as a bug")
     return Unexpected(f"redis {node} answered with an error: {advice} ({text})")
+
+
+def is_replica(error: ServerError) -> bool:
+    """Whether the server did nothing because it is no master any more."""
+    return ServerError(_unwrapped(error.text)).code == "READONLY"
+
+
+def _unwrapped(text: str) -> str:
+    wrapped = _WRAPPED.match(text)
+    return wrapped["inner"] if wrapped else text
 
 
 def of_dialing(error: BaseException, node: Node, timeout_ms: int) -> NotSent:
