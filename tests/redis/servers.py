@@ -21,6 +21,8 @@ from headgate.stores.redis.port import open_port
 START_S_MAX = 20.0
 POLL_S = 0.02
 HOST = "127.0.0.1"
+CLUSTERED = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+CLUSTERED += ("--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0")
 
 
 def redis_server() -> str:
@@ -171,18 +173,33 @@ class Sentinel(Server):
 
 
 class Cluster:
-    """Masters that share the slots evenly; made by hand, so redis-cli is not needed."""
+    """Masters that share the slots evenly, `replicas` for each; made by hand, so redis-cli is not
+    needed. `options` and `reached` (how a port becomes a URL) are for clusters with TLS or a login.
+    """
 
-    def __init__(self, folder: Path, masters: int = 3) -> None:
-        self.servers = []
-        for place in range(masters):
+    def __init__(
+        self,
+        folder: Path,
+        masters: int = 3,
+        *,
+        replicas: int = 0,
+        options: Callable[[int], Sequence[str]] = lambda port: (),
+        reached: Callable[[str], str] = lambda hosts: f"redis://{hosts}",
+    ) -> None:
+        self.servers: list[Server] = []
+        self._masters = masters
+        for place in range(masters * (1 + replicas)):
             home = folder / f"node{place}"
             home.mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-            calm = ("--cluster-require-full-coverage", "no")
-            self.servers.append(Server(home, *options, *calm))
-        nodes = ",".join(f"{HOST}:{server.port}" for server in self.servers)
-        self.url = f"redis+cluster://{nodes}"
+            port = free_port()
+            url = reached(f"{HOST}:{port}")
+            every = (*CLUSTERED, *options(port))
+            self.servers.append(Server(home, *every, port=port, url=url))
+        self.url = reached(self.hosts).replace("://", "+cluster://", 1)
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"{HOST}:{server.port}" for server in self.servers)
 
     def __enter__(self) -> Cluster:
         try:
@@ -199,13 +216,17 @@ class Cluster:
             server.kill()
 
     def _join(self) -> None:
-        count = len(self.servers)
+        count = self._masters
         for place, server in enumerate(self.servers):
-            slots = range(place * 16_384 // count, (place + 1) * 16_384 // count)
-            command(server.url, "CLUSTER", "ADDSLOTS", *slots)
+            if place < count:
+                slots = range(place * 16_384 // count, (place + 1) * 16_384 // count)
+                command(server.url, "CLUSTER", "ADDSLOTS", *slots)
             command(server.url, "CLUSTER", "SET-CONFIG-EPOCH", place + 1)
             command(server.url, "CLUSTER", "MEET", HOST, self.servers[0].port)
         until(self._whole, "joining the cluster")
+        for place, server in enumerate(self.servers[count:]):
+            command(server.url, "CLUSTER", "REPLICATE", self.id_of(self.servers[place % count]))
+        until(lambda: all(map(self.follows, self.servers[count:])), "replicating")
 
     def _whole(self) -> bool:
         infos = [str(command(server.url, "CLUSTER", "INFO")) for server in self.servers]
@@ -220,8 +241,19 @@ class Cluster:
     def id_of(self, server: Server) -> str:
         return str(command(server.url, "CLUSTER", "MYID"))
 
+    def follows(self, server: Server) -> bool:
+        """Whether it is a replica and has what its master has."""
+        return "master_link_status:up" in str(command(server.url, "INFO", "replication"))
+
     def owner(self, slot: int) -> Server:
-        for first, last, (_, port, *_), *_ in command(self.servers[0].url, "CLUSTER", "SLOTS"):  # type: ignore[attr-defined]
+        """The master of the slot, as any server that answers sees it."""
+        for server in self.servers:
+            with contextlib.suppress(StoreTrouble):
+                return self._owner(slot, command(server.url, "CLUSTER", "SLOTS"))
+        raise LookupError(slot)
+
+    def _owner(self, slot: int, ranges: object) -> Server:
+        for first, last, (_, port, *_), *_ in ranges:  # type: ignore[attr-defined]
             if first <= slot <= last:
                 return next(server for server in self.servers if server.port == port)
         raise LookupError(slot)
