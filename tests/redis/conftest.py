@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import secured
 import servers
 
 from headgate.stores.redis.port import open_port
@@ -63,7 +64,7 @@ def sentinel_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tls() -> Iterator[tuple[servers.Server, dict[str, Path]]]:
     with servers.folder() as folder:
-        server, made = servers.tls_server(folder)
+        server, made = secured.tls_server(folder)
         with server:
             yield server, made
 

@@ -86,17 +86,19 @@ def of_dialing(error: BaseException, node: Node, timeout_ms: int) -> NotSent:
         reason = f"no connection within {timeout_ms} ms; check the address, or raise ?timeout_ms=…"
     elif isinstance(error, AuthenticationError | AuthorizationError):
         reason = f"it refused the login; check user and password in the URL ({error})"
-    elif _is_tls(error):
+    elif _caused_by(error, ssl.SSLError):
         reason = f"TLS failed; check ssl_ca_certs and that the server speaks TLS ({error})"
+    elif node.port and _caused_by(error, FileNotFoundError, PermissionError):
+        reason = f"a file of ssl_ca_certs, ssl_certfile or ssl_keyfile cannot be read ({error})"
     else:
         reason = f"no connection; check that it runs and the address is right ({error})"
     return NotSent(f"redis {node} gives no answer: {reason}; nothing was sent")
 
 
-def _is_tls(error: BaseException) -> bool:
+def _caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLError):
+        if isinstance(cause, kinds):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
