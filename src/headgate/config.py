@@ -12,11 +12,12 @@ from headgate.limits import Limit, parse_limits
 from headgate.names import DEFAULT_NAMESPACE, parse_entity_id, parse_namespace, parse_resource
 from headgate.plan import Plan, make_plan
 from headgate.record import Terms
-from headgate.store import Catalog
+from headgate.store import Catalog, Guard
 
 VARIANTS_MAX = 16
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
+AWAY_MS = 1000  # after a read that failed, what is known serves for this long without another
 
 Variant = object
 
@@ -62,6 +63,8 @@ class Configs:
         self.namespace = parse_namespace(namespace)
         self.clock = clock
         self.cache: Cache[Looked] = Cache(int(ttl_s * 1000))
+        self.guard: Guard | None = None  # of the latest limiter that has a breaker
+        self._known_until_ms = 0
         self._terms: dict[Terms, Terms] = {}
         self._namespace_id: str | None = None
 
@@ -91,10 +94,19 @@ class Configs:
     ) -> Plan:
         """The plan, looked up where it must be; an outage is served from what was known."""
         looked = await self.looked(entity_id, resource, now_ms)
+        return self._plan(await self.namespace_id(), resource, looked, defaults, override)
+
+    def _plan(
+        self,
+        namespace: str,
+        resource: str,
+        looked: Looked,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+    ) -> Plan:
         variant = defaults if override is None else variant_of(override)
         plan = looked.plans.get(variant)
         if plan is None:
-            namespace = await self.namespace_id()
             plan = make_plan(
                 namespace, resource, looked.lookup, defaults.limits, override, self._terms,
                 whole=defaults.whole,
@@ -112,7 +124,11 @@ class Configs:
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
     ) -> Plan | None:
-        """A plan from the caller's own limits, for buckets of this process only; None without."""
+        """The plan as far as it is known here, however old, else from the caller's own limits, for
+        buckets of this process only; None without. Nothing is asked for."""
+        looked = self.cache.stale((entity_id, resource))
+        if looked is not None and self._namespace_id is not None:
+            return self._plan(self._namespace_id, resource, looked, defaults, override)
         if not defaults.limits and not override:
             return None
         nothing = Standing(entity_id, None, None, None, None, None)
@@ -126,16 +142,39 @@ class Configs:
         looked = self.cache.get(key, now_ms)
         if looked is not None:
             return looked
+        stale = self.cache.stale(key)
+        if stale is not None and now_ms < self._known_until_ms:
+            return stale
         try:
-            namespace = await self.namespace_id()
-            looked = Looked(await self.catalog.lookup(namespace, entity_id, resource))
+            looked = await self._read(entity_id, resource)
         except StoreTrouble:
-            stale = self.cache.stale(key)
             if stale is None:
                 raise
+            self._known_until_ms = self.clock() + AWAY_MS
             return stale
         self.cache.put(key, looked, now_ms)
         return looked
+
+    async def _read(self, entity_id: str, resource: str) -> Looked:
+        async def read() -> Looked:
+            return Looked(await self._lookup(entity_id, resource))
+
+        if self.guard is None:
+            return await read()
+        found: Looked = await self.guard(read)
+        return found
+
+    async def _lookup(self, entity_id: str, resource: str) -> Lookup:
+        """A namespace that is gone under the id it had (a store that lost everything, or it was
+        purged) may be there under another: its name is looked up once more."""
+        remembered = self._namespace_id
+        try:
+            return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
+        except NamespaceNotFoundError:
+            if remembered is None:
+                raise
+        self.invalidate(namespace=True)
+        return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
 
     def outdated(self, entity_id: str, resource: str) -> None:
         self.cache.drop((entity_id, resource))

@@ -67,9 +67,9 @@ class Engine:
         on_unavailable: OnUnavailable,
         observer: Observer | None,
     ) -> None:
+        self.configs = configs
         self.use(store)
         self.fallback = fallback
-        self.configs = configs
         self.clock = clock
         self.lines = Lines(pace)
         self.drives_time = drives_time
@@ -81,8 +81,10 @@ class Engine:
 
     def use(self, store: Store) -> None:
         """Decides against this store from now on. One that lives in this process may offer
-        `glance(key)`: a look that needs no waiting."""
+        `glance(key)`: a look that needs no waiting. One with a breaker offers its `guard`: reads
+        of the catalog count and wait as its own calls do."""
         self.store = store
+        self.configs.guard = getattr(store, "guard", None) or self.configs.guard
         self._glance: Callable[[BucketKey], Record | None] | None = getattr(store, "glance", None)
 
     async def acquire(
@@ -310,7 +312,7 @@ class Engine:
         """The store is away. As was chosen: refused, or taken from buckets of this process."""
         entity_id, resource = wants[0][:2]
         now_ms = self.clock()
-        parts, stored_rule = await self._parts_anyhow(wants, now_ms)
+        parts, stored_rule = self._parts_anyhow(wants)
         demands = joined(parts)
         rule = on_unavailable or stored_rule or self.on_unavailable
         if rule is OnUnavailable.BLOCK or not demands:
@@ -320,22 +322,24 @@ class Engine:
         self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
         return Ruling(verdict, parts, trouble)
 
-    async def _parts_anyhow(
-        self, wants: Sequence[Want], now_ms: int
+    def _parts_anyhow(
+        self, wants: Sequence[Want]
     ) -> tuple[list[list[Demand]], OnUnavailable | None]:
-        """The demands as known, else by the caller's own limits; none where no limit is known."""
-        try:
-            return await self._parts(wants, now_ms)
-        except StoreTrouble:
-            parts: list[list[Demand]] = []
-            for entity_id, resource, consume, chosen in wants:
-                defaults, limits = self._apart(chosen)
-                override = None if limits is None else parse_limits(limits)
-                plan = self.configs.plan_without_catalog(entity_id, resource, defaults, override)
-                if plan is None:
-                    return [], None
-                parts.append(plan.demands(consume))
-            return parts, None
+        """The demands as known, else by the caller's own limits; none where no limit is known.
+
+        The store is not asked again: whoever waited for it once has waited long enough.
+        """
+        parts: list[list[Demand]] = []
+        rule: OnUnavailable | None = None
+        for entity_id, resource, consume, chosen in wants:
+            defaults, limits = self._apart(chosen)
+            override = None if limits is None else parse_limits(limits)
+            plan = self.configs.plan_without_catalog(entity_id, resource, defaults, override)
+            if plan is None:
+                return [], None
+            parts.append([] if plan.bypass else plan.demands(consume))
+            rule = plan.on_unavailable
+        return parts, rule
 
     def _forget_plans(self, verdict: Verdict) -> None:
         for demand in verdict.demands:

@@ -10,7 +10,7 @@ that was sent runs to its end and is reported, so that its caller can undo it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +30,10 @@ class Capabilities:
     atomic: str  # how several buckets are decided: "one step" or "undo"
     obeys_clock: bool  # whether now_ms is used, or the store's own clock always
     durable: bool
+
+
+# Sends a call to the store's engine, or says at once that it is away.
+Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Sighting(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -171,6 +172,70 @@ def test_without_a_catalog_the_limiters_own_limits_bound_what_passes() -> None:
             pass
     assert admitted == 5
     assert store.verbs == [], "a bucket of an unknown namespace must not be made"
+
+
+class Away:
+    """A catalog whose reads fail, and how often it was asked."""
+
+    def __init__(self, limiter: SyncRateLimiter) -> None:
+        self.asked = 0
+        catalog = limiter.core.configs.catalog
+        catalog.lookup = catalog.get_namespace = self._down  # type: ignore[method-assign]
+
+    async def _down(self, *_: Any) -> Any:
+        self.asked += 1
+        raise DOWN
+
+
+def test_whoever_waited_for_the_catalog_does_not_wait_again() -> None:
+    """Each read may take its whole deadline: one request pays for one, whatever it is told then."""
+    for rule in OnUnavailable:
+        limiter, _, _ = broken(on_unavailable=rule)
+        away = Away(limiter)
+        with (
+            pytest.raises(RateLimiterUnavailable) if rule is OnUnavailable.BLOCK else nullcontext()
+        ):
+            with limiter.acquire("cold", "api", {"rpm": 1}) as lease:
+                assert lease.degraded
+        assert away.asked == 1
+
+
+def test_plans_past_their_time_cost_one_read_that_fails_not_one_each() -> None:
+    clock = FakeClock()
+    limiter = SyncRateLimiter("memory://", limits=[RPM], clock=clock)
+    asked = [(f"e{place}", "api", {"rpm": 1}) for place in range(8)]
+    with limiter.acquire_many(asked):
+        pass
+    clock.advance(120_000)
+    away = Away(limiter)
+    for _ in range(3):
+        with limiter.acquire_many(asked) as lease:
+            assert not lease.degraded
+    assert away.asked == 1
+    clock.advance(1001)
+    with limiter.acquire_many(asked):
+        pass
+    assert away.asked == 2
+
+
+def test_the_breaker_counts_the_catalogs_reads_and_spares_them() -> None:
+    events: list[Event] = []
+    clock = FakeClock()
+    limiter = SyncRateLimiter(
+        "memory://?breaker=on", limits=[RPM], clock=clock, observer=events.append
+    )
+    away = Away(limiter)
+    for place in range(20):
+        with pytest.raises(RateLimiterUnavailable):
+            with limiter.acquire(f"cold{place}", "api", {"rpm": 1}):
+                pass
+    assert away.asked == 5
+    assert [event.detail for event in events if event.kind == "breaker"] == ["open"]
+    clock.advance(10_000)
+    with pytest.raises(RateLimiterUnavailable):
+        with limiter.acquire("cold", "api", {"rpm": 1}):
+            pass
+    assert away.asked == 6, "one probe"
 
 
 async def _down(*_: Any) -> Any:

@@ -23,7 +23,7 @@ from headgate.entities import Page
 from headgate.errors import Unreachable, ValidationError
 from headgate.layers.layer import Layer
 from headgate.record import BucketKey
-from headgate.store import Sighting, Store
+from headgate.store import Guard, Sighting, Store
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
 PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
@@ -232,6 +232,10 @@ class Breaker(Layer):
                 namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
             )
         )
+
+    @property
+    def guard(self) -> Guard:
+        return self._sent
 
     async def _sent(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """What `consume` spells out for speed, for the other verbs."""

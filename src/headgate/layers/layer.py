@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.record import BucketKey
-from headgate.store import Sighting, Store
+from headgate.store import Guard, Sighting, Store
 
 
 class Layer:
@@ -53,6 +53,11 @@ class Layer:
 
     async def close(self) -> None:
         await self.inner.close()
+
+    @property
+    def guard(self) -> Guard | None:
+        """How calls that are no verbs of a store (the catalog's reads) are to be sent."""
+        return self.inner.guard if isinstance(self.inner, Layer) else None
 
     async def detach(self) -> None:
         """The layers end their own business; the store inside stays open for its other users."""
