@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 from statistics import median
 
@@ -13,12 +14,14 @@ SECONDS = 20.0
 RELEASE_S = 30 * 60.0
 HEAD = (
     "engine", "scenario", "s", "faults", "admitted", "refused", "no answer", "excess", "leaked",
-    "may leak", "forgotten", "credits", "longest ms", "back after ms", "silence ms", "kept",
+    "may leak", "forgotten", "credits", "longest ms", "back after ms", "all back ms",
+    "silence ms", "kept",
 )  # fmt: skip
 
 
 def main() -> int:
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     pairs = [
         (engine, scenario)
         for engine in (SCENARIOS if asked.engine == "all" else [asked.engine])
@@ -74,6 +77,7 @@ def row(fire: Fire) -> list[str]:
         f"{sure} ≤ {seen} ≤ {sent}",
         f"{found.longest_ms}",
         _spread(found.until_one_ms),
+        _spread(found.until_all_ms),
         _spread(found.silences_ms),
         "no" if found.broken else "yes",
     ]
