@@ -322,6 +322,8 @@ class FaultProxy:
                 client.close()
                 continue
             pair = (client, server)
+            self._sockets = [each for each in self._sockets if each.fileno() >= 0]
+            self._threads = [each for each in self._threads if each.is_alive()]
             self._sockets += pair
             self._spawn(self._carry, pair, client, server, "cut_before")
             self._spawn(self._carry, pair, server, client, "cut_after")

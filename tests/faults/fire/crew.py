@@ -16,7 +16,7 @@ from fire.journal import Life, parse, read
 from fire.recovery import Fault
 from fire.worker import BUCKETS
 
-START_S_MAX = 60.0
+START_S_MAX = 180.0
 END_S_MAX = 30.0
 POLL_S = 0.02
 TAIL_BYTES = 4096
@@ -62,7 +62,8 @@ class Crew:
         self._running.clear()
 
     def all_at_work(self, since_ms: int = 0) -> bool:
-        """Whether each of them has had an answer since then."""
+        """Whether each of them has had an answer since then; one that ended by itself is a bug."""
+        assert all(process.poll() is None for process in self._running.values()), self._said()
         return all(
             any(a.kind != "u" and a.wall_ms >= since_ms for a in self._latest(life).answers)
             for life in self._running
@@ -101,7 +102,7 @@ class Crew:
         for process in self._running.values():
             process.terminate()
         codes = [process.wait(END_S_MAX) for process in self._running.values()]
-        assert not any(codes), f"workers ended with {codes}; see {self._folder}/output.log"
+        assert not any(codes), f"workers ended with {codes}: {self._said()}"
         self._running.clear()
         return [read(path) for path in self._journals]
 
@@ -120,6 +121,9 @@ class Crew:
                 stdout=output,
                 stderr=output,
             )
+
+    def _said(self) -> str:
+        return (self._folder / "output.log").read_text(errors="replace")[-2000:]
 
     def _latest(self, life: int) -> Life:
         """The last lines of its journal."""
