@@ -71,7 +71,8 @@ def test_every_option_of_a_url_is_in_the_reference() -> None:
         base = scheme.replace("rediss+", "redis+")
         assert f"`{base}://" in urls, scheme
     offered = re.findall(r"opening\.only\((.*?)\)", inspect.getsource(connect))
-    options = {word.strip(' "') for line in offered for word in line.split(",")}
+    options = {word.strip(' "') for line in offered for word in line.split(",")} - {"*_DYNAMODB"}
+    options |= set(connect._DYNAMODB)
     assert len(options) >= 8
     for option in options | set(Layering.__slots__):
         assert f"`{option}`" in urls, option
