@@ -45,7 +45,7 @@ class LeaseBook:
         self.closed = False
         self.later: list[tuple[int, str, int]] | None = None
         self.settled: set[str] | None = None
-        self.owed: list[Demand] | None = None
+        self.owed: dict[str, int] | None = None  # debits the store did not take, by limit
 
     def held_milli(self, name: str) -> int:
         """How much of a limit the lease holds now."""
@@ -79,6 +79,22 @@ class LeaseBook:
         if self.later is None:
             self.later = []
         self.later.append((at_ms, name, milli))
+
+    def strike(self, name: str, milli: int, at_ms: int) -> None:
+        """What was noted did not happen."""
+        if self.later is not None and (at_ms, name, milli) in self.later:
+            self.later.remove((at_ms, name, milli))
+
+    def owe(self, name: str, milli: int) -> None:
+        self.owed = self.owed or {}
+        self.owed[name] = self.owed.get(name, 0) + milli
+
+    def less_owed(self, name: str, credit_milli: int) -> int:
+        """What is left to give back once debits are struck out that the store never took."""
+        owed = min(credit_milli, (self.owed or {}).get(name, 0))
+        if owed:
+            self.owe(name, -owed)
+        return credit_milli - owed
 
     def check_open(self) -> None:
         """Raises LeaseExpiredError once the block has ended."""

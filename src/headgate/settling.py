@@ -84,8 +84,7 @@ class Settlements:
         if book.closed:
             return
         book.closed = True
-        if book.owed:
-            await self._write(book, book.owed, "debit_lost")
+        await self._write_owed(book)
         if failed and not book.keep:
             refunds = book.refunds(self._clock())
             if refunds and await self._write(book, refunds, "credit_lost"):
@@ -93,16 +92,40 @@ class Settlements:
                 self._tell("refunded", key.entity_id, key.resource, "")
 
     async def _apply(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
-        moved = {name: milli for name, milli in changes.items() if milli}
         now_ms = self._clock()
-        for name, milli in moved.items():
-            book.note(name, milli, now_ms)
-        debits = book.demands_for({name: milli for name, milli in moved.items() if milli > 0})
-        credits = book.demands_for({name: milli for name, milli in moved.items() if milli < 0})
-        if debits and not await self._write(book, debits, None):
-            book.owed = (book.owed or []) + debits
-        if credits:
-            await self._write(book, credits, "credit_lost")
+        for name, milli in changes.items():
+            if milli:
+                book.note(name, milli, now_ms)
+        debits = {name: milli for name, milli in changes.items() if milli > 0}
+        credits = {
+            name: -book.less_owed(name, -milli) for name, milli in changes.items() if milli < 0
+        }
+        if debits:
+            await self._debit(book, debits, now_ms)
+        back = book.demands_for({name: milli for name, milli in credits.items() if milli})
+        if back:
+            await self._write(book, back, "credit_lost")
+
+    async def _debit(self, book: LeaseBook, debits: Mapping[str, int], now_ms: int) -> None:
+        """Owed where the store does not take it; not the lease's where it was not even sent."""
+        demands = book.demands_for(debits)
+        try:
+            taken = not demands or await self._write(book, demands, None)
+        except BaseException:
+            for name, milli in debits.items():
+                book.strike(name, milli, now_ms)
+            raise
+        if not taken:
+            for name, milli in debits.items():
+                book.owe(name, milli)
+
+    async def _write_owed(self, book: LeaseBook) -> None:
+        """What stays unwritten was never taken, so no refund may give it back."""
+        owed = {name: milli for name, milli in (book.owed or {}).items() if milli}
+        demands = book.demands_for(owed)
+        if demands and not await self._write(book, demands, "debit_lost"):
+            for name, milli in owed.items():
+                book.note(name, -milli, self._clock())
 
     async def _write(self, book: LeaseBook, demands: list[Demand], lost: str | None) -> bool:
         """Whether the store has it; where not, `lost` names the event to report."""

@@ -135,6 +135,43 @@ def test_a_debit_that_failed_is_owed_and_written_at_the_end() -> None:
     assert events[-1].kind == "debit_lost"
 
 
+def test_what_the_store_never_took_is_not_given_back() -> None:
+    limiter, store, _ = broken()
+    with limiter.acquire("a", "api", {"rpm": 3}):
+        pass
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        store.before.append(DOWN)
+        lease.adjust(rpm=7)
+        lease.adjust(rpm=-6)
+        assert limiter.available("a", "api") == {"rpm": 1}
+        assert lease.consumed == {"rpm": 2}
+    assert limiter.available("a", "api") == {"rpm": 0}
+
+
+def test_a_debit_that_was_lost_for_good_is_not_refunded() -> None:
+    limiter, store, events = broken()
+    with limiter.acquire("a", "api", {"rpm": 3}):
+        pass
+    with pytest.raises(ZeroDivisionError):
+        with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+            store.before.extend((DOWN, DOWN))
+            lease.adjust(rpm=7)
+            raise ZeroDivisionError
+    assert [event.kind for event in events][-2:] == ["debit_lost", "refunded"]
+    assert limiter.available("a", "api") == {"rpm": 2}
+
+
+def test_a_debit_that_was_never_sent_is_not_refunded() -> None:
+    limiter, store, _ = broken()
+    with limiter.acquire("a", "api", {"rpm": 3}):
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+            store.before.append(KeyboardInterrupt())  # type: ignore[arg-type]
+            lease.adjust(rpm=7)
+    assert limiter.available("a", "api") == {"rpm": 2}
+
+
 def test_consume_more_during_an_outage_is_an_error_not_a_pass() -> None:
     limiter, store, _ = broken()
     with limiter.acquire("a", "api", {"rpm": 1}) as lease:
