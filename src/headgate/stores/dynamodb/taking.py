@@ -87,8 +87,8 @@ class Taker:
         told.add(seen.shard)
         if after is None:
             return None
-        if not fitting:
-            return Refused(after.record)
+        if not fitting:  # as far as was known: what others gave back since came with the answer
+            return None if fits(after.record, demand, now_ms) else Refused(after.record)
         return Took(after.record, demand, standing, now_ms)
 
     def _take_whole(
