@@ -91,7 +91,8 @@ def from_record(record: Record | None) -> Bucket:
     }
     version = record[TERMS].version
     times: dict[str, Any] = {"cv": version}
-    times |= {f"{limit} rf": part.epoch_ms for limit, part in parts.items()}
+    for limit, part in parts.items():  # another pace begins with what is under way at it
+        times[f"{limit} rf at {part.amount}/{part.period_ms}"] = part.epoch_ms
     return {0: Shard(0, version, times, None, parts)}
 
 

@@ -1,0 +1,88 @@
+"""The simulator's daily round: 200 000 steps in all, other scenarios in every part."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.sim.plot import plotted
+from faults.sim.runner import simulate
+from faults.sim.scenario import Scenario
+from faults.sim.world import WORLDS
+
+STEPS = 200_000
+PARTS = 5
+SEED = 2026
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_promise_is_broken(world: str, part: int) -> None:
+    done = episode = 0
+    while done < STEPS // PARTS // len(WORLDS):
+        report = simulate(plotted(world, SEED + part, episode))
+        again = f"./run sim --world {world} --seed {SEED + part} --episode {episode}"
+        assert not report.violations, f"{report.violations[0]}\nshrink and replay it: {again}"
+        done += report.steps
+        episode += 1
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_everything_that_can_happen_happens(world: str) -> None:
+    """A simulation in which nothing goes wrong proves nothing."""
+    reports = [simulate(plotted(world, SEED, episode)) for episode in range(12)]
+    for kind, names in {
+        "events": "acquire cancel cancelled check crash expired limits meter reset restart sweep "
+        "top_up weather",
+        "told": "DemandTooLarge RateLimitExceeded admitted degraded unavailable",
+        "checks": "alone breaker calls degraded fillings grants sweeps waits writes",
+    }.items():
+        counts = [getattr(report, kind) for report in reports]
+        for name in names.split():
+            assert sum(count[name] for count in counts), f"no {name} among {kind}"
+    faults = {name for report in reports for name in report.faults}
+    assert faults == {"lost before", "lost after", "slow", "unsent", "conflict", "held back"}
+    if world == "dynamodb":
+        assert sum(report.told["split"] for report in reports)
+        assert sum(report.told["merge"] for report in reports)
+
+
+DIGEST = """
+import sys
+from faults.test_sim import digest
+sys.stdout.write(digest(sys.argv[1]))
+"""
+
+
+def digest(world: str) -> str:
+    """All that happened in one scenario, in a few letters."""
+    told = simulate(plotted(world, SEED, 3), trace=True).trace
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_tells_the_same_story_in_every_process(world: str) -> None:
+    here = digest(world)
+    assert digest(world) == here
+    for hash_seed in ("1", "2"):
+        told = subprocess.run(
+            [sys.executable, "-c", DIGEST, world],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed,
+                 "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert told.stdout == here
+
+
+def test_a_scenario_survives_being_written_down() -> None:
+    scenario = plotted("dynamodb", SEED, 1)
+    found = Scenario.from_json(scenario.to_json())
+    assert found == scenario
+    assert simulate(found).steps == simulate(scenario).steps

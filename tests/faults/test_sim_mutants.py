@@ -1,0 +1,71 @@
+"""Faults planted in the product are found within few steps, and told as a short story."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.sim.__main__ import main
+from faults.sim.mutants import MUTANTS, planted
+from faults.sim.plot import plotted
+from faults.sim.runner import Report, simulate
+from faults.sim.shrink import Shrinker
+
+SEED = 7
+STEPS_MAX = 50_000
+EVENTS_MAX = 12
+
+
+def searched(name: str) -> Report:
+    """The first run that breaks a promise with the fault in it."""
+    done = episode = 0
+    while done < STEPS_MAX:
+        report = simulate(plotted(MUTANTS[name][0], SEED, episode))
+        if report.violations:
+            return report
+        done += report.steps
+        episode += 1
+    raise AssertionError(f"{name}: nothing seen in {done} steps")
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_found(name: str) -> None:
+    with planted(name):
+        report = searched(name)
+    assert not simulate(report.scenario).violations, "the same scenario is well without the fault"
+
+
+@pytest.mark.parametrize("name", ["new shards are full", "what landed is not undone"])
+def test_a_failing_scenario_is_shrunk_to_a_short_one(name: str) -> None:
+    with planted(name):
+        report = searched(name)
+        short = Shrinker(simulate, report.promise).shrunk(report.scenario)
+        told = simulate(short, trace=True)
+        assert told.promise == report.promise
+        assert simulate(short).violations == told.violations
+    assert len(short.events) <= EVENTS_MAX < len(report.scenario.events)
+    assert any("BROKEN" in line for line in told.trace)
+
+
+def test_a_violation_is_shown_with_how_to_tell_it_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(str(tmp_path))
+    with planted("a bucket in use is dropped"):
+        assert main(["--world", "onestep", "--seed", str(SEED), "--steps", "20000"]) == 1
+        told = capsys.readouterr().out
+        [replay] = [line for line in told.splitlines() if line.startswith("the short one")]
+        path = replay.split()[-1]
+        assert main(["--replay", path]) == 1
+        assert "VIOLATION S8" in capsys.readouterr().out
+    assert main(["--replay", path]) == 0
+    assert "VIOLATION S8" in told
+    assert "--episode" in told
+
+
+def test_a_run_tells_its_seed_and_what_it_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--world", "onestep", "--seed", "3", "--steps", "3000"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("seed 3, 3,000 steps")
+    for word in ("acquire", "admitted", "lost before", "writes", "0 violations"):
+        assert word in told
