@@ -77,6 +77,14 @@ def test_a_host_ahead_is_right_once_a_reply_came_before_anybody_asked() -> None:
     assert abs(world.error_ms) <= 12
 
 
+def test_signing_the_first_call_does_not_commit_to_a_host_that_is_ahead() -> None:
+    world = World(200)
+    assert world.clock.signing_s() == TRUE_S + 200
+    world.reply()
+    assert abs(world.error_ms) <= 1000
+    assert abs(world.clock.signing_s() - TRUE_S) <= 1
+
+
 def test_a_good_host_clock_is_believed_from_the_start() -> None:
     world = World(0.002)
     for _ in range(50):

@@ -80,6 +80,11 @@ class ServiceClock:
             self._last_ns = max(self._last_ns, self._monotonic_ns() + self._offset_ns)
             return self._last_ns // 1_000_000
 
+    def signing_s(self) -> int:
+        """The time to sign with. It is asked before the first reply, and a host that is ahead must
+        not stand still for that until the service has caught up."""
+        return (self._monotonic_ns() + self._offset_ns) // SECOND_NS
+
     def observe(self, date: bytes, sent_ns: int, received_ns: int) -> None:
         """Learns from one reply; the times are of the monotonic clock."""
         known, at_s = self._date

@@ -130,7 +130,7 @@ class Flow:
 
     def _packed(self, request: Request, signer: Signer) -> bytes:
         body = request.body if type(request) is Written else dumps(request.params)
-        proof = signer.headers(request.operation, body, self._clock.now_ms() // 1000)
+        proof = signer.headers(request.operation, body, self._clock.signing_s())
         return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
 
     def _judged(self, request: Request, answer: Reply | StoreTrouble) -> Outcome:
