@@ -34,6 +34,7 @@ class DynamoServer:
 
     def serve(self, request: Request, call: Call | None, fate: str) -> Any:
         now_ms = self._loop.now_ms()
+        request = Request(request.operation, request.params)  # parsed once, however it was written
         if call is not None:
             self._laws.arrived(call, self.buckets)
         if request.operation not in _WRITES:
