@@ -187,8 +187,6 @@ class Laws:
 
     def arrived(self, call: Call, buckets: dict[str, Bucket]) -> None:
         """A request of the call has reached the server: would it fit as things are now?"""
-        if call.strict and self.band:  # buckets in shards are left to the other way
-            call.strict = all(len(buckets.get(text, {})) < 2 for text in call.demands)
         if call.verb == "adjust":
             call.absent.update(text for text in call.demands if not buckets.get(text))
         elif call.verb == "take" and not call.refusable:
