@@ -53,6 +53,7 @@ class Call:
         self.faulty = False  # a request of it was lost, late or held back
         self.refusable = False  # at some moment of its own it did not fit
         self.absent: set[str] = set()  # buckets that were not there at some moment of its own
+        self.since: int | None = None  # how many buckets had been dropped when it first arrived
         self.moment_ms = 0  # as its client told the time
         self.gone = False  # nobody waits for its outcome any more
 

@@ -35,6 +35,7 @@ class Laws:
         self.gauges: dict[Place, Gauge] = {}
         self.landed: Counter[Place] = Counter()  # debits less credits, as the server has them
         self.granted: Counter[Place] = Counter()  # the same as callers have them, at most
+        self.goners: list[str] = []  # buckets that were dropped, one after the other
         self.eased_ms: dict[str, int] = {}  # when a bucket last came to hold more in one step
         self.broken = asyncio.Event()
         self.log: Callable[[str], None] = nothing
@@ -61,6 +62,7 @@ class Laws:
             for place in [place for place in self.gauges if place[0] == text]:
                 self.gauges[place].emptied(at_ms)
             self.eased_ms[text] = at_ms
+            self.goners.append(text)
             return
         late_ms = at_ms - call.moment_ms
         if abs(late_ms) > self.late_ms_max:
@@ -175,6 +177,7 @@ class Laws:
     def swept(self, text: str, before: Bucket, after: Bucket, at_ms: int) -> None:
         """S7, S8: the store drops only what carries no information."""
         self.checks["sweeps"] += 1
+        self.goners.append(text)
         self._tree(text, after)
         for number, shard in before.items():
             for limit, part in shard.parts.items() if number not in after else ():
@@ -187,6 +190,8 @@ class Laws:
 
     def arrived(self, call: Call, buckets: dict[str, Bucket]) -> None:
         """A request of the call has reached the server: would it fit as things are now?"""
+        if call.since is None:
+            call.since = len(self.goners)
         if call.verb == "adjust":
             call.absent.update(text for text in call.demands if not buckets.get(text))
         elif call.verb == "take" and not call.refusable:
@@ -201,16 +206,18 @@ class Laws:
         self.log(f"{call} ends with {told(result)}, moved {call.net}")
         net = {place: milli for place, milli in call.net.items() if milli}
         wanted = {place: milli for place, milli in call.wanted.items() if milli}
+        gone = self.goners[call.since :] if call.since is not None else ()
+        left = {place: milli for place, milli in net.items() if place[0] not in gone}
         lossy = call.undoes and call.faulty and not call.strict
         if isinstance(result, Verdict) and call.verb == "take":
             if result.allowed and net != wanted:
                 self.fail("S4", f"{call} was allowed and moved {net}")
-            if not result.allowed and net and not lossy:
+            if not result.allowed and left and not lossy:
                 self.fail("S6", f"{call} was refused and moved {net}")
             if not result.allowed and not call.refusable:
                 self.fail("S2", f"{call} was refused, and fitted all the time")
         elif isinstance(result, Throttled | asyncio.CancelledError):
-            if call.verb == "take" and net and not lossy:
+            if call.verb == "take" and left and not lossy:
                 self.fail("S6", f"{call} ended with {type(result).__name__} and moved {net}")
         elif call.verb == "adjust" and not isinstance(result, BaseException) and call.metered:
             owed = {
