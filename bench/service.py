@@ -12,16 +12,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench.service_inside import measured
 from bench.service_load import Figures, Load, has_wrk, put_on
 from bench.service_servers import Running, echo, headgate
 from bench.table import Aim, aim, show
 
 CONNECTIONS = 16
 BATCH = 100
-POD_AIM, SHARE_AIM, BATCH_AIM, REDIS_AIM = 10_000, 0.6, 150_000, 2.0
+POD_AIM, TURBO_AIM, SHARE_AIM, BATCH_AIM, REDIS_AIM = 10_000, 20_000, 0.6, 150_000, 2.0
+TURBO = "turbo"
 
 Opener = Callable[[], AbstractContextManager[Running]]
 
@@ -52,13 +55,20 @@ def run(quick: bool) -> dict[str, Any]:
     print(f"load    {'wrk' if has_wrk() else 'our own generator (apt-get install wrk)'}, ", end="")
     print(f"{CONNECTIONS} connections, {seconds:g} s, {rounds} rounds")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        inside = measured(Path(folder), 5 if quick else 60)
         timings = _timings(Path(folder), stack, quick)
         for _ in range(rounds):
             for timing in timings:
                 _one_round(timing, seconds)
     rows = [_row(timing, timings) for timing in timings]
     _show(rows)
-    return {"service": rows, "aims": _aims(rows)}
+    echo_us = inside["bare echo"]
+    show(
+        "CPU without sockets: the server's protocol in one process, rounds in turn, memory store",
+        ("", "us/request", "echo's share"),
+        [(name, us, f"{echo_us / us:.0%}") for name, us in inside.items()],
+    )
+    return {"service": rows, "inside_us": inside, "aims": _aims(rows)}
 
 
 def _timings(folder: Path, stack: ExitStack, quick: bool) -> list[Timing]:
@@ -79,7 +89,22 @@ def _timings(folder: Path, stack: ExitStack, quick: bool) -> list[Timing]:
             opened = partial(headgate, url, workers, folder)
             found.append(Timing(name, workers, 1, opened, single))
             found.append(Timing(f"{name}, batch of {BATCH}", workers, BATCH, opened, batch))
+    if find_spec("h2corn") is None:
+        print("left out: turbo. To measure it: pip install 'headgate[turbo]'")
+    else:
+        found += _turbo(folder, stores["sqlite"], single, batch)
     return found[:3] if quick else found
+
+
+def _turbo(folder: Path, sqlite: str, single: Load, batch: Load) -> list[Timing]:
+    found = [Timing(f"{TURBO} echo", 1, 1, partial(echo, 1, TURBO), single)]
+    for name, url, workers in (("memory", "memory://", 1), ("sqlite", sqlite, 2)):
+        opened = partial(headgate, url, workers, folder, TURBO)
+        found.append(Timing(f"{TURBO}, {name}", workers, 1, opened, single))
+        if workers == 1:
+            title = f"{TURBO}, {name}, batch of {BATCH}"
+            found.append(Timing(title, workers, BATCH, opened, batch))
+    return found
 
 
 def _one_round(timing: Timing, seconds: float) -> None:
@@ -95,8 +120,12 @@ def _one_round(timing: Timing, seconds: float) -> None:
 
 
 def _row(timing: Timing, timings: list[Timing]) -> dict[str, Any]:
+    turbo = timing.name.startswith(TURBO)
     ceiling = next(
-        one for one in timings if one.name == "bare echo" and one.workers == timing.workers
+        one
+        for one in timings
+        if one.name == (f"{TURBO} echo" if turbo else "bare echo")
+        and one.workers in (timing.workers, 1 if turbo else timing.workers)
     )
     best = timing.best
     return {
@@ -108,6 +137,7 @@ def _row(timing: Timing, timings: list[Timing]) -> dict[str, Any]:
         "p99_ms": best.p99_ms,
         "cpu_us": min(timing.cpus_us),
         "share_of_echo": best.per_second / ceiling.best.per_second,
+        "echo_cpu_share": min(ceiling.cpus_us) / min(timing.cpus_us),
         "rates": [one.per_second for one in timing.figures],
         "cpus_us": timing.cpus_us,
     }
@@ -124,6 +154,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             "p99 ms",
             "CPU us/request",
             "of echo",
+            "echo's CPU",
             "spread",
         ),
         [
@@ -135,6 +166,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
                 row["p99_ms"],
                 row["cpu_us"],
                 f"{row['share_of_echo']:.0%}",
+                f"{row['echo_cpu_share']:.0%}",
                 f"{max(row['rates']) / min(row['rates']) - 1:.0%}",
             )
             for row in rows
@@ -154,6 +186,11 @@ def _aims(rows: list[dict[str, Any]]) -> list[Aim]:
     share = memory["share_of_echo"]
     text = f"{SHARE_AIM:.0%} of the bare echo (one worker, memory)"
     found.append(aim(text, f"{share:.0%}", share >= SHARE_AIM))
+    turbo = by_name.get((f"{TURBO}, memory", 1))
+    if turbo is not None:
+        rate = turbo["checks_per_second"]
+        text = f"{TURBO_AIM} checks/s with turbo (one worker, memory)"
+        found.append(aim(text, f"{rate:,.0f}", rate >= TURBO_AIM))
     batch = by_name.get((f"memory, batch of {BATCH}", 1))
     if batch is not None:
         rate = batch["checks_per_second"]

@@ -1,6 +1,6 @@
 """The ceiling: a bare ASGI application on the same server, which reads a body and sends one.
 
-`python -m bench.service_echo PORT [DESCRIPTOR]`; with workers, each is one of these.
+`python -m bench.service_echo PORT default|turbo`; with workers, each is one of these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.service.serve import Server, config_of
 from headgate.service.serve_options import read_options
+from headgate.service.serve_turbo_loop import TurboServer
 
 BODY = (
     b'{"allowed":true,"tokens_remaining":999,"tokens_capacity":1000,'
@@ -34,7 +35,11 @@ def main() -> None:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(("127.0.0.1", int(sys.argv[1])))
-    Server(config_of(read_options(["--store", "memory://"], {}), echo)).run(sockets=[listener])
+    serving = read_options(["--store", "memory://"], {})
+    if sys.argv[2] == "turbo":
+        TurboServer(serving, echo, lambda text: None).run(listener)
+    else:
+        Server(config_of(serving, echo)).run(sockets=[listener])
 
 
 if __name__ == "__main__":

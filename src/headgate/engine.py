@@ -148,18 +148,29 @@ class Engine:
                 verdict = await self._asked(self.store, demands, now_ms, dry_run)
             else:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
-        except Throttled as trouble:
-            self.tell("refused", wants[0][0], wants[0][1], str(trouble))
-            if parts:
-                raise throttled(joined(parts), trouble) from trouble
-            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
         except StoreTrouble as trouble:
-            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run)
+            return await self._in_trouble(wants, parts, trouble, on_unavailable, dry_run)
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None and not dry_run:
             self.tell("admitted" if verdict.allowed else "refused", wants[0][0], wants[0][1])
         return Ruling(verdict, parts)
+
+    async def _in_trouble(
+        self,
+        wants: Sequence[Want],
+        parts: Sequence[Sequence[Demand]],
+        trouble: StoreTrouble,
+        on_unavailable: OnUnavailable | None = None,
+        dry_run: bool = False,
+    ) -> Ruling:
+        """A throttled key is refused; a store that is away means what was chosen."""
+        if not isinstance(trouble, Throttled):
+            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run)
+        self.tell("refused", wants[0][0], wants[0][1], str(trouble))
+        if parts:
+            raise throttled(joined(parts), trouble) from trouble
+        raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
 
     async def check(self, wants: Sequence[Want]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
@@ -251,11 +262,11 @@ class Engine:
 
     async def _parts(
         self, wants: Sequence[Want], now_ms: int
-    ) -> tuple[list[list[Demand]], OnUnavailable | None]:
+    ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
         """The demands of each want; none where an operator lets it pass."""
         if not 1 <= len(wants) <= DEMANDS_MAX:
             raise ValidationError("requests", len(wants), f"must be 1 to {DEMANDS_MAX} requests")
-        parts: list[list[Demand]] = []
+        parts: list[Sequence[Demand]] = []
         for entity_id, resource, consume, limits in wants:
             plan = await self.plan(entity_id, resource, limits, now_ms)
             parts.append([] if plan.bypass else plan.demands(consume))
@@ -324,12 +335,12 @@ class Engine:
 
     def _parts_anyhow(
         self, wants: Sequence[Want]
-    ) -> tuple[list[list[Demand]], OnUnavailable | None]:
+    ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
         """The demands as known, else by the caller's own limits; none where no limit is known.
 
         The store is not asked again: whoever waited for it once has waited long enough.
         """
-        parts: list[list[Demand]] = []
+        parts: list[Sequence[Demand]] = []
         rule: OnUnavailable | None = None
         for entity_id, resource, consume, chosen in wants:
             defaults, limits = self._apart(chosen)

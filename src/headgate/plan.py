@@ -24,6 +24,13 @@ class Each:
         self.tokens = parse_amount("tokens", tokens)
 
 
+ONE_EACH = Each(1)
+
+
+def each_of(tokens: int) -> Each:
+    return ONE_EACH if tokens == 1 else Each(tokens)
+
+
 Amounts = Mapping[str, int] | Each
 
 
@@ -50,7 +57,7 @@ class Plan:
     others are its parents', which take part in the limits they have.
     """
 
-    __slots__ = ("bypass", "on_unavailable", "resolutions", "slots", "version")
+    __slots__ = ("_one", "bypass", "on_unavailable", "resolutions", "slots", "version")
 
     def __init__(
         self,
@@ -65,9 +72,17 @@ class Plan:
         self.version = version
         self.on_unavailable = on_unavailable
         self.bypass = bypass
+        self._one: Sequence[Demand] | None = None
 
-    def demands(self, consume: Amounts) -> list[Demand]:
+    def demands(self, consume: Amounts) -> Sequence[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
+        if consume is ONE_EACH:  # what most ask for is made once
+            if self._one is None:
+                self._one = tuple(self._demands(Each(1)))
+            return self._one
+        return self._demands(consume)
+
+    def _demands(self, consume: Amounts) -> list[Demand]:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Each:

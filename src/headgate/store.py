@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.decision import Demand, Verdict
 from headgate.entities import Entity, Level, Lookup, Mode, Namespace, OnUnavailable, Page, Stored
+from headgate.errors import HeadgateError
 from headgate.history import AuditEvent, UsageQuery
 from headgate.limits import Limit
 from headgate.record import BucketKey, Record
@@ -106,6 +107,47 @@ class Sharded(Protocol):
         """The store's time, and all parts of a bucket then: one where it is not divided, none
         where it does not exist."""
         ...
+
+
+# What one of several decisions came to: its verdict, or what `consume` would have raised.
+Outcome = Verdict | HeadgateError
+
+
+class Batching(Protocol):
+    """What a store may offer besides: several decisions in one call."""
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """Each group for itself, all of it or nothing, in the order of the list: a bucket that is
+        named again is decided as the groups before have left it. What goes wrong with a group is
+        its outcome and touches no other."""
+        ...
+
+
+async def consume_each(
+    store: Store, groups: Sequence[Sequence[Demand]], now_ms: int | None
+) -> list[Outcome]:
+    """The same of any store: in one call where it offers that, else one after another."""
+    if not groups:
+        return []
+    verb = getattr(store, "consume_each", None)
+    if verb is None:
+        return await one_by_one(store, groups, now_ms)
+    found: list[Outcome] = await verb(groups, now_ms)
+    return found
+
+
+async def one_by_one(
+    store: Store, groups: Sequence[Sequence[Demand]], now_ms: int | None
+) -> list[Outcome]:
+    found: list[Outcome] = []
+    for demands in groups:
+        try:
+            found.append(await store.consume(demands, now_ms))
+        except HeadgateError as error:
+            found.append(error)
+    return found
 
 
 class Catalog(Protocol):

@@ -1,7 +1,7 @@
 """From a decision to what an HTTP client is told: status, header fields, a problem document.
 
-`RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11, the problem
-RFC 9457. Nothing here tells a caller an entity id, an address or an exception's text.
+The header fields are those of `headgate.http_fields`, the problem follows RFC 9457. Nothing here
+tells a caller an entity id, an address or an exception's text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.bucket import div_ceil
 from headgate.engine import Ruling
 from headgate.errors import (
     DemandTooLarge,
@@ -19,14 +18,18 @@ from headgate.errors import (
     RateLimiterUnavailable,
     RateLimitExceeded,
 )
+from headgate.http_fields import (
+    Headers,
+    policy_item,
+    retry_fields,
+    standing_fields,
+    standing_item,
+)
 from headgate.integrations.standing import Standing, standings, standings_of_refusal, tightest
-
-Headers = list[tuple[str, str]]
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 PROBLEM_TYPE = "application/problem+json"
 STORE_RETRY_MS = 1000
-SF_INTEGER_MAX = 999_999_999_999_999
 
 
 class Answer(NamedTuple):
@@ -76,7 +79,7 @@ def failed(error: HeadgateError) -> Answer:
         found = standings_of_refusal(error.statuses)
         return _refused(found, _fields(found), error.retry_after_ms)
     if isinstance(error, RateLimiterUnavailable):
-        headers = [("x-ratelimit-degraded", "true"), *_retry(STORE_RETRY_MS)]
+        headers = [("x-ratelimit-degraded", "true"), *retry_fields(STORE_RETRY_MS)]
         problem = _problem(
             503, "storage-unavailable", "The limit cannot be checked now", "Try again in a second."
         )
@@ -105,7 +108,7 @@ def _refused(found: Sequence[Standing], headers: Headers, wait_ms: int | None) -
         "violated-policies": [one.name for one in found if one.exceeded],
         "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
     }
-    return Answer(429, [*headers, *_retry(wait_ms)], problem, wait_ms)
+    return Answer(429, [*headers, *retry_fields(wait_ms)], problem, wait_ms)
 
 
 def _problem(status: int, name: str, title: str, detail: str) -> dict[str, Any]:
@@ -117,29 +120,10 @@ def _fields(found: Sequence[Standing]) -> Headers:
     most_pressing = tightest(found)
     if most_pressing is None:
         return []
-    headers = [
-        ("x-ratelimit-limit", str(most_pressing.capacity)),
-        ("x-ratelimit-remaining", str(max(0, most_pressing.remaining))),
-    ]
-    if most_pressing.reset_at_ms is not None:
-        headers.append(("x-ratelimit-reset", str(div_ceil(most_pressing.reset_at_ms, 1000))))
-    headers.append(("ratelimit-policy", ", ".join(_policy(one) for one in found)))
-    headers.append(("ratelimit", ", ".join(_left(one) for one in found)))
+    capacity, remaining = most_pressing.capacity, most_pressing.remaining
+    headers = standing_fields(capacity, remaining, most_pressing.reset_at_ms)
+    policies = [policy_item(one.name, one.capacity, one.window_s) for one in found]
+    headers.append(("ratelimit-policy", ", ".join(policies)))
+    items = [standing_item(one.name, one.remaining, one.wait_ms) for one in found]
+    headers.append(("ratelimit", ", ".join(items)))
     return headers
-
-
-def _retry(wait_ms: int | None) -> Headers:
-    """Whole seconds, never early: rounded up, at least 1; and the exact wait for who can use it."""
-    if wait_ms is None:
-        return []
-    return [("retry-after", str(max(1, div_ceil(wait_ms, 1000)))), ("retry-after-ms", str(wait_ms))]
-
-
-def _policy(one: Standing) -> str:
-    item = f'"{one.name}";q={min(one.capacity, SF_INTEGER_MAX)}'
-    return item if one.window_s is None else f"{item};w={min(one.window_s, SF_INTEGER_MAX)}"
-
-
-def _left(one: Standing) -> str:
-    item = f'"{one.name}";r={min(max(0, one.remaining), SF_INTEGER_MAX)}'
-    return item if one.wait_ms is None else f"{item};t={div_ceil(one.wait_ms, 1000)}"

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from headgate.entities import OnUnavailable
-from headgate.integrations.answering import Answer, Headers
+from headgate.http_fields import Headers
+from headgate.integrations.answering import Answer
 from headgate.integrations.gate import Cost, Gate, Resource, async_gate
 from headgate.integrations.keys import Caller, Key
 from headgate.integrations.rates import Rates

@@ -12,15 +12,13 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Any, NamedTuple
 
 from headgate.errors import ValidationError
-from headgate.names import ENTITY_LENGTH_MAX
+from headgate.scoped import entity_id_of
 
 HOPS_MAX = 16
 HEADER_LENGTH_MAX = 4096
 NOBODY = "ip:unknown"
 
 _SCOPE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]{0,63}")
-_PLAIN = re.compile(r"[a-zA-Z0-9_.\-:]{1,128}")
-_SPECIAL = re.compile(rb"[^a-zA-Z0-9_.\-:]")
 _PORTED = re.compile(r"\[([0-9a-fA-F:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 
 Address = IPv4Address | IPv6Address
@@ -49,13 +47,7 @@ def scoped(scope: str, text: str) -> str:
         raise ValidationError("scope", scope, "must be a word of letters, digits and _ . -")
     if not text:
         raise ValidationError("identifier", text, "is empty; name somebody")
-    if _PLAIN.fullmatch(text) is not None:
-        return f"{scope}:{text}"
-    raw = text.encode(errors="surrogatepass")
-    written = _SPECIAL.sub(lambda found: b"@%02x" % found.group()[0], raw).decode()
-    if len(scope) + 1 + len(written) > ENTITY_LENGTH_MAX:
-        written = "@@" + hashlib.sha256(raw).hexdigest()
-    return f"{scope}:{written}"
+    return entity_id_of(scope, text)
 
 
 def by_ip(

@@ -23,7 +23,7 @@ from headgate.entities import Page
 from headgate.errors import Unreachable, ValidationError
 from headgate.layers.layer import Layer
 from headgate.record import BucketKey
-from headgate.store import Guard, Sighting, Store
+from headgate.store import Guard, Outcome, Sighting, Store, consume_each
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
 PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
@@ -199,6 +199,28 @@ class Breaker(Layer):
         if not circuit.calm:
             circuit.succeeded(turn)
         return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """One call, so it counts once: as failed where any of it did not reach the store."""
+        circuit = self.circuit
+        try:
+            turn = circuit.enter()
+        except BreakerOpen as refusal:
+            return [refusal] * len(groups)
+        try:
+            found = await consume_each(self.inner, groups, now_ms)
+        except BaseException:
+            circuit.left(turn)
+            raise
+        for one in found:
+            if isinstance(one, Unreachable):
+                circuit.failed(turn, one)
+                break
+        else:
+            circuit.succeeded(turn)
+        return found
 
     async def adjust(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.record import BucketKey
-from headgate.store import Guard, Sighting, Store
+from headgate.store import Guard, Outcome, Sighting, Store, one_by_one
 
 
 class Layer:
@@ -21,6 +21,13 @@ class Layer:
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self.inner.consume(demands, now_ms)
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """One after another through this layer's own `consume`, whatever that does; a layer that
+        can do the same with one call says so itself."""
+        return await one_by_one(self, groups, now_ms)
 
     async def adjust(
         self,

@@ -20,7 +20,7 @@ from headgate.decision import Demand, Verdict, fits
 from headgate.layers.layer import Layer
 from headgate.layers.rejections_told import Told
 from headgate.record import TERMS, BucketKey, Record
-from headgate.store import Sighting, Store
+from headgate.store import Outcome, Sighting, Store, consume_each
 
 TRUST_MS = 1000
 ENTRIES_MAX = 10_000
@@ -70,6 +70,33 @@ class Rejections(Layer):
             received_ms = self._clock() if now_ms is None else now_ms
             self._note(verdict, sent_ms, received_ms, drops)
         return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """What must be refused again is refused here; the store is asked about the others, and
+        about buckets that an earlier one of them may take from: their wait is longer then."""
+        sent_ms = self._clock() if now_ms is None else now_ms
+        found: list[Outcome | None] = [None] * len(groups)
+        asked: list[int] = []
+        moving: set[str] = set()
+        for place, demands in enumerate(groups):
+            if self._seen and moving.isdisjoint(demand.key.text for demand in demands):
+                found[place] = self._refusal(demands, now_ms, sent_ms)
+            if found[place] is None:
+                asked.append(place)
+                if self._seen:
+                    moving.update(demand.key.text for demand in demands)
+        drops = self._drops
+        told = await consume_each(self.inner, [groups[place] for place in asked], now_ms)
+        received_ms = self._clock() if now_ms is None else now_ms
+        for place, outcome in zip(asked, told, strict=True):
+            found[place] = outcome
+            if not isinstance(outcome, Verdict) or not outcome.exact_records:
+                continue
+            if not outcome.allowed or (self._seen and self._knows(groups[place])):
+                self._note(outcome, sent_ms, received_ms, drops)
+        return found  # type: ignore[return-value]
 
     async def adjust(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headgate.decision import Demand, LimitStatus, Verdict
 from headgate.layers.layer import Layer
-from headgate.store import Store
+from headgate.store import Outcome, Store, consume_each
 
 OnRefusal = Callable[[Verdict], None]
 
@@ -45,7 +45,15 @@ class Shadow(Layer):
         self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        verdict = await self.inner.consume(demands, now_ms)
+        return self._told(await self.inner.consume(demands, now_ms))
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        found = await consume_each(self.inner, groups, now_ms)
+        return [self._told(one) if isinstance(one, Verdict) else one for one in found]
+
+    def _told(self, verdict: Verdict) -> Verdict:
         if verdict.allowed:
             return verdict
         with self._lock:

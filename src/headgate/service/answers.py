@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.service.places import Frame
 from headgate.service.problems import PROBLEMS, Code, ServiceError
 
 
@@ -55,6 +56,18 @@ class CheckAnswer(NamedTuple):
     @property
     def http_status(self) -> int:
         return 200 if self.code is None else PROBLEMS[self.code].http_status
+
+
+class Yes(NamedTuple):
+    """The commonest answer of all: tokens were taken of one limit, and nothing else is to be said.
+
+    It tells what a CheckAnswer would, for a fraction of the cost.
+    """
+
+    limit: Frame
+    remaining: int
+    wait_ms: int
+    reset_at_ms: int
 
 
 class CombinedAnswer(NamedTuple):

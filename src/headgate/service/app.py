@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from headgate.clock import Clock, steady_clock
 from headgate.errors import HeadgateError, StoreTrouble, ValidationError
@@ -29,6 +29,10 @@ from headgate.service.policies_audit import note_policies
 from headgate.service.policies_watch import Result, Standing, Watcher
 from headgate.service.service import Service
 from headgate.service.settings import Settings, Unknown
+from headgate.store import Store
+
+if TYPE_CHECKING:
+    from headgate.service.spans import Spans
 
 STORE_KEYS = "store"
 DEADLINE_MS = 2_000
@@ -57,6 +61,7 @@ class Options:
     unknown: Unknown = Unknown.CREATE
     deadline_ms: int = DEADLINE_MS
     open_metrics: bool = False
+    spans: bool = False
     workers: int = 1
     board: str | None = None
 
@@ -71,8 +76,10 @@ class Program:
         door: Entrance,
         metrics: ServiceMetrics,
         watcher: Watcher | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self.options = options
+        self.spans = spans
         self.service = service
         self.door = door
         self.metrics = metrics
@@ -109,14 +116,17 @@ class Program:
                 "callers a multiple of every limit: use sqlite:/// or redis://",
             )  # fmt: skip
         metrics = ServiceMetrics()
+        spans = spans_of(options)
         service = Service(
             repository,
             None if watcher is None else watcher.current,
             settings_of(options),
             on_answer=metrics.answered,
+            on_yes=metrics.admitted,
             patience=_patience(watcher),
+            watched=None if spans is None else _watching(spans, repository),
         )
-        return cls(options, service, entrance_of(options, repository), metrics, watcher)
+        return cls(options, service, entrance_of(options, repository), metrics, watcher, spans)
 
     @property
     def settings(self) -> Settings:
@@ -203,6 +213,26 @@ class Program:
             fail_open = self.options.fail_open
         if fail_open is not service.settings.fail_open:
             service.go_by(fail_open=fail_open)
+
+
+def spans_of(options: Options) -> Spans | None:
+    """What makes spans, where they are wanted and can be had."""
+    if not options.spans:
+        return None
+    try:
+        from headgate.service.spans import Spans
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "spans", True,
+            f"need a package that is not installed ({error.name}): pip install 'headgate[otel]'",
+        ) from error  # fmt: skip
+    return Spans()
+
+
+def _watching(spans: Spans, repository: Repository) -> Callable[[Store], Store]:
+    from headgate.service.spans import SpannedStore
+
+    return lambda store: SpannedStore(store, spans, repository.capabilities.name)
 
 
 def _patience(watcher: Watcher | None) -> Patience | None:

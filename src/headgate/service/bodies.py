@@ -20,14 +20,14 @@ from headgate.service.answers import (
 from headgate.service.problems import PROBLEMS, Code, ServiceError, problem_body
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME_MS_MAX = 253_402_300_799_999  # the last that has a date with four digits
+TIME_MS_MAX = 253_402_300_799_999  # the last that has a date with four digits
 
 DEGRADED_WARNING = "the store gave no answer: admitted within this process's own bounds"
 
 
 def iso_time(time_ms: int | None) -> str | None:
     """ISO 8601 with milliseconds; None where there is no such time."""
-    if time_ms is None or not 0 <= time_ms <= _TIME_MS_MAX:
+    if time_ms is None or not 0 <= time_ms <= TIME_MS_MAX:
         return None
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

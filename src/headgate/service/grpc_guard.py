@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ STATUSES: dict[Code, grpc.StatusCode] = {
 _SANS = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email", "peer_ip": "IP"}
 
 log = logging.getLogger("headgate.service")
+
+
+CARRIED = ("traceparent", "tracestate")
 
 
 class Told(NamedTuple):
@@ -58,18 +61,37 @@ class Guard:
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._wire = wire
         self._with_certificates = with_certificates
+        self._spans = program.spans
 
-    def handler(self, call: Call) -> Any:
+    def handler(self, call: Call, name: str) -> Any:
         """The call as grpcio makes it, in bytes."""
 
         async def handle(request: bytes, context: Any) -> bytes:
             sans = sans_of(context.auth_context()) if self._with_certificates else ()
             here = is_here(context.peer())
-            visitor = visitor_of(context.invocation_metadata() or (), here, sans)
-            reply = await self.reply(call, request, visitor)
+            sent = context.invocation_metadata() or ()
+            visitor = visitor_of(sent, here, sans)
+            if self._spans is None:
+                reply = await self.reply(call, request, visitor)
+            else:
+                reply = await self.spanned(name, sent, self.reply(call, request, visitor))
             return await context.abort(*reply) if isinstance(reply, Told) else reply
 
         return handle
+
+    async def spanned(
+        self, name: str, sent: Iterable[Any], reply: Coroutine[Any, Any, bytes | Told]
+    ) -> bytes | Told:
+        """The reply, with a span around the making of it."""
+        assert self._spans is not None
+        carried = [(key, value) for key, value in sent if key in CARRIED]
+        service, _, method = name.rpartition("/")
+        about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+        with self._spans.request(name, carried, about) as span:
+            found = await reply
+            code = found.status.value[0] if isinstance(found, Told) else 0
+            span.set_attribute("rpc.grpc.status_code", code)
+            return found
 
     async def reply(self, call: Call, request: bytes, visitor: Visitor) -> bytes | Told:
         """The reply's bytes, or how the problem is told."""
@@ -84,7 +106,7 @@ class Guard:
         except HeadgateError as error:
             problem = translated(error)
         except Cancelled:
-            if not self._deadlines.passed(task):
+            if not self._deadlines.passed():
                 raise
             problem = ServiceError(
                 Code.DEADLINE_EXCEEDED,

@@ -74,7 +74,7 @@ def _handlers(offer: Any, guard: Guard) -> Any:
     return grpc.method_handlers_generic_handler(
         offer.name,
         {
-            name: grpc.unary_unary_rpc_method_handler(guard.handler(call))
+            name: grpc.unary_unary_rpc_method_handler(guard.handler(call, f"{offer.name}/{name}"))
             for name, call in offer.calls().items()
         },
     )

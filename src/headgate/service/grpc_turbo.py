@@ -50,6 +50,7 @@ class UnaryGrpc:
         self._bytes_max = settings.message_bytes_max
         self._calls_max = settings.calls_max
         self._under_way = 0
+        self._spans = program.spans is not None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -83,7 +84,11 @@ class UnaryGrpc:
             if message is None or isinstance(message, Told):
                 return message
             guard, call = found
-            return await guard.reply(call, message, _visitor(scope))
+            reply = guard.reply(call, message, _visitor(scope))
+            if not self._spans:
+                return await reply
+            sent = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"]]
+            return await guard.spanned(scope["path"][1:], sent, reply)
         finally:
             self._under_way -= 1
 

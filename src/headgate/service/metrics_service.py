@@ -109,6 +109,12 @@ class ServiceMetrics:
         if answer.shadowed:
             self._shadowed.value += 1
 
+    def admitted(self, scope: str, resource: str, tokens: int) -> None:
+        """What `answered` counts of a plain yes; it is the service's `on_yes`."""
+        lane = self._lanes.get((scope, resource)) or self._lane(scope, resource)
+        lane.allowed.value += 1
+        lane.tokens.value += tokens
+
     def took(self, wire: str, seconds: float) -> None:
         self.durations.spreads[wire].observe(seconds)
 

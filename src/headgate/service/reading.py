@@ -23,7 +23,9 @@ from headgate.layers.breaker import BreakerOpen
 from headgate.layers.shadow import Shadowed
 from headgate.limits import Spec
 from headgate.record import CELLS, STRIDE, TERMS, TOKENS
-from headgate.service.answers import Applied, CheckAnswer, tightest_of
+from headgate.service.answers import Applied, CheckAnswer, Yes, tightest_of
+from headgate.service.bodies import TIME_MS_MAX
+from headgate.service.places import Place
 from headgate.service.problems import STORE_RETRY_MS, Code
 from headgate.service.rules import Rule
 
@@ -43,6 +45,28 @@ def reason_for(trouble: object) -> str:
         if isinstance(trouble, kind):
             return reason
     return "store_trouble"
+
+
+def plain_yes(verdict: Verdict, place: Place) -> Yes | None:
+    """The answer where there is nothing but a yes to tell; None where `read` has to look closer."""
+    if not verdict.allowed or len(verdict.demands) != 1:  # one that was let pass has no demands
+        return None
+    record = verdict.records[0]
+    terms = record[TERMS]
+    frame = place.frame
+    if frame is None or frame.terms is not terms:
+        frame = place.framed(terms)
+    if frame is None or terms.core is not verdict.demands[0].terms:
+        return None
+    tokens, epoch_ms = record[CELLS + TOKENS], record[CELLS]
+    now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    reset_ms = epoch_ms - ((tokens - frame.capacity_milli) * period_ms // amount)
+    if level >= frame.capacity_milli or not 0 <= reset_ms <= TIME_MS_MAX:
+        return None
+    whole = level // MILLI
+    next_ms = epoch_ms - ((tokens - (whole + 1) * MILLI) * period_ms // amount)
+    return Yes(frame, whole, next_ms - now_ms, reset_ms)
 
 
 def read(

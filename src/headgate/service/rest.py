@@ -35,7 +35,7 @@ from headgate.service.rest_hot import (
     verbs_of,
 )
 from headgate.service.rest_loop import Cancelled, Deadlines, Ticker, aside
-from headgate.service.rest_plain import write_plain
+from headgate.service.rest_plain import Fields
 from headgate.service.rest_problems import (
     PROBLEM_JSON,
     HttpProblem,
@@ -47,11 +47,13 @@ from headgate.service.rest_problems import (
 from headgate.service.rest_query import query_of
 from headgate.service.rest_read import (
     BODY_BYTES_MAX,
+    WHOLE_BODY,
     Gone,
     Head,
     body_of,
     head_of,
     must_be_json,
+    too_large,
     values_of,
 )
 
@@ -73,6 +75,7 @@ class Wire(Protocol):
 
 
 Alongside = Callable[[], Awaitable[Wire]]
+Whole = tuple[int, bytes, Fields]  # status, content, header fields
 
 
 class Rest:
@@ -92,44 +95,83 @@ class Rest:
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._cold = Cold(program, self._turned_away)
         self._cold_deadlines = Deadlines(COLD_DEADLINE_S)
+        self.paths = tuple(self._verbs)
+        self.at_once = not program.service.waits  # answers come without waiting for a store
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._not_http(scope, receive, send)
             return
+        path: str = scope["path"]
+        if path in self._verbs or path.startswith(LEASES):
+            whole = await self.timed_answer(scope, receive)
+        else:
+            whole = await self._cold_answer(scope, receive, send)
+        if whole is not None:
+            status, content, fields = whole
+            await send({"type": "http.response.start", "status": status, "headers": fields})
+            await send({"type": "http.response.body", "body": content})
+
+    async def timed_answer(self, scope: Any, receive: Any) -> Whole | None:
+        """The answer to a hot request within its deadline, in a task; None if nobody waits."""
+        task = self._deadlines.enter()
+        try:
+            return await self.answer(scope, receive)
+        finally:
+            self._deadlines.leave(task)
+
+    async def answer(self, scope: Any, receive: Any) -> Whole | None:
+        """The same; whoever calls it sees to the time."""
         began_s = perf_counter()
         path: str = scope["path"]
         verb = self._verbs.get(path)
-        hot = verb is not None or path.startswith(LEASES)
-        deadlines = self._deadlines if hot else self._cold_deadlines
-        task = deadlines.enter()
         reached: list[str] = []
         try:
             if verb is not None:
                 status, body, headers = await self._ask(verb, scope, receive, reached)
-            elif hot:
-                status, body, headers = await self._lease(path, scope, receive, reached)
             else:
-                reached.append("service")
-                await self._cold(scope, receive, send)
-                return
+                status, body, headers = await self._lease(path, scope, receive, reached)
         except Gone:
-            return
+            return None
         except Cancelled:
-            if not deadlines.passed(task):
+            if not self._deadlines.passed():
                 raise
             status, body, headers = self._failed(_late(reached))
-        except (ServiceError, HttpProblem) as error:
-            status, body, headers = self._failed(error)
-        except HeadgateError as error:
-            status, body, headers = self._failed(translated(error))
-        except Exception:  # the last line: whatever it is, the client gets no traceback
-            log.exception("a request failed in an unforeseen way")
-            status, body, headers = self._failed(_broken())
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            status, body, headers = self._excused(error)
+        content, fields = body if type(body) is tuple else _written(status, body, headers)
+        self._metrics.took("rest", perf_counter() - began_s)
+        return status, content, fields
+
+    async def _cold_answer(self, scope: Any, receive: Any, send: Any) -> Whole | None:
+        """None where it has been sent."""
+        began_s = perf_counter()
+        deadlines = self._cold_deadlines
+        task = deadlines.enter()
+        try:
+            await self._cold(scope, receive, send)
+            return None
+        except Gone:
+            return None
+        except Cancelled:
+            if not deadlines.passed():
+                raise
+            said = self._failed(_late(["service"]))
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            said = self._excused(error)
         finally:
             deadlines.leave(task)
-        await _write(send, status, body, headers)
         self._metrics.took("rest", perf_counter() - began_s)
+        return said[0], *_written(*said)
+
+    def _excused(self, error: Exception) -> Said:
+        """The last line: whatever it is, the client gets no traceback."""
+        if isinstance(error, ServiceError | HttpProblem):
+            return self._failed(error)
+        if isinstance(error, HeadgateError):
+            return self._failed(translated(error))
+        log.error("a request failed in an unforeseen way", exc_info=error)
+        return self._failed(_broken())
 
     async def _ask(self, verb: Verb, scope: Any, receive: Any, reached: list[str]) -> Said:
         if scope["method"] != "POST":
@@ -141,9 +183,13 @@ class Rest:
             caller = await recognised(self._door, scope, head)
         if isinstance(caller, Refusal):
             raise self._turned_away(caller)
-        body = await body_of(receive, head, verb.bytes_max)
+        body = scope.get(WHOLE_BODY)
+        if body is None:
+            body = await body_of(receive, head, verb.bytes_max)
+        elif len(body) > verb.bytes_max:
+            raise too_large(verb.bytes_max)
         must_be_json(head)
-        request = verb.parse(values_of(body, verb.parse))
+        request = verb.read(body)
         if not self._leases and type(request) is AcquireRequest:
             raise no_leases_here()
         self._permit(caller, request.namespace, request, verb)
@@ -246,10 +292,7 @@ class Rest:
                 return
 
 
-async def _write(send: Any, status: int, body: dict[str, Any] | Plain, headers: Any) -> None:
-    if isinstance(body, tuple):
-        await write_plain(send, *body)
-        return
+def _written(status: int, body: Any, headers: Any) -> Plain:
     content = _encode(body)
     fields = [
         _JSON if status < 400 else _PROBLEM,
@@ -258,8 +301,7 @@ async def _write(send: Any, status: int, body: dict[str, Any] | Plain, headers: 
     ]
     if status == 405:
         fields.append((b"allow", body["detail"].removeprefix("use ").encode()))
-    await send({"type": "http.response.start", "status": status, "headers": fields})
-    await send({"type": "http.response.body", "body": content})
+    return content, fields
 
 
 def _named(name: str) -> bytes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headgate.service.answers import (
     AcquireAnswer,
-    BatchAnswer,
     CheckAnswer,
     CombinedAnswer,
     LeaseAnswer,
+    Yes,
 )
 from headgate.service.bodies import (
     acquire_body,
@@ -28,14 +28,13 @@ from headgate.service.requests import (
     DescriptorsRequest,
     parse_acquire,
     parse_adjust,
-    parse_batch,
-    parse_check,
     parse_descriptors,
     parse_release,
     parse_settle,
 )
-from headgate.service.rest_plain import JSON, Fields, batch_content, plain_yes
-from headgate.service.rest_read import BATCH_BYTES_MAX, BODY_BYTES_MAX
+from headgate.service.rest_asked import Reader
+from headgate.service.rest_plain import JSON, Fields, batch_content, said_plainly
+from headgate.service.rest_read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
 from headgate.service.service import Service
 
 NO_HEADERS: Headers = []
@@ -46,9 +45,9 @@ Said = tuple[int, dict[str, Any] | Plain, Headers]
 
 
 class Verb(NamedTuple):
-    """One thing that can be asked; nothing here knows of bytes or of ASGI."""
+    """One thing that can be asked; nothing here knows of ASGI."""
 
-    parse: Callable[[Any], Any]
+    read: Callable[[bytes], Any]
     act: Callable[[Any], Awaitable[Any]]
     said: Callable[[Any], Said]
     touches: Callable[[Any], Iterator[str]]
@@ -58,20 +57,24 @@ class Verb(NamedTuple):
 def verbs_of(service: Service) -> dict[str, Verb]:
     """The verbs by path."""
 
-    def within(parse: Callable[..., Any]) -> Callable[[Any], Any]:
-        return lambda values: parse(values, service.settings)
+    def within(parse: Callable[..., Any]) -> Callable[[bytes], Any]:
+        def parsed(values: Any) -> Any:
+            return parse(values, service.settings)
 
-    async def batch(request: BatchRequest) -> BatchAnswer:
+        return lambda body: parsed(values_of(body, parsed))
+
+    async def batch(request: BatchRequest) -> list[Yes | CheckAnswer | ServiceError]:
         await service.room(request.namespace)  # one that is missing is the whole batch's problem
-        return await service.batch(request)
+        return await service.brief_batch(request)
 
     def descriptors(request: DescriptorsRequest) -> Iterator[str]:
         for place, one in enumerate(request.descriptors):
             yield entity_id_of(one.scope, identifier_of(service.rules, request, place))
 
+    reader = Reader(lambda: service.settings)
     return {
-        "/v1/ratelimit/check": Verb(within(parse_check), service.check, _check, _one),
-        "/v1/ratelimit/batch": Verb(within(parse_batch), batch, _batch, _each, BATCH_BYTES_MAX),
+        "/v1/ratelimit/check": Verb(reader.check, service.brief, _check, _one),
+        "/v1/ratelimit/batch": Verb(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
         "/v1/ratelimit/acquire": Verb(
             within(parse_descriptors), service.check_all, _combined, descriptors
         ),
@@ -114,15 +117,15 @@ def lease_said(answer: LeaseAnswer) -> Said:
     return 200, lease_body(answer), NO_HEADERS
 
 
-def _check(answer: CheckAnswer) -> Said:
-    plain = plain_yes(answer)
-    if plain is not None:
-        return 200, plain, NO_HEADERS
+def _check(answer: Yes | CheckAnswer) -> Said:
+    if type(answer) is Yes:
+        return 200, said_plainly(answer), NO_HEADERS
+    assert isinstance(answer, CheckAnswer)
     return answer.http_status, check_body(answer), check_headers(answer)
 
 
-def _batch(answer: BatchAnswer) -> Said:
-    content = batch_content(answer)
+def _batch(results: Sequence[Yes | CheckAnswer | ServiceError]) -> Said:
+    content = batch_content(results)
     return 200, (content, [JSON, (b"content-length", b"%d" % len(content))]), NO_HEADERS
 
 

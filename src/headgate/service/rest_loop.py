@@ -36,7 +36,7 @@ class Deadlines:
     def enter(self) -> asyncio.Task[Any]:
         """The running request has until its deadline from now on."""
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._due[task] = loop.time() + self._limit_s
         if self._timer is None:
@@ -48,9 +48,10 @@ class Deadlines:
         if self._over:
             self._over.discard(task)
 
-    def passed(self, task: asyncio.Task[Any]) -> bool:
+    def passed(self) -> bool:
         """Whether the cancellation just caught is this deadline's, and then it is dealt with."""
-        if task not in self._over:
+        task = asyncio.current_task()
+        if task is None or task not in self._over:
             return False
         self._over.discard(task)
         task.uncancel()

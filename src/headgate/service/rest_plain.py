@@ -6,94 +6,91 @@ compares the two. Most of a check's time would go into saying yes otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
-from headgate.service.answers import BatchAnswer, CheckAnswer
+from headgate.http_fields import SF_INTEGER_MAX, policy_item, sf_string
+from headgate.service.answers import BatchAnswer, CheckAnswer, Yes
 from headgate.service.bodies import batch_body, iso_time
-from headgate.service.headers import SF_INTEGER_MAX, sf_string
+from headgate.service.places import Frame
 from headgate.service.problems import ServiceError
 
 CACHED = 4096
 
 _encode = msgspec.json.Encoder().encode
 JSON = (b"content-type", b"application/json")
+_LENGTHS = [(b"content-length", b"%d" % length) for length in range(512)]
 
 Fields = list[tuple[bytes, bytes]]
 
 
-def plain_yes(answer: CheckAnswer) -> tuple[bytes, Fields] | None:
-    """The content and the header fields; None where there is more to say."""
-    content = _content(answer)
-    remaining, capacity, _, reset_ms, limits = answer[4:9]
-    if content is None or remaining is None or capacity is None or reset_ms is None:
-        return None
-    if len(limits) != 1:
-        return None
-    name, limit_capacity, left, window_s, wait_ms, _, _, _ = limits[0]
-    if window_s is None:
-        return None
-    policy, quoted = _policy(name, limit_capacity, window_s)
-    standing = b"%b;r=%d" % (quoted, min(max(0, left), SF_INTEGER_MAX))
-    if wait_ms is not None:
-        standing = b"%b;t=%d" % (standing, min(-(-wait_ms // 1000), SF_INTEGER_MAX))
+class Wording:
+    """What is always the same in answers about one limit."""
+
+    __slots__ = ("content", "item", "limit", "policy", "standing")
+
+    def __init__(self, frame: Frame) -> None:
+        capacity = b"%d" % frame.capacity
+        quoted = sf_string(frame.name)
+        policy = policy_item(frame.name, frame.capacity, frame.window_s)
+        self.limit = (b"x-ratelimit-limit", capacity)
+        self.policy = (b"ratelimit-policy", policy.encode())
+        self.standing = _escaped(quoted) + b";r=%d;t=%d"
+        rest = (
+            b'"allowed":true,"tokens_remaining":%%d,"tokens_capacity":%b,"reset_at":"%%b.%%03dZ",'
+            b'"degraded":false}' % capacity
+        )
+        self.content = b"{" + rest
+        self.item = b'{"status":200,' + rest
+
+
+def said_plainly(yes: Yes) -> tuple[bytes, Fields]:
+    """The content and the header fields."""
+    frame, remaining, wait_ms, reset_ms = yes
+    wording = frame.wording or _worded(frame)
+    content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
+    left = remaining if remaining > 0 else 0
     return content, [
         JSON,
-        (b"content-length", b"%d" % len(content)),
-        (b"x-ratelimit-limit", b"%d" % capacity),
-        (b"x-ratelimit-remaining", b"%d" % max(0, remaining)),
+        _LENGTHS[len(content)],
+        wording.limit,
+        (b"x-ratelimit-remaining", b"%d" % left),
         (b"x-ratelimit-reset", b"%d" % -(-reset_ms // 1000)),
-        (b"ratelimit-policy", policy),
-        (b"ratelimit", standing),
-    ]
+        wording.policy,
+        (b"ratelimit", wording.standing % (
+            left if left < SF_INTEGER_MAX else SF_INTEGER_MAX,
+            min(-(-wait_ms // 1000), SF_INTEGER_MAX),
+        )),
+    ]  # fmt: skip
 
 
-def batch_content(answer: BatchAnswer) -> bytes:
+def batch_content(results: Sequence[Yes | CheckAnswer | ServiceError]) -> bytes:
     """The whole document of a batch, most of it the short way."""
-    return b'{"results":[%b]}' % b",".join([_item(one) for one in answer.results])
+    return b'{"results":[%b]}' % b",".join([_item(one) for one in results])
 
 
-def _item(result: CheckAnswer | ServiceError) -> bytes:
-    content = None if isinstance(result, ServiceError) else _content(result)
-    if content is None:
-        return _encode(batch_body(BatchAnswer((result,)))["results"][0])
-    return b'{"status":200,' + content[1:]
+def _item(result: Yes | CheckAnswer | ServiceError) -> bytes:
+    if type(result) is Yes:
+        frame, remaining, _, reset_ms = result
+        wording = frame.wording or _worded(frame)
+        told: bytes = wording.item % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
+        return told
+    return _encode(batch_body(BatchAnswer((result,)))["results"][0])  # type: ignore[arg-type]
 
 
-def _content(answer: CheckAnswer) -> bytes | None:
-    """A yes in JSON; None where there is more to say."""
-    allowed, _, _, _, remaining, capacity, _, reset_ms, _, _, *rest = answer
-    degraded, _, shadowed, dry_run, _ = rest
-    if not allowed or degraded or shadowed or dry_run:
-        return None
-    if remaining is None or capacity is None or reset_ms is None:
-        return None
-    moment = _moment(reset_ms // 1000)
-    if moment is None:
-        return None
-    return (
-        b'{"allowed":true,"tokens_remaining":%d,"tokens_capacity":%d,"reset_at":"%b.%03dZ",'
-        b'"degraded":false}' % (remaining, capacity, moment, reset_ms % 1000)
-    )
+def _worded(frame: Frame) -> Wording:
+    frame.wording = wording = Wording(frame)
+    return wording
 
 
 @lru_cache(CACHED)
-def _moment(second: int) -> bytes | None:
+def _moment(second: int) -> bytes:
     """A second as ISO 8601 without its zone."""
-    text = iso_time(second * 1000)
-    return None if text is None else text[:19].encode()
+    return (iso_time(second * 1000) or "")[:19].encode()
 
 
-@lru_cache(CACHED)
-def _policy(name: str, capacity: int, window_s: int) -> tuple[bytes, bytes]:
-    """What `RateLimit-Policy` says of a limit, and its name in quotes."""
-    quoted = sf_string(name)
-    told = f"{quoted};q={min(capacity, SF_INTEGER_MAX)};w={min(window_s, SF_INTEGER_MAX)}"
-    return told.encode(), quoted.encode()
-
-
-async def write_plain(send: Any, content: bytes, fields: Fields) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": fields})
-    await send({"type": "http.response.body", "body": content})
+def _escaped(text: str) -> bytes:
+    """Text that stands in a pattern of `%` as it is."""
+    return text.encode().replace(b"%", b"%%")

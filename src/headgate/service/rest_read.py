@@ -20,6 +20,8 @@ BATCH_BYTES_MAX = 262_144
 HEADERS_MAX = 64
 DEPTH_MAX = 16
 
+WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the head
+
 Receive = Callable[[], Awaitable[Any]]
 Head = dict[bytes, bytes]
 

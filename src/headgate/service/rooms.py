@@ -10,7 +10,7 @@ from dataclasses import replace
 from headgate.bucket import MILLI, try_consume
 from headgate.cache import Cache
 from headgate.config import NO_DEFAULTS
-from headgate.engine import Engine
+from headgate.engine_each import BatchEngine
 from headgate.entities import OnUnavailable, Standing
 from headgate.errors import StoreTrouble
 from headgate.observe import Observer
@@ -45,7 +45,7 @@ class Room(Operations):
             drives_time=home.drives_time,
         )
         self.home = home
-        self.engine = Engine(
+        self.engine = BatchEngine(
             store,
             fallback,
             home.configs,

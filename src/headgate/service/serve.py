@@ -26,10 +26,18 @@ from headgate.errors import HeadgateError
 from headgate.service.app import Program
 from headgate.service.rest import Alongside, Rest, Wire
 from headgate.service.rest_caller import recognised
+from headgate.service.serve_express import Lane
 from headgate.service.serve_key import make_key
 from headgate.service.serve_log import set_up_logs
-from headgate.service.serve_options import OptionError, Serving, environment, read_options
+from headgate.service.serve_options import (
+    TURBO,
+    OptionError,
+    Serving,
+    environment,
+    read_options,
+)
 from headgate.service.serve_protocol import protocol_with
+from headgate.service.serve_turbo_loop import TurboServer
 from headgate.service.serve_workers import Workers
 
 BACKLOG = 2048
@@ -103,18 +111,35 @@ def serve(
 ) -> int:
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
     dashboard = Dashboard(program, partial(recognised, program.door), switch)
-    server = Server(config_of(serving, dashboard.before(Rest(program, alongside))))
-    dashboard.leaving = lambda: server.should_exit  # open feeds do not hold up the end
+    rest = with_spans(program, Rest(program, alongside))
+    server: Server | TurboServer
+    if serving.server == TURBO:
+        server = turbo = TurboServer(serving, dashboard.before(rest), _say)
+        dashboard.leaving = lambda: turbo.leaving
+    else:
+        server = usual = Server(config_of(serving, dashboard.before(rest), rest))
+        dashboard.leaving = lambda: usual.should_exit  # open feeds do not hold up the end
     server.greeting, server.parent = greeting, parent
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, _calmly)  # the server raises them again when it has finished
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
+    if isinstance(server, TurboServer):
+        return server.run(listener)
     try:
         server.run(sockets=[listener])
     except SystemExit:  # the server says why in the log
         return 1
     return 0 if server.started else 1
+
+
+def with_spans(program: Program, rest: Rest) -> Any:
+    """The wire with spans where they are wanted, else as it is."""
+    if program.spans is None:
+        return rest
+    from headgate.service.spans import SpannedRest
+
+    return SpannedRest(rest, program.spans)
 
 
 class Server(uvicorn.Server):
@@ -143,11 +168,11 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def config_of(serving: Serving, app: Any) -> uvicorn.Config:
+def config_of(serving: Serving, app: Any, lane: Lane | None = None) -> uvicorn.Config:
     """The default server's settings: nothing in front of the application but HTTP."""
     return uvicorn.Config(
         app,
-        http=protocol_with(serving.connections_max),
+        http=protocol_with(serving.connections_max, lane),
         ws="none",
         lifespan="on",
         interface="asgi3",

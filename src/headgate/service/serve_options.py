@@ -14,6 +14,7 @@ from headgate.service.app import DEADLINE_MS, Options
 from headgate.service.settings import Unknown
 
 PREFIX = "HEADGATE_"
+DEFAULT, TURBO = "default", "turbo"
 WORKERS_MAX = 64
 CONNECTIONS_MAX = 1_000
 
@@ -37,6 +38,7 @@ class Serving:
     connections_max: int = CONNECTIONS_MAX
     drain_s: int = 15
     log_level: str = "info"
+    server: str = DEFAULT
     descriptor: int | None = field(default=None, repr=False)  # a worker's inherited socket
 
     @property
@@ -58,6 +60,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         unknown=Unknown(given.unknown),
         deadline_ms=given.deadline_ms,
         open_metrics=given.open_metrics,
+        spans=given.spans,
         workers=given.workers,
         board=given.board,
     )
@@ -73,6 +76,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         given.connections_max,
         given.drain_s,
         given.log_level,
+        given.server,
         given.descriptor,
     )
     _fits(serving)
@@ -143,9 +147,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default=DEADLINE_MS)  # fmt: skip
     add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,
         default=False, metavar="BOOL")  # fmt: skip
+    add("--spans", "OpenTelemetry spans of requests and store calls: true or false", type=_flag,
+        default=False, metavar="BOOL")  # fmt: skip
     add("--connections-max", "connections of one worker", type=_within(1, 100_000),
         default=CONNECTIONS_MAX)  # fmt: skip
     add("--drain-s", "seconds to finish requests after SIGTERM", type=_within(1, 600), default=15)
+    add("--server", "default (uvicorn), or turbo (h2corn): HTTP/2, without client certificates",
+        choices=[DEFAULT, TURBO], default=DEFAULT)  # fmt: skip
     add("--tls-certificate", "PEM file", metavar="FILE")
     add("--tls-key", "PEM file", metavar="FILE")
     add("--tls-client-ca", "PEM file: clients must show a certificate of it", metavar="FILE")

@@ -6,12 +6,15 @@ connection that has no complete head after HEAD_S is closed, and so is one whose
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headgate.service.keys_certificates import sans_of
 from headgate.service.rest_caller import SANS
+from headgate.service.serve_express import Express, Lane
 
 HEAD_BYTES_MAX = 32_768
 HEAD_S = 10.0
@@ -59,6 +62,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
     connections_max = 1_000
+    lane: Lane | None = None
+    paths: Mapping[bytes, str] = MappingProxyType({})  # those of the lane, as a request has them
     _head_timer: Any = None
     _head_bytes = 0
     _in_head = True
@@ -84,7 +89,10 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES_MAX and self._head_is_too_large(data):
                 return
         super().data_received(data)
-        if self._in_head and self._head_timer is None:
+        cycle: Any = self.cycle
+        if type(cycle) is Express and not cycle.started:
+            self._go_the_usual_way(cycle)
+        if self._in_head and self._head_bytes and self._head_timer is None:
             self._wait_for_head()
 
     def on_message_begin(self) -> None:
@@ -98,7 +106,40 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         if self._head_timer is not None:
             self._has_head()
-        super().on_headers_complete()
+        path = self.paths.get(self.url)
+        if path is not None and self._is_clear():
+            self.scope["method"], self.scope["path"] = "POST", path
+            self.cycle = Express(self, self.parser.should_keep_alive())  # type: ignore[assignment]
+        else:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is Express and not cycle.started and self.lane is not None:
+            cycle.start(self.lane, self.scope)
+        else:
+            super().on_message_complete()
+
+    def _is_clear(self) -> bool:
+        """Whether nothing is out of the ordinary with the request and its connection."""
+        before = self.cycle
+        return (
+            self.parser.get_method() == b"POST"
+            and (before is None or before.response_complete)
+            and not (self.expect_100_continue or self.pipeline or self.flow.write_paused)
+            and self.parser.get_http_version() == "1.1"
+            and not self.parser.should_upgrade()
+        )
+
+    def _go_the_usual_way(self, express: Express) -> None:
+        """The body did not come with the head: it is waited for, with all that belongs to it."""
+        if self.transport.is_closing():
+            return
+        self.cycle = None  # type: ignore[assignment]
+        HttpToolsProtocol.on_headers_complete(self)
+        if express.body:
+            self.cycle.body += express.body
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         self._in_head = True
@@ -127,6 +168,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def protocol_with(connections_max: int) -> type[BoundedProtocol]:
-    """The protocol with its own bound on connections."""
-    return type("Bounded", (BoundedProtocol,), {"connections_max": connections_max})
+def protocol_with(connections_max: int, lane: Lane | None = None) -> type[BoundedProtocol]:
+    """The protocol with its own bound on connections, and an express lane where there is one."""
+    paths = {} if lane is None else {path.encode(): path for path in lane.paths}
+    own = {"connections_max": connections_max, "lane": lane, "paths": paths}
+    return type("Bounded", (BoundedProtocol,), own)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from headgate.config import NO_DEFAULTS
 from headgate.connect import layer_switches
-from headgate.engine import Chosen, Want
+from headgate.engine import Chosen, Ruling, Want
 from headgate.entities import OnUnavailable
 from headgate.errors import (
     HeadgateError,
@@ -27,7 +27,7 @@ from headgate.layers.breaker import Patience, State
 from headgate.layers.stack import Layering, layered
 from headgate.lease import LeaseBook
 from headgate.observe import Event, Observer
-from headgate.plan import Amounts, Each
+from headgate.plan import Amounts, Each, each_of
 from headgate.repository import Repository
 from headgate.service.answers import (
     AcquireAnswer,
@@ -37,15 +37,17 @@ from headgate.service.answers import (
     Health,
     HealthAnswer,
     LeaseAnswer,
+    Yes,
 )
+from headgate.service.batches import decided_each
 from headgate.service.combining import combined, identifier_of
 from headgate.service.identity import entity_id_of
 from headgate.service.leases import Leases
 from headgate.service.leases_shelf import DrawerShelf, LeaseShelf, MemoryShelf
 from headgate.service.linking import linked
-from headgate.service.port import each
-from headgate.service.problems import ServiceError, invalid, raise_translated
-from headgate.service.reading import read, throttled, unavailable
+from headgate.service.places import Place, Places, rule_for
+from headgate.service.problems import ServiceError, raise_translated
+from headgate.service.reading import plain_yes, read, throttled, unavailable
 from headgate.service.requests import (
     AcquireRequest,
     BatchRequest,
@@ -54,13 +56,15 @@ from headgate.service.requests import (
     DescriptorsRequest,
 )
 from headgate.service.rooms import Room
-from headgate.service.rules import BUILTIN_SCOPES, NoPolicies, Rule, Rules
+from headgate.service.rules import NoPolicies, Rule, Rules
 from headgate.service.settings import DEFAULT_SETTINGS, Settings
+from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
 
 FALLBACK_BUCKETS_MAX = 10_000
 
 OnAnswer = Callable[[CheckAnswer], None]
+OnYes = Callable[[str, str, int], None]  # scope, resource, tokens
 Asked = tuple[str, str, int]
 
 
@@ -75,9 +79,12 @@ class Service:
         *,
         observer: Observer | None = None,
         on_answer: OnAnswer | None = None,
+        on_yes: OnYes | None = None,
         shelf: LeaseShelf | None = None,
         patience: Patience | None = None,
+        watched: Callable[[Store], Store] | None = None,
     ) -> None:
+        """`watched` puts something between the store and all that asks it."""
         self.repository = repository
         self.rules: Rules = rules or NoPolicies()
         self.rules_trouble: str | None = None
@@ -86,10 +93,13 @@ class Service:
         self.clock = repository.clock
         self._observer = observer
         self._on_answer = on_answer
+        self._on_yes = on_yes  # told in place of on_answer where tokens were taken and that is all
+        self._tells_briefly = on_answer is None or on_yes is not None
+        self.places = Places()
         backend = repository.backend
         layering = Layering().of_use(backend.capabilities)
         self._store = layered(
-            backend.store,
+            backend.store if watched is None else watched(backend.store),
             clock=repository.clock,
             patience=patience or Patience(),
             on_change=self._breaker_changed,
@@ -98,7 +108,7 @@ class Service:
         self._fallback = MemoryStore(
             repository.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True
         )
-        self._waits = backend.capabilities.shared != "process"
+        self.waits = backend.capabilities.shared != "process"
         self._rooms: dict[str, Room] = {}
         self.leases = Leases(shelf or self._shelf(), repository.clock)
 
@@ -118,38 +128,64 @@ class Service:
 
     async def check(self, request: CheckRequest) -> CheckAnswer:
         """Takes the tokens, or says how long to wait; a dry run takes nothing."""
+        answer = await self.brief(request, whole=True)
+        assert isinstance(answer, CheckAnswer)
+        return answer
+
+    async def brief(self, request: CheckRequest, *, whole: bool = False) -> Yes | CheckAnswer:
+        """The same; unless all of it is wanted, a plain yes is told as just that."""
+        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, limits = request
         rules = self.rules
-        scope, identifier, resource = request[:3]
-        tokens = request.tokens
+        place = self.places.of(rules, scope, identifier, resource)
         if tokens is None:
-            tokens = self._cost(rules, request.endpoint)
-        rule = _rule_for(rules, scope, resource)
-        asked = (scope, resource, tokens)
+            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
         try:
-            room = self._rooms.get(request.namespace) or await self.room(request.namespace)
-            entity_id = entity_id_of(scope, identifier)
-            chosen = request.limits or (NO_DEFAULTS if rule is None else rule.defaults)
+            room = self._rooms.get(namespace) or await self.room(namespace)
+            entity_id = place.entity_id
+            chosen = limits or place.chosen
             now_ms = self.clock()
             plan = room.configs.warm(entity_id, resource, chosen, now_ms)
             if plan is None:
                 entity_id = await room.entered(scope, entity_id, resource, now_ms)
-            verdict, parts, trouble = await room.engine.consume(
-                ((entity_id, resource, Each(tokens), chosen),), dry_run=request.dry_run, plan=plan
+            ruling = await room.engine.consume(
+                ((entity_id, resource, each_of(tokens), chosen),), dry_run=dry_run, plan=plan
             )
         except HeadgateError as error:
-            answer = self._told(error, request.namespace, asked, request.dry_run)
-        else:
-            answer = read(verdict, parts[0], rule, asked, trouble, request.dry_run)
-        if answer.code is not None:
-            answer = linked(answer, request.namespace, identifier)
-        if self._on_answer is not None:
-            self._on_answer(answer)
-        return answer
+            told = self.told(error, namespace, (scope, resource, tokens), dry_run)
+            return self.counted(told, namespace, identifier)
+        return self.ruled(ruling, place, tokens, dry_run, whole, namespace)
 
     async def batch(self, request: BatchRequest) -> BatchAnswer:
         """Each check for itself; a problem of one is its result and touches no other."""
-        results = await each(self._one, request.requests, at_once=self._waits)
-        return BatchAnswer(tuple(results))
+        results = await decided_each(self, request, whole=True)
+        return BatchAnswer(tuple(results))  # type: ignore[arg-type]  # no yes is told as just that
+
+    async def brief_batch(self, request: BatchRequest) -> list[Yes | CheckAnswer | ServiceError]:
+        """The same, with plain yeses told as just that."""
+        return await decided_each(self, request)
+
+    def ruled(
+        self, ruling: Ruling, place: Place, tokens: int, dry_run: bool, whole: bool, namespace: str
+    ) -> Yes | CheckAnswer:
+        """What a ruling comes to, counted."""
+        verdict, parts, trouble = ruling
+        if not (whole or dry_run or trouble is not None) and self._tells_briefly:
+            yes = plain_yes(verdict, place)
+            if yes is not None:
+                if self._on_yes is not None:
+                    self._on_yes(place.scope, place.resource, tokens)
+                return yes
+        asked = (place.scope, place.resource, tokens)
+        answer = read(verdict, parts[0], place.rule, asked, trouble, dry_run)
+        return self.counted(answer, namespace, place.identifier)
+
+    def counted(self, answer: CheckAnswer, namespace: str, identifier: str) -> CheckAnswer:
+        """The answer, with its link where it is a refusal, told to whoever counts."""
+        if answer.code is not None:
+            answer = linked(answer, namespace, identifier)
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer
 
     async def check_all(self, request: DescriptorsRequest) -> CombinedAnswer:
         """All descriptors or none, in one atomic step."""
@@ -158,7 +194,7 @@ class Service:
         asked: list[Asked] = []
         chosen: list[Rule | None] = []
         for one in request.descriptors:
-            chosen.append(_rule_for(rules, one.scope, one.resource))
+            chosen.append(rule_for(rules, one.scope, one.resource))
             asked.append((one.scope, one.resource, cost if one.tokens is None else one.tokens))
         names = [identifier_of(rules, request, place) for place in range(len(asked))]
         try:
@@ -171,7 +207,7 @@ class Service:
             ]
             verdict, parts, trouble = await room.engine.consume(wants, dry_run=request.dry_run)
         except HeadgateError as error:
-            results = [self._told(error, request.namespace, one, request.dry_run) for one in asked]
+            results = [self.told(error, request.namespace, one, request.dry_run) for one in asked]
         else:
             results = [
                 read(verdict, part, rule, one, trouble, request.dry_run)
@@ -198,7 +234,7 @@ class Service:
         else:
             tokens = request.tokens or self._cost(rules, request.endpoint)
             amounts = Each(tokens)
-        rule = _rule_for(rules, scope, resource)
+        rule = rule_for(rules, scope, resource)
         asked = (scope, resource, tokens)
         await self.leases.room()
         try:
@@ -206,7 +242,7 @@ class Service:
             want = await self._want(room, scope, identifier, resource, amounts, rule, None)
             verdict, parts, trouble = await room.engine.consume((want,))
         except HeadgateError as error:
-            answer = self._told(error, request.namespace, asked, False)
+            answer = self.told(error, request.namespace, asked, False)
         else:
             answer = read(verdict, parts[0], rule, asked, trouble)
         if answer.code is not None:
@@ -239,7 +275,7 @@ class Service:
         self, namespace: str, scope: str, identifier: str, resource: str
     ) -> tuple[Rule | None, Explanation]:
         """The policy that matches, and which level gives each limit in the end."""
-        rule = _rule_for(self.rules, scope, resource)
+        rule = rule_for(self.rules, scope, resource)
         return rule, await self._explained(
             namespace, entity_id_of(scope, identifier), resource, rule
         )
@@ -309,12 +345,6 @@ class Service:
     async def close(self) -> None:
         await self._store.close()
 
-    async def _one(self, request: CheckRequest) -> CheckAnswer | ServiceError:
-        try:
-            return await self.check(request)
-        except ServiceError as error:
-            return error
-
     async def _want(
         self,
         room: Room,
@@ -341,7 +371,7 @@ class Service:
             raise_translated(error)
         return answer
 
-    def _told(
+    def told(
         self, error: HeadgateError, namespace: str, asked: Asked, dry_run: bool
     ) -> CheckAnswer:
         """The answer where an error is one: the store is away, or has a speed limit of its own."""
@@ -360,9 +390,3 @@ class Service:
         self.breaker = state
         if self._observer is not None:
             self._observer(Event("breaker", "", "", "", state.value))
-
-
-def _rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:
-    if scope not in BUILTIN_SCOPES and scope not in rules.scopes:
-        raise invalid("scope", "is not one of user, ip, api_key, global or a configured scope")
-    return rules.limits_for(scope, resource)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from headgate.bridge import run
 from headgate.store import Backend
 from headgate.testing import (
+    contract_batches,
     contract_catalog,
     contract_config,
     contract_drawer,
@@ -45,7 +46,8 @@ class Case:
 
 def cases() -> list[Case]:
     modules = (
-        contract_store, contract_config, contract_catalog, contract_ledger, contract_drawer,
+        contract_store, contract_batches, contract_config, contract_catalog, contract_ledger,
+        contract_drawer,
     )  # fmt: skip
     return [Case(check) for module in modules for check in module.CASES]
 

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
+from headgate.errors import HeadgateError
 from headgate.record import BucketKey
-from headgate.store import Sighting, Store
+from headgate.store import Outcome, Sighting, Store, consume_each
 
 
 class RecordingStore:
@@ -26,6 +27,12 @@ class RecordingStore:
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         self.calls.append(("consume", (tuple(demands), now_ms)))
         return await self.store.consume(demands, now_ms)
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        self.calls.append(("consume_each", (tuple(map(tuple, groups)), now_ms)))
+        return await consume_each(self.store, groups, now_ms)
 
     async def adjust(
         self,
@@ -88,6 +95,18 @@ class FaultyStore(RecordingStore):
         verdict = await super().consume(demands, now_ms)
         _fail(self.after)
         return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """One call, one fault: it befalls all of them."""
+        try:
+            _fail(self.before)
+            found = await super().consume_each(groups, now_ms)
+            _fail(self.after)
+        except HeadgateError as error:
+            return [error] * len(groups)
+        return found
 
     async def adjust(
         self,

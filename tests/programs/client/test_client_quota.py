@@ -279,7 +279,7 @@ def test_whatever_comes_is_read_without_raising(headers: list[tuple[str, str]]) 
     )
 )  # fmt: skip
 def test_what_headgate_writes_is_read_back(limits: list[tuple[str, int, int]]) -> None:
-    from headgate.service.headers import sf_string
+    from headgate.http_fields import sf_string
 
     field = ", ".join(f"{sf_string(name)};r={left};t={wait}" for name, left, wait in limits)
     read = parse_quotas({"RateLimit": field}, NOW_MS)

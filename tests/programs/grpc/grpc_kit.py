@@ -52,6 +52,7 @@ class Wire:
 def program_of(world: World, door: Entrance | None = None, **options: Any) -> Program:
     metrics = ServiceMetrics()
     world.service._on_answer = metrics.answered
+    world.service._on_yes = metrics.admitted
     return Program(Options(**options), world.service, door or Entrance(None), metrics)
 
 

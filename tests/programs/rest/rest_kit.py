@@ -16,6 +16,7 @@ from headgate.service.app import Options, Program
 from headgate.service.app_door import Entrance
 from headgate.service.metrics_service import ServiceMetrics
 from headgate.service.rest import Rest
+from headgate.service.serve_options import Serving
 from headgate.service.serve_protocol import protocol_with
 from programs.service.kit import World
 
@@ -126,22 +127,32 @@ class Board:
     """An ASGI application whose inside can be exchanged while it is served."""
 
     app: Any = None
+    paths = tuple(PATHS.values())
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for _ in range(2):
+                message = await receive()
+                await send({"type": message["type"] + ".complete"})
+            return
         await self.app(scope, receive, send)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)
 
 
 @contextmanager
 def served(
-    app: Any, *, lifespan: str = "off", **config: Any
+    app: Any, *, lifespan: str = "off", express: bool = True, **config: Any
 ) -> Iterator[tuple[str, uvicorn.Server]]:
     """The default server on a free loopback port, in a thread of its own."""
+    lane = app if express and isinstance(app, Rest | Board) else None
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=protocol_with(config.pop("connections_max", 100)),
+            http=protocol_with(config.pop("connections_max", 100), lane),
             ws="none",
             lifespan=lifespan,  # type: ignore[arg-type]
             log_config=None,
@@ -160,6 +171,31 @@ def served(
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def served_turbo(app: Any, **options: Any) -> Iterator[str]:
+    """The turbo server on a free loopback port, in a thread of its own."""
+    from headgate.service.serve_turbo_loop import TurboServer
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(100)
+    server = TurboServer(Serving(Options(), **options), app, lambda text: None)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(
+        target=loop.run_until_complete, args=(server.serve(listener),), daemon=True
+    )
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(server.end)
+        thread.join(20)
+        assert not thread.is_alive()
+        loop.close()
+        listener.close()
 
 
 def until(happened: Any, *, steps: int = 2000) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from headgate.service.settings import Unknown
-from programs.rest.rest_kit import PATHS, Board, call, dumped, rest_of, run, served
+from programs.rest.rest_kit import PATHS, Board, call, dumped, rest_of, run, served, served_turbo
 from programs.service.cases import CASES, Case
 from programs.service.kit import World
 from programs.service.test_service_cases import holds
@@ -61,11 +62,15 @@ def test_case_as_asgi(case: Case) -> None:
     judge(case, answer, world)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Board, httpx.Client]]:
+@pytest.fixture(scope="module", params=["express", "usual", "turbo"])
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[Board, httpx.Client]]:
     board = Board()
-    with served(board) as (url, _), httpx.Client(base_url=url, trust_env=False) as client:
-        yield board, client
+    with ExitStack() as stack:
+        if request.param == "turbo":
+            url = stack.enter_context(served_turbo(board))
+        else:
+            url, _ = stack.enter_context(served(board, express=request.param == "express"))
+        yield board, stack.enter_context(httpx.Client(base_url=url, trust_env=False))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

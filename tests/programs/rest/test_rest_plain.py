@@ -4,81 +4,109 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.service.answers import Applied, BatchAnswer, CheckAnswer
+from headgate.bucket import MILLI
+from headgate.decision import Demand, Verdict, decide
+from headgate.layers.shadow import Shadowed
+from headgate.limits import Limit
+from headgate.record import BucketKey, Terms
+from headgate.service.answers import BatchAnswer, CheckAnswer, Yes
 from headgate.service.bodies import batch_body, check_body
 from headgate.service.headers import check_headers
-from headgate.service.problems import Code, ServiceError, invalid
-from headgate.service.rest_plain import batch_content, plain_yes
+from headgate.service.places import Place
+from headgate.service.problems import ServiceError, invalid
+from headgate.service.reading import plain_yes, read
+from headgate.service.rest_plain import batch_content, said_plainly
+from headgate.service.rules import Rule
 
-WHOLE = st.integers(-(10**16), 10**18)
-FLAGS = st.booleans()
-NAMES = st.text(min_size=1, max_size=20)
+NOW_MS = 1_767_225_600_000
+KEY = BucketKey("ns", "user:ann", "api")
 
-
-def answers() -> st.SearchStrategy[CheckAnswer]:
-    limits = st.builds(
-        Applied,
-        NAMES,
-        st.integers(1, 10**18),
-        WHOLE,
-        st.none() | st.integers(0, 10**17),
-        st.none() | st.integers(0, 10**17),
-        st.none() | WHOLE,
-        FLAGS,
-        FLAGS,
-    )
-    return st.builds(
-        CheckAnswer,
-        FLAGS,
-        st.just("user"),
-        st.just("api"),
-        st.integers(0, 100),
-        st.none() | WHOLE,
-        st.none() | st.integers(1, 10**18),
-        st.none() | st.integers(0, 10**9),
-        st.none() | st.integers(-(10**6), 10**15),
-        st.lists(limits, max_size=2).map(tuple),
-        st.none() | st.sampled_from(Code),
-        FLAGS,
-        st.none(),
-        FLAGS,
-        FLAGS,
-    )
+limits = st.builds(
+    Limit,
+    st.just("tokens"),
+    st.integers(1, 10**12),
+    st.integers(0, 10**9),
+    st.integers(1, 10**7),
+    st.booleans(),
+)
 
 
-def as_the_service_makes_them(answer: CheckAnswer) -> CheckAnswer:
-    """A yes has no code."""
-    return answer._replace(code=None) if answer.allowed else answer
+def decided(limit: Limit, taken: list[tuple[int, int]], source: str) -> tuple[Verdict, Demand]:
+    """The verdict on the last of several takes, each some time after the one before."""
+    terms = Terms((limit.spec,), 1, sources=(source,))
+    record, now_ms = None, NOW_MS
+    for wait_ms, tokens in taken:
+        now_ms += wait_ms
+        demand = Demand(KEY, terms, (min(tokens, limit.capacity) * MILLI,))
+        verdict, after = decide([demand], [record], now_ms)
+        record = after[0] if verdict.allowed or record is not None else None
+    return verdict, demand
 
 
-@given(answers().map(as_the_service_makes_them))
-def test_both_ways_say_the_same(answer: CheckAnswer) -> None:
-    found = plain_yes(answer)
-    if found is None:
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    limits,
+    st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**12)), min_size=1, max_size=4),
+    st.sampled_from(["limiter", "system"]),
+    st.text(min_size=1, max_size=20),
+)
+def test_both_ways_say_the_same(
+    limit: Limit, taken: list[tuple[int, int]], source: str, name: str
+) -> None:
+    verdict, demand = decided(limit, taken, source)
+    rule = Rule(name, [limit])
+    place = Place("user", "ann", "api", rule)
+    yes = plain_yes(verdict, place)
+    answer = read(verdict, [demand], rule, ("user", "api", 1))
+    if yes is None:
+        shown = answer.limits[0]
+        assert not answer.allowed or shown.soft or shown.window_s is None or shown.wait_ms is None
         return
-    content, fields = found
+    content, fields = said_plainly(yes)
     assert json.loads(content) == check_body(answer)
     assert list(json.loads(content)) == list(check_body(answer))
     written = {name.decode(): value.decode() for name, value in fields}
     assert written.pop("content-type") == "application/json"
     assert written.pop("content-length") == str(len(content))
     assert list(written.items()) == check_headers(answer)
+    assert json.loads(batch_content([yes])) == batch_body(BatchAnswer((answer,)))
 
 
-@given(st.lists(answers().map(as_the_service_makes_them) | st.just(invalid("a", "b")), max_size=4))
-def test_a_batch_is_the_same_both_ways(results: list[CheckAnswer | ServiceError]) -> None:
-    answer = BatchAnswer(tuple(results))
-    assert json.loads(batch_content(answer)) == batch_body(answer)
+def test_a_batch_is_the_same_both_ways() -> None:
+    limit = Limit.per_minute("tokens", 10)
+    verdict, demand = decided(limit, [(0, 10), (1, 10)], "limiter")
+    answer = read(verdict, [demand], None, ("user", "api", 10))
+    results: list[CheckAnswer | ServiceError] = [answer, invalid("a", "b")]
+    assert json.loads(batch_content(results)) == batch_body(BatchAnswer(tuple(results)))
 
 
-def test_a_usual_yes_takes_the_short_way() -> None:
-    limit = Applied("search", 10, 9, 5, 500, 1_700_000_000_500, False, False)
-    answer = CheckAnswer(True, "user", "api", 1, 9, 10, 0, 1_700_000_000_500, (limit,))
-    assert plain_yes(answer) is not None
-    assert plain_yes(answer._replace(degraded=True)) is None
-    assert plain_yes(answer._replace(dry_run=True)) is None
-    assert plain_yes(answer._replace(shadowed=True)) is None
-    assert plain_yes(answer._replace(limits=(limit, limit))) is None
+def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:
+    limit = Limit.per_minute("tokens", 10)
+    rule = Rule("search", [limit])
+    place = Place("user", "ann", "api", rule)
+    verdict, demand = decided(limit, [(0, 1)], "limiter")
+    yes = plain_yes(verdict, place)
+    assert isinstance(yes, Yes)
+    assert (yes.limit.name, yes.remaining, yes.limit.capacity) == ("search", 9, 10)
+    refused, _ = decided(limit, [(0, 10), (0, 1)], "limiter")
+    assert plain_yes(refused, place) is None
+    assert plain_yes(Shadowed(refused), place) is None
+    two = [limit, Limit.per_hour("hourly", 10)]
+    terms = Terms(tuple(one.spec for one in two), 1)
+    both, _ = decide([Demand(KEY, terms, (1000, 1000))], [None], NOW_MS)
+    assert plain_yes(both, place) is None
+    whole = Verdict(True, [demand, demand], [verdict.records[0]] * 2, NOW_MS)
+    assert plain_yes(whole, place) is None
+
+
+def test_a_frame_follows_the_terms_a_bucket_is_kept_under() -> None:
+    place = Place("user", "ann", "api", Rule("search", [Limit.per_minute("tokens", 10)]))
+    small, _ = decided(Limit.per_minute("tokens", 10), [(0, 1)], "limiter")
+    large, _ = decided(Limit.per_minute("tokens", 20), [(0, 1)], "system")
+    told = [plain_yes(verdict, place) for verdict in (small, large, small)]
+    assert [(yes.limit.name, yes.limit.capacity) for yes in told if yes is not None] == [
+        ("search", 10), ("tokens", 20), ("search", 10),
+    ]  # fmt: skip

@@ -24,7 +24,7 @@ from headgate.service.requests import (
 from headgate.service.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule
 from headgate.service.service import Service
 from headgate.service.settings import Settings
-from headgate.store import Sighting
+from headgate.store import Outcome, Sighting
 from headgate.testing import FakeClock, RecordingStore
 
 DOWN = Unreachable("connection refused at a secret address")
@@ -100,6 +100,13 @@ class Switch(RecordingStore):
             raise self.trouble
         return await super().consume(demands, now_ms)
 
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        if self.trouble is not None:
+            return [self.trouble] * len(groups)
+        return await super().consume_each(groups, now_ms)
+
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         if self.trouble is not None:
             raise self.trouble
@@ -145,6 +152,7 @@ class World:
             _backend=replace(backend, store=self.store, catalog=self.catalog),  # type: ignore[arg-type]
         )
         self.answers: list[Any] = []
+        self.yeses: list[tuple[str, str, int]] = []
         self.events: list[Any] = []
         self.service = Service(
             self.repository,
@@ -152,6 +160,7 @@ class World:
             Settings(**settings),
             observer=self.events.append,
             on_answer=self.answers.append,
+            on_yes=lambda *yes: self.yeses.append(yes),
         )
 
     def goes_down(self, trouble: StoreTrouble = DOWN) -> None:

@@ -24,9 +24,10 @@ from headgate.errors import (
     ValidationError,
     VersionMismatchError,
 )
+from headgate.http_fields import sf_string
 from headgate.service.answers import Applied, CheckAnswer
 from headgate.service.bodies import check_body, iso_time
-from headgate.service.headers import check_headers, problem_headers, sf_string
+from headgate.service.headers import check_headers, problem_headers
 from headgate.service.problems import (
     PROBLEMS,
     Code,

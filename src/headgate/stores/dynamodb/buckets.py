@@ -7,13 +7,13 @@ from typing import Any
 
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
-from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.errors import Contended, HeadgateError, StoreTrouble, Throttled
 from headgate.record import TERMS, BucketKey, Record, opened
-from headgate.store import Shard, Sighting
+from headgate.store import Outcome, Shard, Sighting, one_by_one
 from headgate.stores.dynamodb import finding
 from headgate.stores.dynamodb.adjusting import Adjuster
 from headgate.stores.dynamodb.book import Book, Known
-from headgate.stores.dynamodb.flow import Together, alone
+from headgate.stores.dynamodb.flow import Together, alone, outcome_of
 from headgate.stores.dynamodb.forgetting import forget
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.once import Once
@@ -26,6 +26,7 @@ from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.taking import Taker
 from headgate.stores.dynamodb.tally import Tally
 from headgate.stores.dynamodb.transacting import take_all
+from headgate.stores.dynamodb.waves import waves
 
 UNDOS_MAX = 4
 UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
@@ -60,6 +61,39 @@ class DynamoStore:
         if self._tally is not None and verdict.allowed:
             self._tally.count_all(demands, moment_ms, 1)
         return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """Buckets of different names side by side, those of one name one after another."""
+        found: dict[int, Outcome] = {}
+        for wave in waves(groups):
+            singles = [place for place in wave if len(groups[place]) == 1]
+            found.update(await self._side_by_side(groups, singles, now_ms))
+            for place in wave:
+                if place not in found:
+                    found[place] = (await one_by_one(self, [groups[place]], now_ms))[0]
+        return [found[place] for place in range(len(groups))]
+
+    async def _side_by_side(
+        self, groups: Sequence[Sequence[Demand]], places: Sequence[int], now_ms: int | None
+    ) -> dict[int, Outcome]:
+        if self._tally is not None:
+            await self._tally.shed(len(places) + 1)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        flows = [outcome_of(self._taker.take(groups[place][0], moment_ms)) for place in places]
+        together = Together(self._port, flows)
+        await together.finish()
+        found: dict[int, Outcome] = {}
+        for at, place in enumerate(places):
+            result = together.results[at]
+            if isinstance(result, HeadgateError):
+                found[place] = result
+                continue
+            verdict = found[place] = _verdict(groups[place], [result], moment_ms)
+            if self._tally is not None and verdict.allowed:
+                self._tally.count_all(groups[place], moment_ms, 1)
+        return found
 
     async def adjust(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.errors import Contended, HeadgateError, StoreTrouble, Throttled
 from headgate.stores.dynamodb.port import Port, Request, TransactionCancelled
 
 Outcome = dict[str, Any] | StoreTrouble
@@ -69,6 +69,14 @@ class Together:
             self.results[place] = done.value
         except StoreTrouble as trouble:
             self.results[place] = trouble
+
+
+def outcome_of(flow: Flow[Result]) -> Flow[Result | HeadgateError]:
+    """The flow, with whatever it raises as what it comes to: the flows beside it go on."""
+    try:
+        return (yield from flow)
+    except HeadgateError as error:
+        return error
 
 
 def committed(outcome: Outcome) -> bool:

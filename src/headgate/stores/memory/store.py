@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from headgate.clock import Clock, steady_clock
 from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
 from headgate.entities import Page
-from headgate.errors import Contended
+from headgate.errors import Contended, HeadgateError
 from headgate.history import counted, uncounted
 from headgate.names import SEPARATOR
 from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, cells_of, full_at_ms, opened
-from headgate.store import Sighting
+from headgate.store import Outcome, Sighting
 from headgate.stores.memory.ledger import MemoryLedger
 
 BUCKETS_MAX = 1_000_000
@@ -53,21 +53,38 @@ class MemoryStore:
         if now_ms is None:
             now_ms = self._clock()
         with self._lock:
-            if len(demands) == 1:
-                demand = demands[0]
-                text = demand.key.text
-                record = self._buckets.get(text)
-                if (
-                    record is not None
-                    and record[TERMS].core is demand.terms
-                    and record[HOUR] == now_ms // HOUR_MS
-                ):
-                    after = take(record, demand, now_ms)
-                    if after is None:
-                        return Verdict(False, demands, (record,), now_ms)
-                    self._buckets[text] = after
-                    return Verdict(True, demands, (after,), now_ms, (record,))
-            return self._consume_all(demands, now_ms)
+            return self._consume(demands, now_ms)
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        if now_ms is None:
+            now_ms = self._clock()
+        found: list[Outcome] = []
+        with self._lock:
+            for demands in groups:
+                try:
+                    found.append(self._consume(demands, now_ms))
+                except HeadgateError as error:
+                    found.append(error)
+        return found
+
+    def _consume(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        if len(demands) == 1:
+            demand = demands[0]
+            text = demand.key.text
+            record = self._buckets.get(text)
+            if (
+                record is not None
+                and record[TERMS].core is demand.terms
+                and record[HOUR] == now_ms // HOUR_MS
+            ):
+                after = take(record, demand, now_ms)
+                if after is None:
+                    return Verdict(False, demands, (record,), now_ms)
+                self._buckets[text] = after
+                return Verdict(True, demands, (after,), now_ms, (record,))
+        return self._consume_all(demands, now_ms)
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         found = [self._in_this_hour(demand.key, now_ms) for demand in demands]

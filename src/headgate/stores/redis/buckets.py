@@ -8,10 +8,11 @@ from typing import Any
 
 from headgate.decision import Demand, Verdict, only_credits
 from headgate.entities import Page
-from headgate.errors import StoreTrouble
+from headgate.errors import HeadgateError, StoreTrouble
 from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
-from headgate.store import Sighting
+from headgate.store import Outcome, Sighting, one_by_one
 from headgate.stores.redis import keys
+from headgate.stores.redis.batches import Call, joined, outcome
 from headgate.stores.redis.encoding import (
     decoded,
     demand_args,
@@ -21,7 +22,7 @@ from headgate.stores.redis.encoding import (
     remembering,
 )
 from headgate.stores.redis.port import Port, Ready, ready_call
-from headgate.stores.redis.scripts import load_script
+from headgate.stores.redis.scripts import load_loop, load_script
 
 ONCE_MS = 24 * HOUR_MS
 USUAL = 5
@@ -31,6 +32,7 @@ Asked = tuple[str, tuple[int | None, ...]]
 
 
 CONSUME = load_script("consume", "warm", "bucket")
+EACH = load_loop("each", CONSUME)
 ADJUST = load_script("adjust", "bucket")
 PEEK = load_script("peek")
 
@@ -54,6 +56,32 @@ class RedisStore:
             if len(groups) > 1:
                 return await self._consume_apart(groups, demands, now_ms)
             reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
+        return self._read(demands, reply)
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """One script call per slot, so one call without a cluster."""
+        found: dict[int, Outcome] = {}
+        slots: dict[int, list[tuple[int, Call]]] = {}
+        for place, demands in enumerate(groups):
+            if len(self._by_slot(demands)) > 1:  # rare: a decision across slots is none of a batch
+                return await one_by_one(self, groups, now_ms)
+            try:
+                call = self._consume_call(demands, now_ms)
+            except HeadgateError as error:
+                found[place] = error
+                continue
+            slots.setdefault(self._port.slot(call[0][0]), []).append((place, call))
+        calls = [(EACH, *joined([call for _, call in batch])) for batch in slots.values()]
+        replies = await self._port.scripts(calls)
+        for batch, reply in zip(slots.values(), replies, strict=True):
+            told = reply if isinstance(reply, list) else [reply] * len(batch)
+            for (place, _), one in zip(batch, told, strict=True):
+                found[place] = outcome(groups[place], one, self._read)
+        return [found[place] for place in range(len(groups))]
+
+    def _read(self, demands: Sequence[Demand], reply: list[Any]) -> Verdict:
         if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
             self._hour = hour_args(reply[1])
         return _verdict(demands, reply)
@@ -180,9 +208,7 @@ class RedisStore:
             self._calls[asked] = (demand.terms, hour, call)
         return call
 
-    def _consume_call(
-        self, demands: Sequence[Demand], now_ms: int | None
-    ) -> tuple[list[str], list[str | int]]:
+    def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
         names: list[str] = []
         args: list[str | int] = ["" if now_ms is None else now_ms, self._counting, *self._hour]
         for demand in demands:

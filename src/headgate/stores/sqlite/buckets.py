@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from headgate.clock import Clock
 from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
 from headgate.entities import Page
+from headgate.errors import HeadgateError, StoreTrouble
 from headgate.record import HOUR_MS, BucketKey, Record, opened
-from headgate.store import Sighting
+from headgate.store import Outcome, Sighting
 from headgate.stores.sqlite.port import READ, Port
 from headgate.stores.sqlite.queries import Connection
 from headgate.stores.sqlite.shelf import Scope, Shelf, claim
@@ -26,6 +27,27 @@ class SqliteStore:
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self._port.call(lambda connection: self._consume(connection, demands, now_ms))
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """All of them in one transaction."""
+
+        def decide_each(connection: Connection) -> list[Outcome]:
+            return [self._outcome(connection, demands, now_ms) for demands in groups]
+
+        try:
+            return await self._port.call(decide_each)
+        except StoreTrouble as trouble:  # the engine's: nothing of it happened
+            return [trouble] * len(groups)
+
+    def _outcome(
+        self, connection: Connection, demands: Sequence[Demand], now_ms: int | None
+    ) -> Outcome:
+        try:
+            return self._consume(connection, demands, now_ms)
+        except HeadgateError as error:  # a bucket's own, found before anything was written
+            return error
 
     def _consume(
         self, connection: Connection, demands: Sequence[Demand], now_ms: int | None

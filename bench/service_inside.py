@@ -1,0 +1,117 @@
+"""A request's CPU without sockets: the default server's protocol, driven in this process.
+
+Rounds of the bare echo and of the service take turns and the least of each counts, so the share
+holds on a busy machine, too, where rates say little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench.service_echo import echo
+from bench.service_load import Load
+from bench.service_servers import POLICIES
+from headgate.service.app import Options, Program
+from headgate.service.rest import Rest
+from headgate.service.serve import Server, config_of
+from headgate.service.serve_options import read_options
+
+CONNECTIONS = 16
+DATE = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
+
+
+class Wire:
+    """A transport that counts the answers written to it."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    def write(self, data: bytes) -> None:
+        self.answers += 1
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 50_000) if name in ("peername", "sockname") else default
+
+    def is_closing(self) -> bool:
+        return False
+
+    def nothing(self, *_: Any) -> None:
+        """Flow control: there is none."""
+
+    close = pause_reading = resume_reading = set_protocol = nothing
+
+
+class Inside:
+    """Connections to an application, without a network."""
+
+    def __init__(self, app: Any, lane: Any, load: Load) -> None:
+        config = config_of(read_options(["--store", "memory://"], {}), app, lane)
+        config.load()
+        state = Server(config).server_state
+        state.default_headers = DATE
+        self._lines = []
+        for _ in range(CONNECTIONS):
+            protocol: Any = config.http_protocol_class(
+                config=config, server_state=state, app_state={}
+            )
+            wire = Wire()
+            protocol.connection_made(wire)
+            self._lines.append((protocol, wire))
+        head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        self._requests = [
+            (head + b"content-length: %d\r\n\r\n%b") % (load.path.encode(), len(body), body)
+            for body in load.bodies
+        ]
+        self.least_us = float("inf")
+
+    async def ask(self, count: int) -> int:
+        """At least so many requests, all answered; how many they were."""
+        before, sent = self._answers(), 0
+        while sent < count:
+            for protocol, _ in self._lines:
+                protocol.data_received(self._requests[sent % len(self._requests)])
+                sent += 1
+            while self._answers() < before + sent:  # noqa: ASYNC110  # turns are all it waits for
+                await asyncio.sleep(0)
+        return sent
+
+    async def time(self, count: int) -> None:
+        began_s = time.process_time()
+        sent = await self.ask(count)
+        self.least_us = min(self.least_us, (time.process_time() - began_s) / sent * 1e6)
+
+    def _answers(self) -> int:
+        return sum(wire.answers for _, wire in self._lines)
+
+
+async def _measured(folder: Path, rounds: int) -> dict[str, float]:
+    policies = folder / "policies.yaml"
+    policies.write_text(POLICIES, encoding="utf-8")
+    program = Program.build(Options(store="memory://", policies=str(policies)))
+    await program.start()
+    rest = Rest(program)
+    single, batch = Load.single(), Load.batch(100)
+    kinds = {
+        "bare echo": (Inside(echo, None, single), 800),
+        "check": (Inside(rest, rest, single), 800),
+        "batch of 100": (Inside(rest, rest, batch), 16),
+    }
+    for inside, count in kinds.values():
+        await inside.ask(2 * count)
+    gc.collect()
+    for _ in range(rounds):
+        for inside, count in kinds.values():
+            await inside.time(count)
+    await program.close()
+    return {name: inside.least_us for name, (inside, _) in kinds.items()}
+
+
+def measured(folder: Path, rounds: int) -> dict[str, float]:
+    """CPU microseconds per request by kind."""
+    return uvloop.run(_measured(folder, rounds))

@@ -1,0 +1,66 @@
+"""The flow of several independent requests: each is decided for itself, in one store call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.decision import Demand, Verdict
+from headgate.engine import Engine, Ruling, Want
+from headgate.errors import HeadgateError, StoreTrouble
+from headgate.plan import Plan
+from headgate.store import Outcome, consume_each
+
+
+class BatchEngine(Engine):
+    """An Engine that takes many requests at once."""
+
+    async def consume_each(
+        self, wants: Sequence[Want], plans: Sequence[Plan | None]
+    ) -> list[Ruling | HeadgateError]:
+        """Each want for itself, in their order, in one store call where the store allows it: what
+        `consume` would return, or raise, for each. `plans` are those at hand."""
+        now_ms = self.clock()
+        found: list[Ruling | HeadgateError | None] = []
+        groups: list[Sequence[Demand]] = []
+        for want, plan in zip(wants, plans, strict=True):
+            ruled: Ruling | HeadgateError | None = None
+            try:
+                if plan is None or plan.bypass:
+                    demands = (await self._parts((want,), now_ms))[0][0]
+                else:
+                    demands = plan.demands(want[2])
+                if demands:
+                    groups.append(demands)
+                else:  # an operator lets this one pass
+                    ruled = Ruling(Verdict(True, (), (), now_ms), ((),))
+            except HeadgateError as error:
+                ruled = await self._ruled(want, (), error)
+            found.append(ruled)
+        told = await consume_each(self.store, groups, now_ms if self.drives_time else None)
+        at = 0
+        for place, want in enumerate(wants):
+            if found[place] is None:
+                outcome, demands = told[at], groups[at]
+                at += 1
+                if type(outcome) is Verdict and not outcome.outdated and self.observer is None:
+                    found[place] = Ruling(outcome, (demands,))
+                else:
+                    found[place] = await self._ruled(want, demands, outcome)
+        return found  # type: ignore[return-value]
+
+    async def _ruled(
+        self, want: Want, demands: Sequence[Demand], outcome: Outcome
+    ) -> Ruling | HeadgateError:
+        """One of several, as `consume` would have told it."""
+        if isinstance(outcome, Verdict):
+            if outcome.outdated:
+                self._forget_plans(outcome)
+            if self.observer is not None:
+                self.tell("admitted" if outcome.allowed else "refused", want[0], want[1])
+            return Ruling(outcome, (demands,))
+        if not isinstance(outcome, StoreTrouble):
+            return outcome
+        try:
+            return await self._in_trouble((want,), (demands,) if demands else (), outcome)
+        except HeadgateError as error:
+            return error

@@ -1,0 +1,39 @@
+"""Several decisions in one script call: how they are sent, and what each came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headgate.decision import Demand, Verdict
+from headgate.errors import HeadgateError, StoreTrouble
+from headgate.store import Outcome
+from headgate.stores.redis.port import Unexpected
+
+Call = tuple[list[str], list[str | int]]
+Reading = Callable[[Sequence[Demand], list[Any]], Verdict]
+
+HEAD = 5  # arguments that all decisions of a call have in common
+
+
+def joined(calls: Sequence[Call]) -> Call:
+    """One call of several, which all begin alike."""
+    names: list[str] = []
+    args = calls[0][1][:HEAD]
+    for keys, own in calls:
+        names += keys
+        args.append(len(keys))
+        args.append(len(own) - HEAD)
+        args += own[HEAD:]
+    return names, args
+
+
+def outcome(demands: Sequence[Demand], reply: Any, read: Reading) -> Outcome:
+    if isinstance(reply, StoreTrouble):
+        return reply
+    if not isinstance(reply, list):
+        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
+    try:
+        return read(demands, reply)
+    except HeadgateError as error:
+        return error

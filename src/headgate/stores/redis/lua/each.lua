@@ -1,0 +1,23 @@
+-- each: several decisions in one call, each for itself, in their order; `decide` is the script consume.
+-- KEYS    those of all decisions, one after another
+-- ARGV    the five that consume begins with, then per decision: how many keys it has, how many
+--         arguments, and these
+-- reply   what consume replies, per decision; an error of one is its own
+
+local replies, key, at = {}, 0, 6
+while at <= #ARGV do
+    local keys, args = {}, { ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] }
+    for place = 1, tonumber(ARGV[at]) do
+        keys[place] = KEYS[key + place]
+    end
+    for place = 1, tonumber(ARGV[at + 1]) do
+        args[place + 5] = ARGV[at + 1 + place]
+    end
+    local fine, reply = pcall(decide, keys, args)
+    if not fine then
+        reply = redis.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
+    end
+    replies[#replies + 1] = reply
+    key, at = key + #keys, at + #args - 3
+end
+return replies

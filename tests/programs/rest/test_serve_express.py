@@ -1,0 +1,143 @@
+"""The express lane says what the usual way says, and gives way where a request is not ordinary."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.service.serve_express import Express
+from programs.rest.rest_kit import rest_of, served, until
+from programs.service.kit import World
+
+BODY = b'{"identifier":"ann","resource":"api.search"}'
+CHECK = b"/v1/ratelimit/check"
+DATE = re.compile(rb"date: [^\r]*\r\n")
+
+
+def request(body: bytes = BODY, *fields: bytes, path: bytes = CHECK, length: int = -1) -> bytes:
+    size = len(body) if length < 0 else length
+    head = [b"POST %b HTTP/1.1" % path, b"host: localhost", b"content-type: application/json"]
+    head += [b"content-length: %d" % size, *fields]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+def exchange(url: str, *pieces: bytes, answers: int = 1) -> bytes:
+    """The bytes of so many answers to what was sent piece by piece on one connection."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place, piece in enumerate(pieces):
+            if place:
+                # what came before has been read once another connection was served
+                httpx.get(url + "/healthz", trust_env=False)
+            line.sendall(piece)
+        while not complete(found, answers):
+            part = line.recv(65536)
+            if not part:
+                break
+            found += part
+    return found
+
+
+def complete(data: bytes, answers: int) -> bool:
+    for _ in range(answers):
+        head, end, rest = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if not end or length is None or len(rest) < int(length[1]):
+            return False
+        data = rest[int(length[1]) :]
+    return True
+
+
+BATCH = b'{"requests":[%b,%b]}' % (BODY, BODY)
+ORDINARY = [
+    (request(),),
+    (request(BATCH, path=b"/v1/ratelimit/batch"),),
+    (request(b'{"identifier":"ann"}'),),
+    (request(b"{"),),
+    (request(BODY, b"x-api-key: nonsense"),),
+    (request(BODY, b"host: twice"),),
+    (request(BODY, b"connection: close"),),
+    (request(b'{"identifier":"ann","resource":"api.search","tokens":99999}'),),
+]
+ODD = [
+    (request()[:100], request()[100:]),  # a head in two pieces
+    (request()[:-10], request()[-10:]),  # a body in two pieces
+    (request(BODY, b"expect: 100-continue"),),
+    (request(path=CHECK + b"?a=b"),),
+    (request(path=b"/v1/ratelimit/%63heck"),),
+    (request().replace(b"HTTP/1.1", b"HTTP/1.0", 1),),
+    (request().replace(b"POST", b"GET", 1),),
+    (request(b"x" * 20_000),),
+    (request(BODY, b"upgrade: websocket", b"connection: upgrade"),),
+]
+
+
+@pytest.mark.parametrize("pieces", [*ORDINARY, *ODD])
+def test_both_ways_write_the_same_bytes(pieces: tuple[bytes, ...]) -> None:
+    told = []
+    for express in (True, False):
+        with served(rest_of(World()), express=express) as (url, _):
+            told.append(DATE.sub(b"", exchange(url, *pieces)))
+    assert told[0] == told[1]
+    assert told[0].startswith(b"HTTP/1.1 ")
+
+
+@pytest.mark.parametrize("pieces", ORDINARY)
+def test_an_ordinary_request_takes_the_express_lane(
+    pieces: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    start = Express.start
+    monkeypatch.setattr(Express, "start", lambda *a: (started.append(1), start(*a)))
+    with served(rest_of(World())) as (url, _):
+        exchange(url, *pieces)
+    assert started == [1]
+
+
+def test_requests_in_one_piece_are_answered_in_their_order() -> None:
+    with served(rest_of(World())) as (url, _):
+        said = exchange(url, request() * 5 + request(path=b"/nowhere") + request(), answers=7)
+    left = [int(one) for one in re.findall(rb"x-ratelimit-remaining: (\d+)", said)]
+    assert left == list(range(left[0], left[0] - 6, -1))
+    assert [int(one) for one in re.findall(rb"HTTP/1.1 (\d+)", said)] == [200] * 5 + [404, 200]
+
+
+def test_a_store_that_is_waited_for_has_a_task_and_a_deadline() -> None:
+    world = World()
+    rest = rest_of(world, deadline_ms=100)
+    rest.at_once = False
+    with served(rest) as (url, server):
+        assert exchange(url, request()).startswith(b"HTTP/1.1 200")
+        let_go = asyncio.Event()
+
+        async def hang(*_: Any) -> Any:
+            await let_go.wait()
+
+        world.store.consume = hang  # type: ignore[method-assign, assignment]
+        said = exchange(url, request() + request(path=b"/healthz").replace(b"POST", b"GET"))
+        assert said.startswith(b"HTTP/1.1 504") or b"DEADLINE_EXCEEDED" in said
+        until(lambda: not server.server_state.tasks)
+
+
+def test_an_answer_that_waits_after_all_is_finished_in_a_task() -> None:
+    world = World()
+    rest = rest_of(world)
+    assert rest.at_once
+    consume = world.store.consume
+
+    async def slow(*args: Any) -> Any:
+        await asyncio.sleep(0)
+        return await consume(*args)
+
+    world.store.consume = slow  # type: ignore[method-assign]
+    with served(rest) as (url, _):
+        said = exchange(url, request())
+    assert said.startswith(b"HTTP/1.1 200")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["allowed"] is True
