@@ -86,6 +86,7 @@ class LeaseBook:
             self.later.remove((at_ms, name, milli))
 
     def owe(self, name: str, milli: int) -> None:
+        """A debit the store did not take is written at the end of the block."""
         self.owed = self.owed or {}
         self.owed[name] = self.owed.get(name, 0) + milli
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate.client.quota import parse_quota, parse_quotas
+from headgate.http_fields import sf_string
 from headgate.service import requests
 from headgate.service.answers import Applied, CheckAnswer
-from headgate.service.headers import check_headers, sf_string
+from headgate.service.headers import check_headers
 from headgate.service.identity import entity_id_of, identity_of, is_identifier, is_scope
 from headgate.service.problems import ServiceError
 from headgate.service.rest_query import query_of

@@ -88,8 +88,8 @@ MUTANTS = [
     Mutant(
         "a debit that failed is forgotten",
         "settling.py",
-        "            book.owed = (book.owed or []) + debits\n",
-        "            pass\n",
+        "                book.owe(name, milli)\n\n    async def",
+        "                pass\n\n    async def",
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
     ),
     Mutant(

@@ -67,9 +67,9 @@ MUTANTS = [
     ),
     Mutant(
         "service: a check of zero seconds is told to come at once",
-        "service/headers.py",
-        'found.append(("retry-after", str(max(1, div_ceil(retry_after_ms, 1000)))))',
-        'found.append(("retry-after", str(retry_after_ms // 1000)))',
+        "http_fields.py",
+        '("retry-after", str(max(1, div_ceil(wait_ms, 1000))))',
+        '("retry-after", str(wait_ms // 1000))',
         (
             "programs/service/test_service_cases.py::"
             "test_case[a short wait is still a second in Retry-After]",

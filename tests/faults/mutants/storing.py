@@ -133,9 +133,9 @@ MUTANTS = [
     ),
     Mutant(
         "names: identifiers are not escaped",
-        "service/identity.py",
-        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]+")',
-        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]+")',
+        "scoped.py",
+        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]{1,128}")',
+        '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]{1,128}")',
         ("programs/service/test_service_identity.py::test_readable_where_it_can_be",),
     ),
     Mutant(

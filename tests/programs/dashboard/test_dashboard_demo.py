@@ -30,6 +30,13 @@ def quiet() -> Iterator[Place]:
         yield place
 
 
+@pytest.fixture(scope="module")
+def shaken() -> Iterator[Place]:
+    """For outages: a breaker that has opened stays so for a while."""
+    with demo(traffic=False) as place:
+        yield place
+
+
 def turn(place: Place, mode: str, **fields: str) -> int:
     headers = {"origin": place.url, **fields}
     return place.send("POST", "/ui/switch", {"mode": mode}, **headers)[0]
@@ -54,9 +61,9 @@ def test_the_company_is_a_tree_with_limits_of_every_level(company: Place, page: 
     assert page.get_by_label("Scope").input_value() == "team"
 
 
-def test_the_store_is_broken_and_comes_back(quiet: Place, page: Any) -> None:
+def test_the_store_is_broken_and_comes_back(shaken: Place, page: Any) -> None:
     """Degraded answers are labelled and bounded; the breaker opens, probes, and closes."""
-    page.goto(quiet.page("playground"))
+    page.goto(shaken.page("playground"))
     text_of(page, ".tanktext", "of 10, .2 a second")
     page.get_by_label("failing").check()
     text_of(page, "#switch-told", "Every call fails at once")
@@ -82,8 +89,8 @@ def test_the_store_is_broken_and_comes_back(quiet: Place, page: Any) -> None:
     text_of(page, "main td", "headgate_degraded_admitted_total")
 
 
-def test_a_throttled_store_never_opens_the_gate(quiet: Place, page: Any) -> None:
-    page.goto(quiet.page("playground?identifier=held"))
+def test_a_throttled_store_never_opens_the_gate(shaken: Place, page: Any) -> None:
+    page.goto(shaken.page("playground?identifier=held"))
     page.get_by_label("throttled").check()
     try:
         text_of(page, "#switch-told", "Every take is throttled")
@@ -92,22 +99,22 @@ def test_a_throttled_store_never_opens_the_gate(quiet: Place, page: Any) -> None
         assert page.locator(".stream .refused").count() == 10
         text_of(page, "#switch-breaker", "breaker: closed")
     finally:
-        assert turn(quiet, "well") == 200
+        assert turn(shaken, "well") == 200
 
 
-def test_a_hanging_store_is_waited_for_only_until_the_breaker_opens(quiet: Place) -> None:
+def test_a_hanging_store_is_waited_for_only_until_the_breaker_opens(shaken: Place) -> None:
     body = {"identifier": "slow", "resource": "api.search"}
-    assert quiet.check("slow", "api.search") == 200
+    assert shaken.check("slow", "api.search") == 200
     try:
-        assert turn(quiet, "hanging") == 200
+        assert turn(shaken, "hanging") == 200
         reasons = []
         for _ in range(8):
-            status, _, content = quiet.send("POST", "/v1/ratelimit/check", body)
+            status, _, content = shaken.send("POST", "/v1/ratelimit/check", body)
             assert status == 200
             reasons.append(json.loads(content)["degraded_reason"])
         assert reasons[-1] == "breaker_open"
     finally:
-        assert turn(quiet, "well") == 200
+        assert turn(shaken, "well") == 200
 
 
 @pytest.mark.parametrize("origin", [None, "null", "http://evil.example"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.errors import StoreTrouble
@@ -22,8 +22,8 @@ class Face:
         self.now_ms = clock.now_ms
         self._here = here
 
-    def call(self, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
-        return self._here().call(request)
+    async def call(self, request: Request) -> dict[str, Any]:
+        return await self._here().call(request)
 
     async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
         return await self._here().call_all(requests)
