@@ -12,7 +12,7 @@ from faults.sim.shrink import Shrinker
 
 SEED = 7
 STEPS_MAX = 50_000
-EVENTS_MAX = 12
+EVENTS_MAX = 20
 
 
 def searched(name: str) -> Report:

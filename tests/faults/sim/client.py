@@ -95,6 +95,8 @@ class Client:
         engine = self.limiter.engine
         self._watch_breaker(engine.store, inner)
         engine.use(Outer(engine.store, world.laws, self))
+        if engine.configs.guard is not None:
+            engine.configs.guard = inner.watching(engine.configs.guard)
         engine.fallback = Local(engine.fallback, world.laws, self)
 
     def _watch_breaker(self, store: Any, inner: Inner) -> None:

@@ -15,7 +15,7 @@ from headgate.errors import Throttled
 from headgate.layers.breaker import PROBE_MS_MAX, Circuit, State
 from headgate.layers.layer import Layer
 from headgate.record import BucketKey, Terms
-from headgate.store import Sighting, Store
+from headgate.store import Guard, Sighting, Store
 
 NOTHING = Terms(())
 
@@ -29,7 +29,7 @@ class Inner(Layer):
         self._laws = laws
         self._client = client
         self._strict = strict
-        self._probes: dict[Call, int] = {}
+        self._probes: dict[object, int] = {}
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         call = Call("take", demands, ACTION.get(), strict=self._strict)
@@ -73,7 +73,23 @@ class Inner(Layer):
                 self._laws.ended(call, result)
         return result
 
-    def _probe(self, call: Call) -> None:
+    def watching(self, guard: Guard) -> Guard:
+        """The breaker's guard of the catalog's reads, whose probes count with the store's."""
+
+        async def guarded(read: Callable[[], Awaitable[Any]]) -> Any:
+            async def watched() -> Any:
+                one = object()
+                self._probe(one)
+                try:
+                    return await read()
+                finally:
+                    self._probes.pop(one, None)
+
+            return await guard(watched)
+
+        return guarded
+
+    def _probe(self, call: object) -> None:
         """S11: an open breaker lets nobody pass, a half-open one at a time."""
         if self.circuit is None or self._client.dead:
             return
