@@ -186,7 +186,7 @@ class Engine:
             seen = await self.store.peek(keys, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
             raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
-        verdict = judge(demands, seen.records, seen.now_ms)
+        verdict = seen.verdict(demands)
         if verdict.outdated:
             self._forget_plans(verdict)
         return verdict
@@ -310,7 +310,7 @@ class Engine:
         if not dry_run:
             return await store.consume(demands, store_ms)
         seen = await store.peek([demand.key for demand in demands], store_ms)
-        return judge(demands, seen.records, seen.now_ms)
+        return seen.verdict(demands)
 
     async def _degraded(
         self,

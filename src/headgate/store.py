@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headgate.decision import Demand, Verdict
+from headgate.decision import Demand, Verdict, judge
 from headgate.entities import Entity, Level, Lookup, Mode, Namespace, OnUnavailable, Page, Stored
 from headgate.errors import HeadgateError
 from headgate.history import AuditEvent, UsageQuery
@@ -38,10 +38,20 @@ Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Sighting(NamedTuple):
-    """Buckets as they were at one moment of the store's time; None where there is none."""
+    """Buckets as they were at one moment of the store's time; None where there is none.
+
+    `judged` decides a dry run where the records alone do not tell the waits.
+    """
 
     now_ms: int
     records: Sequence[Record | None]
+    judged: Callable[[Sequence[Demand]], Verdict] | None = None
+
+    def verdict(self, demands: Sequence[Demand]) -> Verdict:
+        """What a consume of these demands, on the buckets in this order, would be told."""
+        if self.judged is not None:
+            return self.judged(demands)
+        return judge(demands, self.records, self.now_ms)
 
 
 class Store(Protocol):

@@ -44,6 +44,10 @@ class Bucket:
     def take(self, **amounts: int) -> Verdict:
         return run(self.store.consume([self.demand(**amounts)], self.now_ms))
 
+    def check(self, **amounts: int) -> Verdict:
+        demand = self.demand(**amounts)
+        return run(self.store.peek([self.key], self.now_ms)).verdict([demand])
+
     def adjust(self, **amounts: int) -> None:
         run(self.store.adjust([self.demand(**amounts)], self.now_ms))
 
@@ -215,7 +219,9 @@ def test_a_refusal_on_shards_tells_the_least_wait(store: DynamoStore) -> None:
         bucket.split_to(count)
         for _ in range(12):
             amounts = {"x": rng.randint(1, 20), "y": rng.randint(0, 9)}
+            dry = bucket.check(**amounts)
             verdict = bucket.take(**amounts)
+            assert (dry.allowed, dry.retry_after_ms) == (verdict.allowed, verdict.retry_after_ms)
             if verdict.allowed:
                 continue
             wait_ms = verdict.retry_after_ms

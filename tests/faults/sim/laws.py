@@ -121,7 +121,12 @@ class Laws:
         had = has = spare = 0
         same = True
         for old, new in pairs:
-            settled = old is not None and new is not None and _pace(old) == _pace(new)
+            # A new capacity cuts at the writer's moment, or at the epoch where that is later.
+            settled = (
+                old is not None
+                and new is not None
+                and (_pace(old), old.capacity) == (_pace(new), new.capacity)
+            )
             at_ms = call.moment_ms if settled else max(call.moment_ms, old.epoch_ms if old else 0)
             at_ms = latest_ms if reshaped else at_ms
             if old is not None:

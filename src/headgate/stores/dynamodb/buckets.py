@@ -18,7 +18,7 @@ from headgate.stores.dynamodb.forgetting import forget
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.once import Once
 from headgate.stores.dynamodb.outcomes import Landed, Refused, standing_under
-from headgate.stores.dynamodb.pool import Pool, PooledVerdict
+from headgate.stores.dynamodb.pool import Pool, PooledVerdict, judged
 from headgate.stores.dynamodb.port import NotApplied
 from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.seen import bucket_key
@@ -119,14 +119,22 @@ class DynamoStore:
         found = await self._table.get_all(bucket_key(key) for key in keys)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         records: list[Record | None] = []
+        pools: dict[str, Pool] = {}
         for key in keys:
             known = self._book.open(key)
             seen = known.note(0, found.get(bucket_key(key)), moment_ms)
             if seen is not None and seen.depth:
-                records.append(await self._pooled(known, moment_ms))
+                pool = await self._pool(known, moment_ms)
+                if pool is not None:
+                    pools[key.text] = pool
+                records.append(None if pool is None else pool.record(moment_ms))
             else:
                 records.append(None if seen is None else seen.record)
-        return Sighting(moment_ms, records)
+        if not pools:
+            return Sighting(moment_ms, records)
+        return Sighting(
+            moment_ms, records, lambda demands: judged(demands, records, pools, moment_ms)
+        )
 
     async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
@@ -166,9 +174,9 @@ class DynamoStore:
         if not known.shards:
             known.note(0, item, now_ms)
 
-    async def _pooled(self, known: Known, now_ms: int) -> Record | None:
+    async def _pool(self, known: Known, now_ms: int) -> Pool | None:
         shards = await alone(self._port, read_shards(self._table.name, known, now_ms))
-        return Pool.of(shards).record(now_ms) if shards else None
+        return Pool.of(shards) if shards else None
 
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""

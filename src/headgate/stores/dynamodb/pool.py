@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.decision import Demand, LimitStatus, Verdict
+from headgate.decision import Demand, LimitStatus, Verdict, judge
 from headgate.record import CELLS, HOUR_MS, Cell, Record, Terms, cell_of
 from headgate.stores.dynamodb import moves
 from headgate.stores.dynamodb.seen import Seen
@@ -105,3 +105,24 @@ class PooledVerdict(Verdict):
 
 def _left(wait_ms: int | None, elapsed_ms: int) -> int | None:
     return None if wait_ms is None else max(0, wait_ms - elapsed_ms)
+
+
+def judged(
+    demands: Sequence[Demand],
+    records: Sequence[Record | None],
+    pools: dict[str, Pool],
+    now_ms: int,
+) -> Verdict:
+    """A dry run on buckets of which some are pools: those have waits of their own."""
+    plain = judge(demands, records, now_ms)
+    waits = {
+        demand.key.text: pools[demand.key.text].waits_ms(demand, now_ms)
+        for demand in demands
+        if demand.key.text in pools and demand.terms.specs == pools[demand.key.text].whole.specs
+    }
+    if plain.allowed or not waits:
+        return plain
+    found = PooledVerdict(False, demands, plain.records, now_ms, plain.before)
+    found.tell(waits)
+    found.outdated = plain.outdated
+    return found
