@@ -86,3 +86,15 @@ def test_a_scenario_survives_being_written_down() -> None:
     found = Scenario.from_json(scenario.to_json())
     assert found == scenario
     assert simulate(found).steps == simulate(scenario).steps
+
+
+@pytest.mark.parametrize(
+    ("seed", "episode"),
+    [
+        (2026, 224),  # debt of one shard while others have tokens
+        (2027, 48),  # a smaller capacity, by a writer whose clock is before the epoch
+        (2029, 40),  # a refusal after meeting another transaction, whose state nobody had told
+    ],
+)
+def test_what_was_found_once_stays_well(seed: int, episode: int) -> None:
+    assert not simulate(plotted("dynamodb", seed, episode)).violations

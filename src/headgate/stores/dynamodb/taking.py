@@ -71,8 +71,7 @@ class Taker:
             request = usual_take(self.table, seen, demand, now_ms)
             if request is not None:
                 outcome = yield request
-                after = learned(known, seen.shard, outcome, now_ms)
-                told.add(seen.shard)
+                after = learned(known, seen.shard, outcome, now_ms, told)
                 return None if after is None else Took(after.record, demand, seen.record, now_ms)
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
@@ -83,8 +82,7 @@ class Taker:
         amounts = lined_up(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
         draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=crowded)
         outcome = yield draft.request(self.table, bucket_key(demand.key, seen.shard))
-        after = learned(known, seen.shard, outcome, now_ms)
-        told.add(seen.shard)
+        after = learned(known, seen.shard, outcome, now_ms, told)
         if after is None:
             return None
         if not fitting:  # as far as was known: what others gave back since came with the answer
@@ -121,15 +119,21 @@ class Taker:
             return Refused(record) if found is None else None
         draft = expressions.creation(demand.key, record, demand.amounts, new_generation(), now_ms)
         outcome = yield draft.request(self.table, bucket_key(demand.key))
-        seen = learned(known, 0, outcome, now_ms)
-        told.add(0)
+        seen = learned(known, 0, outcome, now_ms, told)
         if seen is None:
             return None
         return Took(seen.record, demand, record, now_ms)
 
 
-def learned(known: Known, shard: int, outcome: object, now_ms: int) -> Seen | None:
-    """The state after a write that was done; None where it was not, and may be tried again."""
+def learned(
+    known: Known, shard: int, outcome: object, now_ms: int, told: set[int] | None = None
+) -> Seen | None:
+    """The state after a write that was done; None where it was not, and may be tried again.
+
+    `told` gets the shard where the answer told its state: one that met another transaction did not.
+    """
+    if told is not None and not isinstance(outcome, Contended):
+        told.add(shard)
     if isinstance(outcome, ConditionFailed):
         old = known.shards.get(shard)
         seen = known.note(shard, outcome.item, now_ms)
