@@ -20,6 +20,7 @@ from headgate.stores.dynamodb.reading import read_shards
 from headgate.stores.dynamodb.seen import Seen
 from headgate.stores.dynamodb.shares import capacity_share, children_of, parent_of, routed
 from headgate.stores.dynamodb.splitting import mergeable, merging
+from headgate.stores.dynamodb.transacting import take_all
 from headgate.testing import FakeClock, RecordingStore
 
 START_MS = 1_767_225_600_000
@@ -391,3 +392,14 @@ def test_a_demand_that_was_admitted_meanwhile_ends_what_was_told(store: DynamoSt
     assert first.retry_after_ms is not None
     assert second.retry_after_ms is not None
     assert second.retry_after_ms > first.retry_after_ms
+
+
+def test_a_strict_take_knows_a_divided_bucket_by_any_of_its_shards(store: DynamoStore) -> None:
+    """Also where the first was forgotten meanwhile, as a task of the same process may do."""
+    bucket, other = (Bucket(store, [Limit.per_second("x", 8)]) for _ in range(2))
+    bucket.take(x=1)
+    bucket.split()
+    known = store._book.open(bucket.key)
+    known.shards = {seen.shard: seen for seen in bucket.shards() if seen.shard}
+    demands = [bucket.demand(x=1), other.demand(x=1)]
+    assert run(alone(store._port, take_all(store._taker, demands, bucket.now_ms))) is None

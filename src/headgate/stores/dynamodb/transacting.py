@@ -30,7 +30,7 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
     known = [taker.book.open(demand.key) for demand in demands]
     for number in range(ATTEMPTS_MAX):
         yield from _looked(taker.table, known, now_ms)
-        if any(one.shards and one.shards[0].depth for one in known):
+        if any(seen.depth for one in known for seen in list(one.shards.values())):
             return None
         stands = [
             _standing(one, demand, now_ms) for one, demand in zip(known, demands, strict=True)
