@@ -73,8 +73,8 @@ def sends_again(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
             module,
             "learned",
-            lambda known, shard, outcome, now_ms, real=real: (
-                None if isinstance(outcome, Unreachable) else real(known, shard, outcome, now_ms)
+            lambda known, shard, outcome, *rest, real=real: (
+                None if isinstance(outcome, Unreachable) else real(known, shard, outcome, *rest)
             ),
         )
 
