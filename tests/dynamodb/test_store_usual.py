@@ -82,3 +82,13 @@ def test_bodies_are_kept_for_a_bounded_number_of_terms() -> None:
         seen = Seen(record, terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
         assert usual_take("t", seen, Demand(KEY, terms, (1000,)), NOW_MS) is not None
         assert len(usual._bodies) <= usual.TERMS_MAX
+
+
+def test_shapes_of_many_limits_are_bounded() -> None:
+    terms = Terms(tuple(Limit.per_second(f"x{place}", 16).spec for place in range(10)), 1)
+    cells = (NOW_MS, 16_000, 0, 0) * 10
+    seen = Seen((terms, 0, 0, *cells), terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
+    for number in range(1, 300):
+        amounts = tuple(1000 if number >> place & 1 else None for place in range(10))
+        assert usual_take("t", seen, Demand(KEY, terms, amounts), NOW_MS) is not None
+        assert len(usual._bodies[id(terms)][1] or ()) <= usual.SHAPES_MAX

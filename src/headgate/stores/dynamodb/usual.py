@@ -19,6 +19,7 @@ from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
 
 TERMS_MAX = 1024
+SHAPES_MAX = 64  # of each; many limits have more, but few of them at a time
 LEAVE, TAKE, BRIM = 0, 1, 2
 
 # By the identity of terms, which an entry keeps alive: bodies by shape. None: not for this path.
@@ -81,7 +82,7 @@ def _bodies_of(terms: Terms) -> dict[int, bytes] | None:
 
 
 def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
-    """The body after the key, as a template. There are few shapes: at most three per limit."""
+    """The body after the key, as a template."""
     draft = Draft()
     draft.equal(GENERATION, 0)
     draft.add(WRITTEN, 1)
@@ -103,6 +104,8 @@ def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     del write["Key"]
     rest = json.dumps({**write, "ReturnValues": "ALL_NEW"}).replace("%", "%%")
     places = ", ".join(f'"{place}": {{"N": "%d"}}' for place in values)
+    if len(bodies) >= SHAPES_MAX:
+        bodies.clear()
     body = f'{rest[1:-1]}, "ExpressionAttributeValues": {{{places}}}}}'.encode()
     bodies[shape] = body
     return body
