@@ -9,6 +9,9 @@ import pytest
 
 from dynamodb import engine
 from dynamodb.test_port_kit import Canned
+from dynamodb.test_store_kit import fresh_table, opened
+from headgate.bridge import run
+from headgate.stores.dynamodb.buckets import DynamoStore
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +51,24 @@ def _dummy_credentials(patch: pytest.MonkeyPatch) -> None:
         patch.delenv(name)
     for name, value in engine.CREDENTIALS.items():
         patch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def shared_table(dynamo_endpoint: str) -> str:
+    return fresh_table(dynamo_endpoint)
+
+
+@pytest.fixture
+def clients(dynamo_endpoint: str, shared_table: str) -> Iterator[list[DynamoStore]]:
+    """Two that share a table and nothing else."""
+    found = [
+        opened(dynamo_endpoint, name=shared_table, options="&usage=off").store for _ in range(2)
+    ]
+    yield [store for store in found if isinstance(store, DynamoStore)]
+    for store in found:
+        run(store.close())
+
+
+@pytest.fixture
+def store(clients: list[DynamoStore]) -> DynamoStore:
+    return clients[0]

@@ -25,6 +25,7 @@ from headgate.stores.dynamodb import (
     expressions,
     gathering,
     moves,
+    placing,
     sharing,
     taking,
 )
@@ -117,8 +118,29 @@ def counted_grants(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         adjusting,
         "_moved",
-        lambda seen, demand, now_ms, metered: real(seen, demand, now_ms, True),
+        lambda seen, demand, part, now_ms, metered: real(seen, demand, part, now_ms, True),
     )
+
+
+def unheld(patch: pytest.MonkeyPatch) -> None:
+    """Adjustments of shards that look at nothing but the generation."""
+    real = adjusting._moved
+    patch.setattr(
+        adjusting,
+        "_moved",
+        lambda seen, demand, part, *rest: real(seen, demand, adjusting._freed(part), *rest),
+    )
+
+
+def by_shares(patch: pytest.MonkeyPatch) -> None:
+    """A large adjustment goes to all shards as their shares are, whatever they have."""
+
+    def shared(levels: list[int], rooms: list[int], amount: int) -> list[int]:
+        given = [amount * room // sum(rooms) for room in rooms]
+        given[0] += amount - sum(given)
+        return given
+
+    patch.setattr(placing, "evened", shared)
 
 
 def never_later(patch: pytest.MonkeyPatch) -> None:
@@ -145,6 +167,8 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     "it is taken whatever there is": ("takes of two", bent(taking, "fits", always_fits)),
     "it is refused though it fits": ("takes of two", bent(taking, "fits", too_strict)),
     "a grant is taken for a refund": ("a grant beside takes", counted_grants),
+    "a debit from a shard that has not got it": ("debits on shards", unheld),
+    "a debit is shared out blindly": ("debits on shards", by_shares),
     "a soft limit goes into debt": (
         "a soft limit is passed", bent(moves, "is_passed", lambda *_: False),
     ),

@@ -9,8 +9,8 @@ import pytest
 
 from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
+from dynamodb.shard_kit import START_MS, Bucket
 from dynamodb.test_store_races import Throttling
-from dynamodb.test_store_shards import START_MS, Bucket
 from headgate import Limit
 from headgate.bridge import run
 from headgate.errors import Throttled

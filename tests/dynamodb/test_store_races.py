@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dynamodb.shard_kit import START_MS, Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from dynamodb.test_store_kit import fresh_table
-from dynamodb.test_store_shards import START_MS, Bucket
 from headgate import Limit
 from headgate.bridge import run
 from headgate.errors import Damaged, StoreTrouble, Throttled, Unreachable

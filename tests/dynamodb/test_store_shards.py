@@ -2,116 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dynamodb.test_store_kit import fresh_table, opened
+from dynamodb.shard_kit import START_MS, Bucket
 from headgate.bridge import run
-from headgate.decision import Demand, Verdict
+from headgate.decision import Verdict
 from headgate.layers.rejections import Rejections
 from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, cell_of
+from headgate.record import Terms, cell_of
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.flow import alone
-from headgate.stores.dynamodb.reading import read_shards
-from headgate.stores.dynamodb.seen import Seen
-from headgate.stores.dynamodb.shares import capacity_share, children_of, parent_of, routed
-from headgate.stores.dynamodb.splitting import mergeable, merging
+from headgate.stores.dynamodb.shares import capacity_share, children_of, routed
 from headgate.stores.dynamodb.transacting import take_all
 from headgate.testing import FakeClock, RecordingStore
-
-START_MS = 1_767_225_600_000
-_entities = itertools.count()
-
-
-class Bucket:
-    """One bucket of a store, that a test divides as it likes; amounts in whole tokens."""
-
-    def __init__(self, store: DynamoStore, limits: Sequence[Limit], entity_id: str = "") -> None:
-        self.store = store
-        self.key = BucketKey("n" * 11, entity_id or f"e{next(_entities)}", "r")
-        self.terms = Terms(tuple(limit.spec for limit in limits), 1)
-        self.now_ms = START_MS
-
-    def demand(self, **amounts: int) -> Demand:
-        line = tuple(
-            amounts[spec.name] * 1000 if spec.name in amounts else None for spec in self.terms.specs
-        )
-        return Demand(self.key, self.terms, line)
-
-    def take(self, **amounts: int) -> Verdict:
-        return run(self.store.consume([self.demand(**amounts)], self.now_ms))
-
-    def check(self, **amounts: int) -> Verdict:
-        demand = self.demand(**amounts)
-        return run(self.store.peek([self.key], self.now_ms)).verdict([demand])
-
-    def adjust(self, **amounts: int) -> None:
-        run(self.store.adjust([self.demand(**amounts)], self.now_ms))
-
-    def shards(self) -> list[Seen]:
-        known = self.store._book.open(self.key)
-        return run(alone(self.store._port, read_shards(self.store._table.name, known, self.now_ms)))
-
-    def level(self, name: str = "x") -> int:
-        return self._sum(name)[0]
-
-    def consumed(self, name: str = "x") -> int:
-        return self._sum(name)[1]
-
-    def _sum(self, name: str) -> tuple[int, int]:
-        cells = [cell_of(seen.record, name) for seen in self.shards()]
-        assert None not in cells
-        levels = [cell.level_milli(self.now_ms) for cell in cells if cell]
-        return sum(levels), sum(cell.consumed_milli for cell in cells if cell)
-
-    def split(self, shard: int = 0) -> bool:
-        [seen] = [seen for seen in self.shards() if seen.shard == shard]
-        known = self.store._book.open(self.key)
-        return run(
-            alone(self.store._port, self.store._taker.shards.split(known, seen, self.now_ms))
-        )
-
-    def split_to(self, count: int) -> None:
-        while len(self.shards()) < count:
-            shards = self.shards()
-            self.split(min(shards, key=lambda seen: (seen.depth, seen.shard)).shard)
-        assert len(self.shards()) == count
-
-    def merge_one(self) -> bool:
-        by_number = {seen.shard: seen for seen in self.shards()}
-        for child in sorted(by_number, reverse=True):
-            elder = by_number[parent_of(child)] if child else None
-            if elder is not None and mergeable(elder, by_number[child]):
-                request = merging(
-                    self.store._table.name, self.key, elder, by_number[child], self.now_ms
-                )
-                run(self.store._port.call(request))
-                self.store._book.drop(self.key)
-                return True
-        return False
-
-
-@pytest.fixture(scope="module")
-def table(dynamo_endpoint: str) -> str:
-    return fresh_table(dynamo_endpoint)
-
-
-@pytest.fixture
-def clients(dynamo_endpoint: str, table: str) -> Iterator[list[DynamoStore]]:
-    """Two that share a table and nothing else."""
-    found = [opened(dynamo_endpoint, name=table, options="&usage=off").store for _ in range(2)]
-    yield [store for store in found if isinstance(store, DynamoStore)]
-    for store in found:
-        run(store.close())
-
-
-@pytest.fixture
-def store(clients: list[DynamoStore]) -> DynamoStore:
-    return clients[0]
 
 
 def test_shares_of_all_leaves_are_the_whole() -> None:

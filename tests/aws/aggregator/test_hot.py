@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
-from dynamodb.test_store_shards import Bucket
 from headgate import Limit
 from headgate.aggregator import splits
 from headgate.aggregator.hot import Hot, Paces

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
-from dynamodb.test_store_shards import Bucket
 from headgate import Limit, RateLimiter, Repository
 from headgate.aggregator.processing import Aggregator
 from headgate.bridge import run

@@ -96,9 +96,14 @@ def shard_of(row: Row, number: int, limit: str) -> Shard | None:
 
 def level_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> int | None:
     """What all shards hold together; None where there is no such limit."""
-    found = [shard_of(row, number, limit) for number, row in rows.items()]
-    levels = [shard.level(now_ms) for shard in found if shard is not None]
+    levels = levels_of(rows, limit, now_ms)
     return sum(levels) if levels else None
+
+
+def levels_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> list[int]:
+    """What each shard that has the limit holds of it."""
+    found = [shard_of(row, number, limit) for number, row in rows.items()]
+    return [shard.level(now_ms) for shard in found if shard is not None]
 
 
 def check_state(rows: Mapping[int, Row]) -> None:

@@ -68,6 +68,18 @@ class Laws:
                     f"with a capacity of {watch.capacity} and {slack} for clocks and delays"
                 )
 
+        self._check_debts(state.snapshot, now_ms)
+
+    def _check_debts(self, snapshot: int, now_ms: int) -> None:
+        """No shard has anything while another owes; but for what clocks and delays make of it."""
+        ahead_ms = self._late_ms + max(0, *self._scene.skews_ms)
+        for watch in self._scene.watches:
+            rows = self._service.shards(snapshot, watch.key)
+            levels = ghosts.levels_of(rows, watch.limit, now_ms)
+            slack = -(-ahead_ms * watch.amount // watch.period_ms) + ROUNDING_MILLI
+            if len(levels) > 1 and min(levels) < -slack and max(levels) > slack:
+                raise Broken(f"shards of {watch.limit} have {levels}: some while others owe")
+
     def would_fit(self, snapshot: int, op: Op, now_ms: int) -> bool:
         """Whether a take has to be allowed, or an adjustment to be made, as things are now."""
         if op.verb == "adjust":

@@ -22,7 +22,7 @@ from dynamodb.model.scene import Scene, Watch
 def sharded_scenes() -> list[Scene]:
     """Buckets that are divided and put together under traffic; routes send clients apart."""
     four, odd = terms(4, 1), terms(5, 1)
-    wide = terms(8, 2, version=2)
+    big, wide = terms(16, 1), terms(8, 2, version=2)
     crooked = terms(5, 7, 11 * STEP_MS + 3)
     return [
         Scene(
@@ -102,6 +102,16 @@ def sharded_scenes() -> list[Scene]:
             lost=1,
             crashes=1,
             before=(take(odd, 1), split(odd)),
+        ),
+        Scene(
+            "debits on shards",
+            ((adjust(big, 2), adjust(big, 3)), (take(big, 4), adjust(big, -1))),
+            (watch(big),),
+            moments(0, 1),
+            (0, 0),
+            lost=1,
+            crashes=1,
+            before=(take(big, 8), split(big)),
         ),
         Scene(
             "merged, then expired",

@@ -28,7 +28,6 @@ class Gauge:
         self._ahead_ms = 0
         self._changed = False
         self._shards = 1
-        self._owed = 0  # by some shards while others may have tokens
 
     def _fall(self, at_ms: int) -> None:
         self.excess = max(0.0, self.excess - (at_ms - self._at_ms) * self._per_ms)
@@ -48,7 +47,6 @@ class Gauge:
             round(self._per_ms, 9),
         )
         self._shards = len(parts)
-        self._owed = sum(max(0, -part.level(at_ms)) for part in parts) if len(parts) > 1 else 0
         self.capacity, self._per_ms = capacity, per_ms
         self._per_ms_max = max(self._per_ms_max, per_ms)
         self.capacity_max = max(self.capacity_max, capacity)
@@ -73,8 +71,7 @@ class Gauge:
                 f"has {there} and {self.excess:.0f} were taken beyond its pace, with a capacity "
                 f"of {self.capacity} and {slack:.0f} for clocks and delays"
             )
-        # A shard gives what it has whatever another owes; what is not promised, see guarantees.
-        most = slack + self._ahead_ms * self._per_ms_max + self._owed
+        most = slack + self._ahead_ms * self._per_ms_max
         if take and self.excess > self.capacity + most:
             return f"{self.excess:.0f} were taken beyond its pace; at most {self.capacity + most}"
         return ""

@@ -1,7 +1,8 @@
 """Debits that may go into debt and credits that stop at the brim, on one bucket.
 
 A credit is sent at most once: one whose answer was lost counts as lost. On a bucket in several
-shards a small amount goes to one of them, a large one to all, as their shares are.
+shards a small amount goes to one of them that has it, any other to all, so that they are left
+evenly full or evenly in debt.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ import secrets
 from dataclasses import dataclass
 
 from headgate.decision import Demand, only_credits
-from headgate.record import TERMS, opened
+from headgate.record import TERMS, cell_of, opened
 from headgate.stores.dynamodb import expressions
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.items import Key
-from headgate.stores.dynamodb.outcomes import busy, lined_up, standing_under
+from headgate.stores.dynamodb.moves import Hold
+from headgate.stores.dynamodb.outcomes import busy, standing_under
+from headgate.stores.dynamodb.placing import Part, Placed, parted
 from headgate.stores.dynamodb.reading import read_items, read_shards
 from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
-from headgate.stores.dynamodb.shares import capacity_share
 from headgate.stores.dynamodb.taking import ATTEMPTS_MAX, Taker, learned
 
 SMALL_PART = 4  # an amount up to a fourth of a shard's capacity goes to one shard
+ALONE_TRIES = 2  # of finding one shard that has it, before all are asked
+STILL_TRIES = 5  # of weighing all shards while others write to them; then it is written as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Adjuster:
         """Whether there was a bucket to adjust; a credit makes none."""
         known = self._book.open(demand.key)
         credit = any(amount is not None and amount < 0 for amount in demand.amounts)
-        for _ in range(ATTEMPTS_MAX):
-            writes = yield from self.planned(known, demand, now_ms, metered=metered)
+        for attempt in range(ATTEMPTS_MAX):
+            writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
             if not writes:
                 return bool(known.shards)
             if len(writes) > 1:
@@ -59,7 +63,7 @@ class Adjuster:
         raise busy(demand)
 
     def planned(
-        self, known: Known, demand: Demand, now_ms: int, *, metered: bool
+        self, known: Known, demand: Demand, now_ms: int, attempt: int, *, metered: bool
     ) -> Flow[list[Planned]]:
         """The writes to make, on the state known; none where there is nothing to write."""
         if 0 not in known.shards and only_credits(demand):
@@ -68,19 +72,39 @@ class Adjuster:
         if first is None:
             return self._made(demand, now_ms, metered)
         if not first.depth:
-            return _moved(first, demand, now_ms, metered)
-        shard = self._book.route(known)
-        if shard not in known.shards:
-            yield from self._looked(known, shard, now_ms)
-        seen = known.shards.get(shard)
-        if seen is not None and _is_small(seen, demand):
-            return _moved(seen, demand, now_ms, metered)
+            return _moved(first, demand, _part(demand, Hold.FREE), now_ms, metered)
+        if attempt < ALONE_TRIES:
+            seen = yield from self._alone(known, demand, now_ms)
+            if seen is not None:
+                return _moved(seen, demand, _part(demand, Hold.HAVING), now_ms, metered)
         shards = yield from read_shards(self._table, known, now_ms)
         if not shards:
             return self._made(demand, now_ms, metered)
+        records = [standing_under(seen, demand, now_ms) for seen in shards]
+        parts = parted(demand, records, now_ms)
+        if attempt >= STILL_TRIES:
+            parts = [_freed(part) for part in parts]
         return [
-            write for seen in shards for write in _moved(seen, _part(seen, demand), now_ms, metered)
+            write
+            for seen, part in zip(shards, parts, strict=True)
+            for write in _moved(seen, demand, part, now_ms, metered)
         ]
+
+    def _alone(self, known: Known, demand: Demand, now_ms: int) -> Flow[Seen | None]:
+        """A shard that can give or take all of it and owes nothing, as far as is known."""
+        shard = self._book.route(known)
+        if shard not in known.shards:
+            yield from self._looked(known, shard, now_ms)
+        eases = {
+            number: ease
+            for number, seen in list(known.shards.items())
+            if (ease := _ease(seen, demand, now_ms)) is not None
+        }
+        if eases.get(shard, -1) < 0 <= max(eases.values(), default=-1):
+            shard = max(eases, key=eases.__getitem__)
+        if shard not in eases or (eases[shard] < 0 and not only_credits(demand)):
+            return None
+        return known.shards.get(shard)
 
     def _looked(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
         key = bucket_key(known.key, shard)
@@ -106,32 +130,42 @@ class Adjuster:
         return committed(outcome)
 
 
-def _moved(seen: Seen, demand: Demand, now_ms: int, metered: bool) -> list[Planned]:
+def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -> list[Planned]:
     standing = standing_under(seen, demand, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
-    amounts = lined_up(demand, standing[TERMS])
+    amounts = [
+        part[spec.name].amount_milli if spec.name in part else None
+        for spec in standing[TERMS].specs
+    ]
     if whole.specs == seen.whole.specs and not any(amounts):
         return []
-    draft = expressions.adjusting(seen, standing, whole, amounts, now_ms, metered=metered)
+    draft = expressions.adjusting(
+        seen, standing, whole, amounts, now_ms,
+        metered=metered, holds={name: placed.hold for name, placed in part.items()},
+    )  # fmt: skip
     return [Planned(bucket_key(demand.key, seen.shard), seen.shard, draft)]
 
 
-def _is_small(seen: Seen, demand: Demand) -> bool:
-    return all(
-        amount is None
-        or abs(amount) * SMALL_PART <= capacity_share(spec.capacity_milli, seen.shard, seen.depth)
-        for spec, amount in zip(demand.terms.specs, demand.amounts, strict=True)
-    )
+def _ease(seen: Seen, demand: Demand, now_ms: int) -> int | None:
+    """How much the shard has beyond what it gives, or lacks beyond what it gets, where that is
+    least; None where the amounts are too large for one shard, or it owes."""
+    standing = standing_under(seen, demand, now_ms)
+    eases = []
+    for name, amount in demand.named():
+        cell = cell_of(standing, name)
+        if cell is None or not amount:
+            continue
+        level, room = cell.level_milli(now_ms), cell.spec.capacity_milli
+        if level < 0 or abs(amount) * SMALL_PART > room:
+            return None
+        eases.append(level - amount if amount > 0 else room - level + amount)
+    return min(eases, default=0)
 
 
-def _part(seen: Seen, demand: Demand) -> Demand:
-    """A shard's part of the amounts; over all shards they sum up."""
-    amounts = tuple(
-        None
-        if amount is None
-        else capacity_share(amount, seen.shard, seen.depth)
-        if amount >= 0
-        else -capacity_share(-amount, seen.shard, seen.depth)
-        for amount in demand.amounts
-    )
-    return Demand(demand.key, demand.terms, amounts)
+def _part(demand: Demand, hold: Hold) -> Part:
+    """All of it, from one shard."""
+    return {name: Placed(amount, hold) for name, amount in demand.named() if amount}
+
+
+def _freed(part: Part) -> Part:
+    return {name: Placed(placed.amount_milli, Hold.FREE) for name, placed in part.items()}

@@ -7,7 +7,7 @@ condition fails, and the answer tells the true state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headgate.bucket import div_ceil
 from headgate.decision import Demand
@@ -16,6 +16,7 @@ from headgate.stores.dynamodb import moves
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.items_history import TTL
 from headgate.stores.dynamodb.layout import layout_of
+from headgate.stores.dynamodb.moves import Hold
 from headgate.stores.dynamodb.seen import (
     EPOCH,
     GENERATION,
@@ -29,6 +30,7 @@ from headgate.stores.dynamodb.seen import (
 )
 
 MARGIN_S = 60
+UNHELD: Mapping[str, Hold] = {}
 
 Amounts = Sequence[int | None]
 
@@ -98,23 +100,34 @@ def taking(
 
 
 def adjusting(
-    seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, metered: bool
+    seen: Seen,
+    standing: Record,
+    whole: Terms,
+    amounts: Amounts,
+    now_ms: int,
+    *,
+    metered: bool,
+    holds: Mapping[str, Hold] = UNHELD,
 ) -> Draft:
     """Debits that may go into debt and credits (negative) that stop at the brim."""
     draft = _begun(seen)
     ends: list[int | None] = []
     for was, cell, amount in _paired(seen, standing, amounts):
+        hold = holds.get(cell.spec.name, Hold.FREE)
         if was is None:
             counted = amount or 0 if metered else 0
             least = moves.begin(draft, cell, max(0, amount or 0), counted, seen.epoch_ms)
         elif was.spec != cell.spec:
-            least = moves.carry(draft, was, cell, amount or 0, None, now_ms)
+            need = max(0, amount or 0) if hold is Hold.HAVING else None
+            least = moves.carry(draft, was, cell, amount or 0, need, now_ms)
+            if hold is Hold.STILL:
+                draft.equal(names_of(cell.spec.name).tokens, was.tokens_milli)
             if metered:
                 draft.add(names_of(cell.spec.name).consumed, amount or 0)
         elif amount is None:
             continue
         else:
-            least = moves.force(draft, cell, amount, now_ms, metered=metered)
+            least = moves.force(draft, cell, amount, now_ms, metered=metered, hold=hold)
         if was is None or was.spec != cell.spec or (amount or 0) > 0:
             ends.append(moves.full_at_ms(cell, least))
     _retermed(draft, seen, standing, whole, now_ms)

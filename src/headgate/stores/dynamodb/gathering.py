@@ -11,6 +11,7 @@ from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, standing_under
+from headgate.stores.dynamodb.placing import evened
 from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.port import TransactionCancelled
 from headgate.stores.dynamodb.reading import read_shards
@@ -62,29 +63,12 @@ def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Part]:
         if sum(levels) < wanted:  # a soft limit that is passed
             parts[0][name] = wanted
             continue
-        for part, given in zip(parts, evenly(levels, rooms, wanted), strict=True):
+        for part, given in zip(parts, evened(levels, rooms, wanted), strict=True):
             if given:
                 part[name] = given
         if not wanted:
             parts[levels.index(max(levels))][name] = 0
     return parts
-
-
-def evenly(levels: list[int], rooms: list[int], wanted: int) -> list[int]:
-    """How much of each level to take, so that what is left is as even as can be."""
-    left = sum(levels) - wanted
-    total = sum(rooms)
-    given = [
-        max(0, min(level, level - left * room // total))
-        for level, room in zip(levels, rooms, strict=True)
-    ]
-    missing = wanted - sum(given)
-    for place in sorted(range(len(levels)), key=lambda at: given[at] - levels[at]):
-        more = max(-given[place], min(missing, levels[place] - given[place]))
-        given[place] += more
-        missing -= more
-    assert not missing
-    return given
 
 
 Writes = list[tuple[int, ask.Write]]

@@ -17,10 +17,21 @@ Each function returns the least the tokens can be afterwards, which bounds when 
 
 from __future__ import annotations
 
+import enum
+
 from headgate.bucket import div_ceil
 from headgate.record import Cell
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.seen import names_of
+
+
+class Hold(enum.Enum):
+    """What must be true of a limit's tokens for an adjustment to be written."""
+
+    FREE = enum.auto()  # anything: the bucket is in one piece
+    HAVING = enum.auto()  # the shard has what it gives, or owes nothing where it is given to
+    STILL = enum.auto()  # they are as they were seen: all shards were weighed against each other
+
 
 BAND_PART = 16  # of a full limit's burst; that much is given away where predictions keep failing
 
@@ -70,25 +81,36 @@ def count(draft: Draft, cell: Cell, wanted: int, now_ms: int) -> int:
     return cell.tokens_milli
 
 
-def force(draft: Draft, cell: Cell, debit: int, now_ms: int, *, metered: bool) -> int:
+def force(
+    draft: Draft, cell: Cell, debit: int, now_ms: int, *, metered: bool, hold: Hold = Hold.FREE
+) -> int:
     """A debit that may go into debt, or a credit (negative).
 
     A credit may pass the brim in the item: what is above it is not there for anybody.
     """
     names = names_of(cell.spec.name)
-    full = cell.spec.capacity_milli - arrived_milli(cell, now_ms)
+    arrived = arrived_milli(cell, now_ms)
+    full = cell.spec.capacity_milli - arrived
     if metered:
         draft.add(names.consumed, debit)
     if debit <= 0:
         draft.add(names.tokens, -debit)
+        if hold is Hold.HAVING:
+            draft.at_least(names.tokens, -arrived)
+        elif hold is Hold.STILL:
+            draft.equal(names.tokens, cell.tokens_milli)
         return cell.tokens_milli
     if cell.tokens_milli > full:
         draft.set_number(names.tokens, full - debit)
         draft.above(names.tokens, full)
         return full - debit
-    low = cell.tokens_milli - cell.spec.capacity_milli
+    low = cell.tokens_milli
+    if hold is Hold.HAVING:
+        low = debit - arrived
+    elif hold is Hold.FREE:
+        low -= cell.spec.capacity_milli
     draft.add(names.tokens, -debit)
-    draft.between(names.tokens, low, full)
+    draft.between(names.tokens, low, cell.tokens_milli if hold is Hold.STILL else full)
     return low - debit
 
 

@@ -40,7 +40,7 @@ class Once:
             places: list[tuple[int, int]] = []
             for at, demand in enumerate(demands):
                 known = self._book.open(demand.key)
-                flow = self._adjuster.planned(known, demand, now_ms, metered=metered)
+                flow = self._adjuster.planned(known, demand, now_ms, attempt, metered=metered)
                 for one in await alone(self._table.port, flow):
                     writes.append({"Update": one.draft.write(one.key)})
                     places.append((at, one.shard))

@@ -1,0 +1,63 @@
+"""Where a debit or a credit goes among several shards: so that none owes while another has.
+
+A shard gives what it has whatever another owes. So a debit takes from shards that have it, and only
+where all together have too little do they go into debt, all of them, each as far as its share is
+large; then they are out of it at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headgate.decision import Demand
+from headgate.record import Record, cell_of
+from headgate.stores.dynamodb.moves import Hold
+
+
+class Placed(NamedTuple):
+    amount_milli: int
+    hold: Hold
+
+
+Part = dict[str, Placed]  # what one shard gives, or gets (negative), by limit
+
+
+def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
+    """What each shard gives or gets; over all shards the amounts sum up."""
+    parts: list[Part] = [{} for _ in records]
+    for name, amount in demand.named():
+        cells = [cell_of(record, name) for record in records]
+        levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
+        rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
+        owing = sum(levels) < amount or min(levels) < 0
+        hold = Hold.STILL if owing else Hold.HAVING
+        for part, given in zip(parts, evened(levels, rooms, amount), strict=True):
+            if given:
+                part[name] = Placed(given, hold)
+    return parts
+
+
+def evened(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[int]:
+    """How much of an amount each gives, or gets where it is negative, so that they are left as
+    evenly full as can be: those that are fuller give, those that are emptier get."""
+    if amount < 0:
+        return [-got for got in evened([-level for level in levels], rooms, -amount)]
+    given = [0] * len(levels)
+    giving = [place for place, room in enumerate(rooms) if room]
+    if not giving or not amount:
+        given[0] = amount
+        return given
+    while True:
+        total = sum(rooms[place] for place in giving)
+        left = sum(levels[place] for place in giving) - amount
+        rests = {place: left * rooms[place] // total for place in giving}
+        above = [place for place in giving if levels[place] > rests[place]]
+        if len(above) == len(giving):
+            break
+        giving = above
+    for place in giving:
+        given[place] = levels[place] - rests[place]
+    for place in giving[: sum(given) - amount]:
+        given[place] -= 1  # every rest was rounded down
+    return given

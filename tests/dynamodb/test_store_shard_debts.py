@@ -1,0 +1,135 @@
+"""Debits and credits on a divided bucket: no shard has anything while another owes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dynamodb.shard_kit import Bucket
+from headgate.bridge import run
+from headgate.limits import Limit
+from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.stores.dynamodb.placing import evened
+
+
+def divided(store: DynamoStore, *limits: Limit, shards: int = 4) -> Bucket:
+    bucket = Bucket(store, limits)
+    bucket.take(**{limits[0].name: 0})
+    bucket.split_to(shards)
+    return bucket
+
+
+@pytest.mark.parametrize("debit", [1, 10, 60, 99])
+def test_a_debit_is_taken_from_shards_that_have_it(store: DynamoStore, debit: int) -> None:
+    bucket = divided(store, Limit.per_hour("x", 100))
+    for _ in range(4):
+        assert bucket.take(x=20).allowed  # one shard after the other is nearly drained
+    bucket.adjust(x=debit)
+    assert bucket.level() == (20 - debit) * 1000
+    levels = bucket.levels()
+    assert min(levels) >= 0 or max(levels) <= 0
+    assert bucket.consumed() == (80 + debit) * 1000
+
+
+def test_small_debits_never_leave_one_shard_in_debt(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_hour("x", 100))
+    for _ in range(40):
+        bucket.adjust(x=3)
+        levels = bucket.levels()
+        assert min(levels) >= 0 or max(levels) <= 0
+    assert bucket.level() == -20_000
+
+
+def test_what_is_owed_is_paid_before_anything_is_admitted(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_minute("x", 60), shards=8)
+    bucket.adjust(x=100)
+    refused = bucket.take(x=1)
+    assert (refused.allowed, refused.retry_after_ms) == (False, 41_000)
+    for elapsed_ms in (0, 20_000, 39_000, 40_999):
+        later = Bucket(store, [Limit.per_minute("x", 60)], bucket.key.entity_id)
+        later.now_ms = bucket.now_ms + elapsed_ms
+        assert not later.take(x=1).allowed
+    bucket.now_ms += 41_000
+    assert bucket.take(x=1).allowed
+
+
+def test_a_credit_pays_all_debts_alike(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_hour("x", 100))
+    bucket.adjust(x=140)
+    bucket.adjust(x=-30)
+    levels = bucket.levels()
+    assert sum(levels) == -10_000
+    assert max(levels) <= 0
+    bucket.adjust(x=-2)  # small: to one shard, were it not for the debt
+    assert max(bucket.levels()) <= 0
+    assert not bucket.take(x=0).allowed
+
+
+def test_a_client_that_saw_tokens_does_not_put_one_shard_into_debt(
+    clients: list[DynamoStore],
+) -> None:
+    one = divided(clients[0], Limit.per_hour("x", 100))
+    two = Bucket(clients[1], [Limit.per_hour("x", 100)], one.key.entity_id)
+    assert two.take(x=1).allowed
+    assert one.take(x=96).allowed
+    for _ in range(3):
+        two.adjust(x=1)  # it knows shards that are nearly full
+    levels = one.levels()
+    assert sum(levels) == 0
+    assert min(levels) >= 0
+    two.adjust(x=2)
+    assert max(one.levels()) <= 0
+
+
+def test_a_credit_planned_before_a_debt_is_not_an_advance(clients: list[DynamoStore]) -> None:
+    one = divided(clients[0], Limit.per_hour("x", 100))
+    two = Bucket(clients[1], [Limit.per_hour("x", 100)], one.key.entity_id)
+    assert two.take(x=1).allowed
+    one.adjust(x=150)
+    two.adjust(x=-1)
+    levels = one.levels()
+    assert sum(levels) == -50_000
+    assert max(levels) < 0
+
+
+def test_an_adjustment_with_a_key_is_placed_the_same_way(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_hour("x", 100))
+    assert bucket.take(x=90).allowed
+    demand = bucket.demand(x=30)
+    assert run(store.adjust([demand], bucket.now_ms, metered=True, once="k"))
+    assert bucket.level() == -20_000
+    assert max(bucket.levels()) <= 0
+
+
+def test_each_limit_is_placed_by_its_own_levels(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_hour("x", 100), Limit.per_hour("y", 40))
+    bucket.adjust(x=120, y=-3)
+    bucket.adjust(x=-10, y=30)
+    assert (bucket.level("x"), bucket.level("y")) == (-10_000, 10_000)
+    assert max(bucket.levels("x")) <= 0
+    assert min(bucket.levels("y")) >= 0
+
+
+def test_amounts_are_evened_out_exactly() -> None:
+    rng = random.Random(17)
+    for _ in range(20_000):
+        rooms = [rng.choice((1, 125, 500, rng.randint(1, 5000))) for _ in range(rng.randint(1, 8))]
+        levels = [rng.randint(-2 * room, room) for room in rooms]
+        amount = rng.randint(-5000, 5000)
+        given = evened(levels, rooms, amount)
+        assert sum(given) == amount
+        assert all(part >= 0 for part in given) if amount > 0 else all(part <= 0 for part in given)
+        after = [level - part for level, part in zip(levels, given, strict=True)]
+        if amount > 0 and sum(level for level in levels if level > 0) < amount:
+            assert max(after) <= 0
+        if amount > 0 and min(levels) >= 0 and sum(levels) >= amount:
+            assert min(after) >= 0
+        if amount < 0 and sum(after) <= 0 and max(levels) <= 0:
+            assert max(after) <= 1  # a credit rounds up
+
+
+def test_shards_without_room_take_it_as_one() -> None:
+    assert evened([0, 0], [0, 0], 5) == [5, 0]
+    assert evened([0, 0], [0, 0], -5) == [-5, 0]
+    assert evened([3, 4], [10, 10], 0) == [0, 0]
