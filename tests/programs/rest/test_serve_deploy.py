@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
+import pytest
 import yaml
 
 from headgate.service.policies import Policies, check_content, check_file
@@ -36,6 +38,16 @@ def test_kubernetes_runs_the_program_as_it_wants_to_be_run() -> None:
     for path in (environment["HEADGATE_KEYS"], environment["HEADGATE_POLICIES"]):
         assert str(Path(path).parent) in mounts
     assert not any("subPath" in one for one in container["volumeMounts"])
+
+
+def test_kubernetes_understands_the_manifests() -> None:
+    """By its own schema; what the schema does not know is an error."""
+    for document in kubernetes().values():
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    broken = kubernetes()["Deployment"]
+    broken["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
 
 
 def test_the_example_policies_are_good() -> None:
