@@ -156,7 +156,7 @@ def test_a_split_divides_what_is_there() -> None:
     request = splitting.splitting("t", KEY, seen(-4000), NOW_MS)
     update, made = (next(iter(part.values())) for part in request.params["TransactItems"])
     assert _filled(update["UpdateExpression"], update) == (
-        "SET rf = 1000000, g = 78, sp = 1000000, sd = 1 ADD b_x_tk 10000 REMOVE ttl"
+        "SET rf = 1000000, g = 78, sp = 1000000, sd = 1 ADD b_x_tk 10000 REMOVE b_x_rf, ttl"
     )
     assert _filled(update["ConditionExpression"], update) == (
         "g = 77 AND b_x_tk BETWEEN -10000 AND -2000"

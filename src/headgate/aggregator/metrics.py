@@ -20,6 +20,7 @@ def metric_line(report: Report, table: str, now_ms: int) -> str:
         "Writes": report.writes,
         "AuditEventsArchived": report.archived,
         "ShardsSplit": report.splits,
+        "BucketsRefilled": report.refills,
     }
     described = {
         "Namespace": NAMESPACE,

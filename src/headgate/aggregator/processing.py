@@ -9,6 +9,7 @@ from typing import Any
 from headgate.aggregator.archive import sheets_of
 from headgate.aggregator.objects import Objects
 from headgate.aggregator.records import Change, Expired, parsed, sequence_text
+from headgate.aggregator.refills import Refills
 from headgate.aggregator.rows import rows_of
 from headgate.aggregator.settings import Settings
 from headgate.aggregator.splits import Splits
@@ -40,6 +41,7 @@ class Report:
     held_already: int = 0  # rows that had all of it before
     writes: int = 0  # to the table, whether or not their condition held
     splits: int = 0
+    refills: int = 0
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -56,6 +58,7 @@ class Aggregator:
         self._settings = settings
         self._objects = objects
         self._splits = Splits(table, enabled=settings.split)
+        self._refills = Refills(table, enabled=settings.refill)
 
     async def process(self, records: Records) -> Report:
         """Every record is done, or is among the failures; one never stands in another's way."""
@@ -67,6 +70,8 @@ class Aggregator:
         if self._splits.enabled:
             hot = self._splits.paces.hot(changes)
             report.splits = await self._splits.divide(hot)
+        if self._refills.enabled:
+            report.refills = await self._refills.settle(changes)
         return report
 
     async def close(self) -> None:

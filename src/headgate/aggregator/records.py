@@ -15,6 +15,7 @@ from headgate.errors import Damaged
 from headgate.history import AuditEvent, event_time_ms
 from headgate.record import BucketKey
 from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.items_history import event_from_item
 
 SEQUENCE_DIGITS_MAX = 40
@@ -22,7 +23,10 @@ EXPIRY = "dynamodb.amazonaws.com"  # who deletes what has expired
 
 
 class Change(NamedTuple):
-    """One write to one shard of a bucket: what it was before and after."""
+    """One write to one shard of a bucket: what it was before and after.
+
+    `image` is the whole item after it; None where it is gone.
+    """
 
     sequence: int
     at_ms: int
@@ -30,6 +34,7 @@ class Change(NamedTuple):
     shard: int
     before: State
     after: State
+    image: Item | None = None
 
 
 class Expired(NamedTuple):
@@ -84,6 +89,7 @@ def _change(name: str, body: Mapping[str, Any], pk: str) -> Change:
         place.shard,
         NOTHING if old is None else state_of(old),
         NOTHING if new is None else state_of(new),
+        new,
     )
 
 

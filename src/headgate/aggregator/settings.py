@@ -10,7 +10,8 @@ from headgate.errors import ValidationError
 from headgate.history import DAY_MS, WINDOW_TYPES
 
 TABLE, WINDOWS, RETENTION = "HEADGATE_TABLE", "HEADGATE_WINDOWS", "HEADGATE_USAGE_RETENTION_DAYS"
-ARCHIVE, SPLIT, LOG_LEVEL = "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_SPLIT", "HEADGATE_LOG_LEVEL"
+ARCHIVE, SPLIT, REFILL = "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_SPLIT", "HEADGATE_REFILL"
+LOG_LEVEL = "HEADGATE_LOG_LEVEL"
 DAYS_MAX = 36_500
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -25,6 +26,7 @@ class Settings:
     retention_ms: int = 90 * DAY_MS
     archive_bucket: str | None = None
     split: bool = True
+    refill: bool = False
     log_level: str = "INFO"
 
 
@@ -41,7 +43,8 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         parse_windows(environment.get(WINDOWS, "hourly,daily")),
         _days(environment.get(RETENTION, "90")) * DAY_MS,
         bucket,
-        _one_of(SPLIT, environment.get(SPLIT, "on"), ("on", "off")) == "on",
+        _switch(environment, SPLIT, "on"),
+        _switch(environment, REFILL, "off"),
         _one_of(LOG_LEVEL, environment.get(LOG_LEVEL, "INFO").upper(), LEVELS),
     )
 
@@ -58,6 +61,10 @@ def _days(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) <= DAYS_MAX):
         raise ValidationError(RETENTION, text, f"must be whole days, 1 to {DAYS_MAX}")
     return int(text)
+
+
+def _switch(environment: Mapping[str, str], name: str, default: str) -> bool:
+    return _one_of(name, environment.get(name, default), ("on", "off")) == "on"
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:

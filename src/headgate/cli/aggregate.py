@@ -32,6 +32,10 @@ from headgate.cli.text import clean
     help="Where records go that cannot be done: a queue's URL or ARN, s3://bucket/folder, a file.",
 )  # fmt: skip
 @click.option("--split/--no-split", default=True, show_default=True, help="Of hot buckets.")
+@click.option(
+    "--refill/--no-refill", default=False, show_default=True,
+    help="Store what was refilled; no acquire needs it.",
+)  # fmt: skip
 @click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
 @pass_session
 def aggregate(
@@ -44,6 +48,7 @@ def aggregate(
     archive: str | None,
     dead_letters: str | None,
     split: bool,
+    refill: bool,
     drain: bool,
 ) -> None:
     """Count usage from a table's stream until it is stopped; what was read is remembered."""
@@ -58,9 +63,11 @@ def aggregate(
             "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
             "HEADGATE_ARCHIVE_BUCKET": archive or "",
             "HEADGATE_SPLIT": "on" if split else "off",
+            "HEADGATE_REFILL": "on" if refill else "off",
         }
     )
-    totals = {"records": 0, "counted": 0, "rows": 0, "archived": 0, "failures": 0}
+    names = ("records", "counted", "rows", "archived", "failures", "splits", "refills")
+    totals = dict.fromkeys(names, 0)
 
     def add(report: Any) -> None:
         for name in totals:

@@ -13,6 +13,7 @@ from headgate.record import BucketKey, Terms
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.flow import Flow, alone
 from headgate.stores.dynamodb.reading import read_shards
+from headgate.stores.dynamodb.rebasing import rebasing
 from headgate.stores.dynamodb.shares import children_of
 from headgate.stores.dynamodb.sharing import changed
 from headgate.stores.dynamodb.splitting import mergeable, merging
@@ -103,6 +104,20 @@ def merge(held: Terms, shard: int = 0) -> Op:
             return False
         request = merging(TABLE, KEY, shards[shard], shards[children[-1]], now_ms)
         return (yield from changed(request))
+
+    return _reshape(held, flow)
+
+
+def rebase(held: Terms, shard: int = 0) -> Op:
+    """What has been refilled is stored, as the aggregator does it; all clocks are within a step."""
+
+    def flow(store: DynamoStore, now_ms: int) -> Flow[bool]:
+        known = store._book.open(KEY)
+        for seen in (yield from read_shards(TABLE, known, now_ms)):
+            if seen.shard == shard:
+                request = rebasing(TABLE, KEY, seen, now_ms, age_ms=0, slack_ms=STEP_MS)
+                return request is not None and (yield from changed(request))
+        return False
 
     return _reshape(held, flow)
 

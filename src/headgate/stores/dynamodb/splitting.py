@@ -151,9 +151,8 @@ def _rebased(draft: Draft, seen: Seen, moment_ms: int, depth: int) -> None:
         draft.set_number(DEPTH, depth)
     else:
         draft.remove(DEPTH)
-    for cell in cells_of(seen.record):
-        if cell.epoch_ms != seen.epoch_ms:
-            draft.remove(names_of(cell.spec.name).epoch)
+    for cell in cells_of(seen.record):  # one that is the item's by chance would stay behind
+        draft.remove(names_of(cell.spec.name).epoch)
 
 
 def _moment(*shards: Seen, now_ms: int) -> int:
