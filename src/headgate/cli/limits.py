@@ -11,14 +11,14 @@ from headgate.bridge import run
 from headgate.cli import limits_words
 from headgate.cli.arguments import yes_option
 from headgate.cli.failing import ERROR
-from headgate.cli.limits_file import decode
+from headgate.cli.limits_file import FILE_BYTES_MAX, decode
 from headgate.cli.output import confirm, progress, show
 from headgate.cli.session import Session, pass_session
 from headgate.cli.shape import noun
-from headgate.cli.strict_yaml import FILE_BYTES_MAX, Findings
 from headgate.cli.text import counted
 from headgate.declared import Declaration
 from headgate.declaring import applied, planned, preview
+from headgate.strict_yaml import Findings
 
 
 class FileFaults(click.ClickException):
@@ -28,8 +28,8 @@ class FileFaults(click.ClickException):
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
-        self.why = "\n".join(findings.lines())
-        count = len(findings.in_order)
+        self.why = str(findings.broken)
+        count = len(findings.in_order) + findings.more
         super().__init__(f"{findings.file} has {counted(count, 'fault')}")
 
 

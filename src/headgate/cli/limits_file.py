@@ -2,146 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import yaml
-
-from headgate.cli import strict_yaml
-from headgate.cli.strict_yaml import Findings, fields, known
 from headgate.declared import Declaration, DeclaredEntity, DeclaredLevel
 from headgate.entities import Level, OnUnavailable
 from headgate.errors import ValidationError
 from headgate.limits import Limit, parse_limits
 from headgate.names import parse_config_resource, parse_entity_id, parse_resource
+from headgate.strict_fields import Reader, kind_of
+from headgate.strict_yaml import Fields, Findings, Listing, Node, Scalar, Spoiled, tree_of
 
+FILE_BYTES_MAX = 4 * 1024 * 1024
 NAME_LENGTH_MAX = 256
+NUMBER_MAX = 10**16  # more than any limit takes, which says so itself
 EMPTY = "the file is empty; declare system, resources or entities"
+NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")
 
 Made = TypeVar("Made")
 
 
 def decode(content: bytes, findings: Findings) -> Declaration:
     """What the file declares; worth nothing if the findings name a fault."""
-    root = strict_yaml.read(content, findings)
-    if root is None or strict_yaml.is_nothing(root):
-        if not findings.faults:
-            findings.at(1, 1, EMPTY)
+    start = Spoiled(1, 1)
+    if len(content) > FILE_BYTES_MAX:
+        findings.add(start, f"the file is larger than {FILE_BYTES_MAX} bytes; split it")
         return Declaration()
-    return _Decoding(findings).declaration(root)
+    root = tree_of(content, findings)
+    if root is None or is_empty(root):
+        if not findings.faults:
+            findings.add(root or start, EMPTY)
+        return Declaration()
+    return _Decoding(Reader(findings)).declaration(root)
+
+
+def is_empty(node: Node) -> bool:
+    """Whether nothing is there, or a mapping or list of nothing."""
+    match node:
+        case Fields(values=held) | Listing(items=held):
+            return not held
+        case _:
+            return kind_of(node) == "nothing"
 
 
 class _Decoding:
-    def __init__(self, findings: Findings) -> None:
-        self.findings = findings
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
         self.levels: dict[Level, DeclaredLevel] = {}
         self.entities: dict[str, DeclaredEntity] = {}
 
-    def declaration(self, root: Any) -> Declaration:
-        if isinstance(root, yaml.MappingNode) and not root.value:
-            self.findings.add(root, EMPTY)
-        parts = known(root, self.findings, "the file", "system", "resources", "entities")
+    def declaration(self, root: Node) -> Declaration:
+        parts = self._fields(root, "the file", ("system", "resources", "entities"))
         if "system" in parts:
-            self._system(parts["system"][1])
-        if "resources" in parts:
-            for key, node in fields(parts["resources"][1], self.findings, "resources").values():
-                name = self._named(key, parse_resource)
-                limits = self._limits(node)
-                if name is not None and limits:
-                    self.levels[Level(None, name)] = DeclaredLevel(limits)
-        if "entities" in parts:
-            for key, node in fields(parts["entities"][1], self.findings, "entities").values():
-                entity_id = self._named(key, parse_entity_id)
-                if entity_id is not None:
-                    self._entity(entity_id, node)
+            self._system(parts["system"])
+        for key, node in self._named(parts.get("resources"), "resources"):
+            name = self._parsed(key, parse_resource)
+            limits = self._limits(node)
+            if name is not None and limits:
+                self.levels[Level(None, name)] = DeclaredLevel(limits)
+        for key, node in self._named(parts.get("entities"), "entities"):
+            entity_id = self._parsed(key, parse_entity_id)
+            if entity_id is not None:
+                self._entity(entity_id, node)
         return Declaration(self.levels, self.entities)
 
-    def _system(self, node: Any) -> None:
-        parts = known(node, self.findings, "system", "limits", "on_unavailable")
-        if "limits" not in parts:
-            self.findings.add(node, "system needs limits")
-            return
+    def _system(self, node: Node) -> None:
+        parts = self._fields(node, "system", ("limits", "on_unavailable"), ("limits",))
         rule: OnUnavailable | None = None
         if "on_unavailable" in parts:
-            said = parts["on_unavailable"][1]
-            value = getattr(said, "value", None)
-            if value in ("allow", "block"):
-                rule = OnUnavailable(value)
+            said = parts["on_unavailable"]
+            if isinstance(said, Scalar) and said.text in ("allow", "block"):
+                rule = OnUnavailable(said.text)
             else:
-                self.findings.add(said, "on_unavailable must be allow or block")
-        limits = self._limits(parts["limits"][1])
+                self.reader.fault(said, "on_unavailable must be allow or block")
+        limits = self._limits(parts["limits"]) if "limits" in parts else ()
         if limits:
             self.levels[Level()] = DeclaredLevel(limits, rule)
 
-    def _entity(self, entity_id: str, node: Any) -> None:
+    def _entity(self, entity_id: str, node: Node) -> None:
         what = f"entity {entity_id}"
-        parts = known(node, self.findings, what, "name", "parent", "cascade", "limits")
+        parts = self._fields(node, what, ("name", "parent", "cascade", "limits"))
         said: dict[str, Any] = {}
         if "name" in parts:
-            said["name"] = self._title(parts["name"][1])
+            said["name"] = self._title(parts["name"])
         if "parent" in parts:
-            parent = parts["parent"][1]
-            alone = strict_yaml.is_nothing(parent)
-            said["parent_id"] = None if alone else self._named(parent, parse_entity_id)
+            parent = parts["parent"]
+            alone = kind_of(parent) == "nothing"
+            said["parent_id"] = None if alone else self._parsed(parent, parse_entity_id)
         if "cascade" in parts:
-            said["cascade"] = strict_yaml.flag(parts["cascade"][1], self.findings, "cascade")
+            said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
         self.entities[entity_id] = DeclaredEntity(said)
-        if "limits" in parts:
-            on = fields(parts["limits"][1], self.findings, "limits of an entity")
-            for key, limits_node in on.values():
-                resource = self._named(key, parse_config_resource)
-                limits = self._limits(limits_node)
-                if resource is not None and limits:
-                    self.levels[Level(entity_id, resource)] = DeclaredLevel(limits)
+        for key, limits_node in self._named(parts.get("limits"), "limits of an entity"):
+            resource = self._parsed(key, parse_config_resource)
+            limits = self._limits(limits_node)
+            if resource is not None and limits:
+                self.levels[Level(entity_id, resource)] = DeclaredLevel(limits)
 
-    def _title(self, node: Any) -> str | None:
-        title = strict_yaml.text(node, self.findings, "name")
+    def _title(self, node: Node) -> str | None:
+        title = self.reader.word(node, "name")
         if title is not None and not 1 <= len(title) <= NAME_LENGTH_MAX:
-            self.findings.add(node, f"name must have 1 to {NAME_LENGTH_MAX} characters")
+            self.reader.fault(node, f"name must have 1 to {NAME_LENGTH_MAX} characters")
         return title
 
-    def _named(self, node: Any, parse: Callable[[object], str]) -> str | None:
-        word = strict_yaml.text(node, self.findings, "a name")
+    def _parsed(self, node: Node, parse: Callable[[object], str]) -> str | None:
+        word = self.reader.word(node, "a name")
         return None if word is None else self._tried(node, lambda: parse(word))
 
-    def _limits(self, node: Any) -> tuple[Limit, ...]:
+    def _limits(self, node: Node) -> tuple[Limit, ...]:
         """`[rpm:100/min]`, or `{rpm: 100/min, tpm: {capacity: …, refill_amount: …, …}}`."""
         found: list[Limit | None]
-        if isinstance(node, yaml.SequenceNode):
-            found = [self._limit(one, None) for one in node.value]
+        if isinstance(node, Listing):
+            found = [self._limit(one, None) for one in node.items]
         else:
-            named = fields(node, self.findings, "limits")
-            found = [self._limit(value, name) for name, (_, value) in named.items()]
+            found = [self._limit(value, key.text) for key, value in self._named(node, "limits")]
         limits = [limit for limit in found if limit is not None]
-        if len(limits) < len(found):
-            return ()
+        if len(limits) < len(found) or not (found or is_empty(node)):
+            return ()  # what is wrong with it is noted
         return self._tried(node, lambda: parse_limits(limits)) or ()
 
-    def _limit(self, node: Any, name: str | None) -> Limit | None:
-        if name is not None and isinstance(node, yaml.MappingNode):
+    def _limit(self, node: Node, name: str | None) -> Limit | None:
+        if name is not None and isinstance(node, Fields):
             return self._spelled_out(node, name)
-        words = strict_yaml.text(node, self.findings, "a limit")
+        words = self.reader.word(node, "a limit")
         return None if words is None else self._tried(node, lambda: Limit.parse(words, name=name))
 
-    def _spelled_out(self, node: Any, name: str) -> Limit | None:
-        numbers = ("capacity", "refill_amount", "refill_period_seconds")
-        parts = known(node, self.findings, f"limit {name}", *numbers, "soft")
-        missing = [one for one in numbers if one not in parts]
-        if missing:
-            self.findings.add(node, f"limit {name} needs {missing[0]}")
+    def _spelled_out(self, node: Node, name: str) -> Limit | None:
+        parts = self._fields(node, f"limit {name}", (*NUMBERS, "soft"), NUMBERS)
+        values = [
+            self.reader.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts
+        ]
+        soft = self.reader.switch(parts["soft"], "soft") if "soft" in parts else False
+        if None in values or len(values) < len(NUMBERS):
             return None
-        values = [strict_yaml.whole_number(parts[one][1], self.findings, one) for one in numbers]
-        soft = False
-        if "soft" in parts:
-            soft = strict_yaml.flag(parts["soft"][1], self.findings, "soft") or False
-        capacity, amount, period_s = values
-        if capacity is None or amount is None or period_s is None:
-            return None
-        return self._tried(node, lambda: Limit(name, capacity, amount, period_s, soft))
+        capacity, amount, period_s = (value or 0 for value in values)
+        return self._tried(node, lambda: Limit(name, capacity, amount, period_s, soft or False))
 
-    def _tried(self, node: Any, make: Callable[[], Made]) -> Made | None:
+    def _fields(
+        self, node: Node, what: str, known: Sequence[str], required: Sequence[str] = ()
+    ) -> dict[str, Node]:
+        """Nothing after a key is a mapping without keys."""
+        found = Fields({}, {}, node.line, node.column) if is_empty(node) else node
+        return self.reader.fields(found, what, known, required) or {}
+
+    def _named(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
+        return [] if node is None or is_empty(node) else self.reader.named(node, what)
+
+    def _tried(self, node: Node, make: Callable[[], Made]) -> Made | None:
         try:
             return make()
         except ValidationError as error:
-            self.findings.add(node, str(error))
+            self.reader.fault(node, str(error))
             return None

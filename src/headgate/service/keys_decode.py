@@ -16,9 +16,9 @@ from headgate.service.keys import (
 )
 from headgate.service.keys_certificates import parse_san
 from headgate.service.keys_shelf import KEYS_MAX
-from headgate.service.policies_fields import Reader
 from headgate.service.policies_file import FILE_BYTES_MAX
-from headgate.service.policies_yaml import Broken, Findings, Listing, Node, Scalar, Spoiled, tree_of
+from headgate.strict_fields import Reader
+from headgate.strict_yaml import Broken, Findings, Listing, Node, Scalar, Spoiled, tree_of
 
 PRINCIPAL_LENGTH_MAX = 256
 MS_MAX = 2**53 - 1

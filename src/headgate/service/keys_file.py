@@ -19,7 +19,7 @@ from headgate.service.keys import Grant, Key
 from headgate.service.keys_decode import decode_keys
 from headgate.service.keys_shelf import KEYS_MAX, added, page_of, revoked_in
 from headgate.service.policies_file import FILE_BYTES_MAX, Identity, identify, read_stable
-from headgate.service.policies_yaml import Broken, Fault
+from headgate.strict_yaml import Broken, Fault
 
 if sys.platform != "win32":
     import fcntl

@@ -19,8 +19,8 @@ from headgate.service.policies_decode import Decoded, decode
 from headgate.service.policies_file import FILE_BYTES_MAX, read_bounded
 from headgate.service.policies_runtime import DEFAULT_LIMIT
 from headgate.service.policies_values import Policy, Runtime
-from headgate.service.policies_yaml import Broken, Fault, Findings, Spoiled, tree_of
 from headgate.service.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule
+from headgate.strict_yaml import Broken, Fault, Findings, Spoiled, tree_of
 
 
 class PolicyFileError(HeadgateError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from headgate.limits import Limit
-from headgate.service.policies_fields import Reader
-from headgate.service.policies_yaml import Findings, Node
+from headgate.strict_fields import Reader
+from headgate.strict_yaml import Findings, Node
 
 TOKENS_MAX = 10**12  # what every store keeps exactly, Redis included
 FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a second: once a tick

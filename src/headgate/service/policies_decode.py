@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from headgate.limits import LIMITS_MAX, Limit
 from headgate.names import parse_limit_name, parse_resource
 from headgate.service.policies_amounts import AMOUNTS, Amounts
-from headgate.service.policies_fields import Reader
 from headgate.service.policies_runtime import DEFAULT_LIMIT, RuntimeSection
 from headgate.service.policies_values import (
     Policy,
@@ -17,8 +16,9 @@ from headgate.service.policies_values import (
     parse_key_pattern,
     parse_scope,
 )
-from headgate.service.policies_yaml import Findings, Node, Scalar
 from headgate.service.rules import TOKENS
+from headgate.strict_fields import Reader
+from headgate.strict_yaml import Findings, Node, Scalar
 
 RULES_MAX = 10_000
 COST_MAX = 100_000

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.service.policies_yaml import Broken, Fault
+from headgate.strict_yaml import Broken, Fault
 
 FILE_BYTES_MAX = 1_000_000
 READS_MAX = 3

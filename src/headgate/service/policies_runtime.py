@@ -8,10 +8,10 @@ from headgate.connect import layer_switches
 from headgate.errors import ValidationError
 from headgate.limits import Limit
 from headgate.service.policies_amounts import AMOUNTS, Amounts
-from headgate.service.policies_fields import Reader
 from headgate.service.policies_values import BreakerSettings, Runtime
-from headgate.service.policies_yaml import Node, Scalar
 from headgate.service.rules import TOKENS
+from headgate.strict_fields import Reader
+from headgate.strict_yaml import Node, Scalar
 
 DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 

@@ -24,7 +24,7 @@ from headgate.clock import Clock
 from headgate.service import policies_file
 from headgate.service.policies import Policies, PolicyFileError, check_content
 from headgate.service.policies_file import Identity
-from headgate.service.policies_yaml import Broken
+from headgate.strict_yaml import Broken
 
 POLL_MS = 2000
 

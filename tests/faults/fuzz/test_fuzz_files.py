@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from faults.fuzz.kit import FUZZ, bent, odd_text, outcome, values
 from headgate import ValidationError
 from headgate.cli import limits_file
-from headgate.cli.strict_yaml import Findings
 from headgate.moving import FORMAT, read_lines
 from headgate.service.keys_decode import decode_keys
 from headgate.service.policies import Policies, check_content
-from headgate.service.policies_yaml import Broken
+from headgate.strict_yaml import Broken, Findings
 
 POLICIES = {
     "rate_limits": [
@@ -92,8 +91,8 @@ def test_keys_are_read_or_every_fault_has_a_place(content: bytes) -> None:
 def test_declared_limits_are_read_or_every_fault_has_a_place(content: bytes) -> None:
     findings = Findings("limits.yaml")
     limits_file.decode(content, findings)
-    assert all(line >= 1 and column >= 1 for line, column, _ in findings.faults)
-    assert all(line.startswith("limits.yaml:") for line in findings.lines())
+    assert all(line >= 1 and column >= 1 for _, line, column, _ in findings.faults)
+    assert all(str(fault).startswith("limits.yaml:") for fault in findings.in_order)
 
 
 EXPORT: list[Any] = [
@@ -134,5 +133,5 @@ def test_the_good_files_are_good() -> None:
         assert not isinstance(found, Broken), str(found)
     findings = Findings("limits.yaml")
     assert limits_file.decode(as_yaml(DECLARED), findings).levels
-    assert findings.lines() == []
+    assert findings.faults == []
     assert len(list(read_lines(as_lines(EXPORT)))) == 3

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.limits_file import decode
-from headgate.cli.strict_yaml import Findings
+from headgate.cli.limits_file import FILE_BYTES_MAX, decode
 from headgate.declared import Declaration, DeclaredEntity, Held, changes
 from headgate.entities import Level
+from headgate.strict_yaml import Findings
 
 FILE = """\
 system:
@@ -117,7 +117,7 @@ FAULTS = [
     ("- a\n", "1:1", "mapping"),
     ("limits: {}\n", "1:1", "no key 'limits'"),
     ("system: {limits: [rpm:1/s]}\nsystem: {}\n", "2:1", "already on line 1"),
-    ("system: {}\n", "1:9", "needs limits"),
+    ("system: {}\n", "1:9", "needs the key 'limits'"),
     ("system:\n  limits: [rpm:1/s, rpm:2/s]\n", "2:11", "twice"),
     ("system:\n  limits: []\n", "2:11", "1 to 16"),
     ("system: {limits: [lots]}\n", "1:19", "is not a limit"),
@@ -133,9 +133,13 @@ FAULTS = [
     ("entities: {a: {cascade: yes}}\n", "1:25", "true or false"),
     ("entities: {a: {name: ''}}\n", "1:22", "1 to 256"),
     ("entities: {a: {limits: [rpm:1/s]}}\n", "1:24", "mapping"),
-    ("entities: {a: {limits: {b: {rpm: {capacity: 1}}}}}\n", "1:34", "needs refill_amount"),
-    ("a: [\n", "2:1", "not usable YAML"),
-    ("a: 1\n---\nb: 1\n", "2:1", "another document"),
+    (
+        "entities: {a: {limits: {b: {rpm: {capacity: 1}}}}}\n",
+        "1:34",
+        "needs the key 'refill_amount'",
+    ),
+    ("a: [\n", "2:1", "not YAML"),
+    ("a: 1\n---\nb: 1\n", "2:1", "second document"),
     ("[[[[[[[[[[[]]]]]]]]]]]\n", "1:9", "nested deeper"),
 ]
 
@@ -160,6 +164,26 @@ def test_all_faults_are_told_at_once(run: Any, tmp_path: Path) -> None:
     assert run("limits", "plan", "-f", str(file)).err.count("bad.yaml:") == 3
 
 
+def test_nothing_after_a_key_declares_nothing_and_names_may_look_like_numbers() -> None:
+    findings = Findings("f")
+    content = (
+        b"\xef\xbb\xbfsystem: {limits: [rpm:1/s]}\nresources:\nentities: {12: , a: {parent: 12}}\n"
+    )
+    declaration = decode(content, findings)
+    assert findings.broken is None
+    assert list(declaration.levels) == [Level()]
+    assert declaration.entities == {
+        "12": DeclaredEntity({}),
+        "a": DeclaredEntity({"parent_id": "12"}),
+    }
+
+
+def test_a_file_that_is_too_large_is_not_read() -> None:
+    findings = Findings("f")
+    assert not decode(b"#" * (FILE_BYTES_MAX + 1), findings).levels
+    assert "larger than" in str(findings.broken)
+
+
 _yamlish = st.text("systemliresourcpx:- {}[]&*!\n'\"0", max_size=80)
 
 
@@ -170,7 +194,7 @@ def test_any_content_is_read_or_has_faults_with_a_place(content: bytes) -> None:
     declaration = decode(content, findings)
     said = declaration.levels or declaration.entities
     assert said or findings.faults or b":" in content
-    assert all(line >= 1 and column >= 1 for line, column, _ in findings.faults)
+    assert all(line >= 1 and column >= 1 for _, line, column, _ in findings.faults)
 
 
 def test_parents_come_before_their_children_and_rings_end() -> None:

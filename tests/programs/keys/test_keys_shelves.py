@@ -24,7 +24,7 @@ from headgate.service.keys_catalog import CatalogShelf
 from headgate.service.keys_decode import decode_keys
 from headgate.service.keys_file import FileShelf, KeyFileError
 from headgate.service.keys_shelf import KeyShelf, MemoryShelf
-from headgate.service.policies_yaml import Broken
+from headgate.strict_yaml import Broken
 
 WIDE = Grant(frozenset(Scope), "*")
 NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")

@@ -10,13 +10,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate import strict_yaml
 from headgate.limits import AMOUNT_MAX, Limit
-from headgate.service import policies_yaml
 from headgate.service.policies import Policies, check_content, check_file
 from headgate.service.policies_file import FILE_BYTES_MAX
 from headgate.service.policies_values import BreakerSettings
-from headgate.service.policies_yaml import FAULTS_MAX, Broken
 from headgate.service.rules import GLOBAL_DEFAULT
+from headgate.strict_yaml import FAULTS_MAX, Broken
 
 WHOLE = """\
 rate_limits:
@@ -349,7 +349,7 @@ def test_a_password_is_in_no_error_and_no_repr() -> None:
 def test_the_parser_in_python_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [WHOLE, rule_with(capacity="0", shadow="yes"), "rate_limits: &a []\n", "a: é\nb: 5\n"]
     fast = [str(check_content(text.encode(), "p.yaml")) for text in texts]
-    monkeypatch.setattr(policies_yaml, "_LOADER", yaml.SafeLoader)
+    monkeypatch.setattr(strict_yaml, "_LOADER", yaml.SafeLoader)
     assert [str(check_content(text.encode(), "p.yaml")) for text in texts] == fast
 
 

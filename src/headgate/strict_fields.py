@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.errors import ValidationError
-from headgate.service.policies_yaml import Fields, Findings, Listing, Node, Scalar, Spoiled
+from headgate.strict_yaml import Fields, Findings, Listing, Node, Scalar, Spoiled
 
 DECIMALS_MAX = 7
 PERIOD_SECONDS_MAX = 366 * 24 * 3600
@@ -67,6 +67,13 @@ class Reader:
         for name in missing:
             self.fault(node, f"{what} needs the key {name!r}")
         return {name: value for name, value in node.values.items() if name in known}
+
+    def named(self, node: Node, what: str) -> list[tuple[Scalar, Node]]:
+        """A mapping whose keys are names: each with its value, in the order of the file."""
+        if not isinstance(node, Fields):
+            self._wrong(node, what, "a mapping")
+            return []
+        return [(node.keys[name], value) for name, value in node.values.items()]
 
     def items(self, node: Node, what: str, most: int) -> tuple[Node, ...]:
         if not isinstance(node, Listing):
@@ -129,6 +136,13 @@ class Reader:
         except ValidationError as error:
             self.fault(node, f"{what} is {self._shown(node.text)}; it {error.reason}")
             return None
+
+    def word(self, node: Node, what: str) -> str | None:
+        """What is written there, whatever YAML would take it for."""
+        if isinstance(node, Scalar) and kind_of(node) != "nothing":
+            return node.text
+        self._wrong(node, what, "text")
+        return None
 
     def _number(self, node: Node, what: str, wanted: str) -> str | None:
         if isinstance(node, Scalar) and kind_of(node) == "a number":
