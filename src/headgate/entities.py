@@ -9,6 +9,8 @@ from typing import Any
 
 from headgate.limits import Limit
 
+HIDDEN = "$"  # metadata whose name begins so is kept; audits tell that it is there, not what it is
+
 
 class OnUnavailable(enum.Enum):
     """What an acquire does while the store gives no answer."""

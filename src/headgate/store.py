@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from headgate.decision import Demand, Verdict, judge
-from headgate.entities import Entity, Level, Lookup, Mode, Namespace, OnUnavailable, Page, Stored
+from headgate.entities import (
+    HIDDEN,
+    Entity,
+    Level,
+    Lookup,
+    Mode,
+    Namespace,
+    OnUnavailable,
+    Page,
+    Stored,
+)
 from headgate.errors import HeadgateError
 from headgate.history import AuditEvent, UsageQuery
 from headgate.limits import Limit
@@ -333,12 +343,16 @@ def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
 
 
 def entity_as_json(entity: Entity) -> dict[str, Any]:
+    """An entity as audit events and people are told of it."""
     return {
         "id": entity.id,
         "name": entity.name,
         "parent_id": entity.parent_id,
         "cascade": entity.cascade,
-        "metadata": dict(entity.metadata),
+        "metadata": {
+            name: "<hidden>" if name.startswith(HIDDEN) else value
+            for name, value in entity.metadata.items()
+        },
         "mode": entity.mode.value,
         "version": entity.version,
     }

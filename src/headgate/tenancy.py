@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from headgate.cache import CacheStats
 from headgate.desk import Desk
 from headgate.entities import Namespace, OnUnavailable
-from headgate.errors import HeadgateError, ValidationError
+from headgate.errors import HeadgateError, NamespaceNotFoundError, ValidationError
 from headgate.hierarchy import resolve
 from headgate.history import DAY_MS, audit_event, window_around
 from headgate.limits import Limit
-from headgate.names import parse_namespace, parse_namespace_id
+from headgate.names import DEFAULT_NAMESPACE, parse_namespace, parse_namespace_id
 from headgate.store import Capabilities
 
 DAYS_MAX = 36_500
@@ -66,9 +67,25 @@ class Tenancy(Desk):
         return found
 
     async def purge_namespace(self, namespace_id: str, principal: str | None = None) -> int:
-        """Everything of a deleted namespace is gone for good; how many records that were."""
+        """Everything of a deleted namespace is gone for good; how many records that were.
+
+        Its audit goes with it, so this is noted in the namespace at hand, or in the default one.
+        """
         parse_namespace_id(namespace_id)
-        return await self.backend.catalog.purge_namespace(namespace_id, principal, self.clock())
+        catalog, now_ms = self.backend.catalog, self.clock()
+        orphans = await catalog.list_namespaces(state="deleted")
+        before = next((asdict(one) for one in orphans if one.id == namespace_id), None)
+        gone = await catalog.purge_namespace(namespace_id, principal, now_ms)
+        try:
+            home = await self.configs.namespace_id()
+        except NamespaceNotFoundError:
+            home = (await catalog.register_namespace(DEFAULT_NAMESPACE, None, now_ms)).id
+        event = audit_event(
+            now_ms, "namespace_purged", "$SYSTEM", principal,
+            before=before, after=None, records=gone,
+        )  # fmt: skip
+        await self.backend.ledger.append(home, event)
+        return gone
 
     async def trim_history(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -11,6 +11,8 @@ import click
 from headgate.cli.output import Rows, show
 from headgate.cli.session import Misuse, Session, pass_session
 from headgate.cli.shape import noun
+
+KEYS_NAMESPACE = "headgate.keys"  # where the service keeps keys and what becomes of them
 
 
 def archive_options(command: Any) -> Any:
@@ -30,7 +32,7 @@ def archive_options(command: Any) -> Any:
 
 @noun("audit", examples="headgate audit list key-1")
 def audit() -> None:
-    """Every change of entities, limits and buckets, and who made it."""
+    """Every change of entities, limits, buckets, policies and keys, and who made it."""
 
 
 @audit.command(
@@ -38,6 +40,7 @@ def audit() -> None:
     examples="""
     headgate audit list key-1
     headgate audit list --system
+    headgate audit list --keys
     headgate audit list --resource gpt-4 --limit 5 --json
     headgate audit list --archived --start 2026-01-01 --end 2026-02-01
     headgate audit list key-1 --archived --bucket my-archive --namespace-id aBcDeFgHiJk
@@ -46,6 +49,11 @@ def audit() -> None:
 @click.argument("entity_id", metavar="ENTITY", required=False)
 @click.option("--system", is_flag=True, help="Changes of the system's defaults.")
 @click.option("--resource", "-r", metavar="RESOURCE", help="Changes of a resource's defaults.")
+@click.option(
+    "--keys",
+    is_flag=True,
+    help="Changes of API keys: of the service's key file, or of one by its id.",
+)
 @click.option("--policies", is_flag=True, help="Changes of the service's policy file.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
@@ -61,6 +69,7 @@ def list_(
     entity_id: str | None,
     system: bool,
     resource: str | None,
+    keys: bool,
     policies: bool,
     limit: int,
     start_event_id: str | None,
@@ -70,7 +79,10 @@ def list_(
     **archive: str | None,
 ) -> None:
     """Changes, newest first."""
-    subject = _subject(entity_id, system, resource, policies, needed=not archived)
+    if keys:
+        session = replace(session, namespace=KEYS_NAMESPACE)
+    of_file = keys and entity_id is None
+    subject = _subject(entity_id, system, resource, policies, of_file, needed=not archived)
     if archived:
         from headgate.cli.audit_archived import Archive, Asked
         from headgate.cli.audit_archived import archived as read
@@ -106,18 +118,24 @@ def _refuse_unused(**options: str | None) -> None:
 
 
 def _subject(
-    entity_id: str | None, system: bool, resource: str | None, policies: bool, *, needed: bool
+    entity_id: str | None,
+    system: bool,
+    resource: str | None,
+    policies: bool,
+    keys: bool,
+    *,
+    needed: bool,
 ) -> str | None:
     """What the audit keeps such changes under; None for everybody's, where that can be asked."""
-    given = [entity_id is not None, system, resource is not None, policies].count(True)
+    given = [entity_id is not None, system, resource is not None, policies, keys].count(True)
     if not given and not needed:
         return None
     if given != 1:
         raise click.UsageError(
-            "name an entity, or say --system, --policies, or --resource NAME: one of them"
+            "name an entity, or say --system, --policies, --keys, or --resource NAME: one of them"
         )
     if resource is not None:
         from headgate.names import parse_resource
 
         return f"$RESOURCE:{parse_resource(resource)}"
-    return entity_id or ("$POLICIES" if policies else "$SYSTEM")
+    return entity_id or ("$POLICIES" if policies else "$KEYS" if keys else "$SYSTEM")

@@ -53,7 +53,11 @@ def keys() -> None:
 )
 def make(session: Session, arguments: tuple[str, ...]) -> int:
     """Make an API key; its secret is printed once. keys make --help lists the options."""
-    return called("headgate.service.serve:main", ["key", *arguments], extra="service")
+    return called(
+        "headgate.service.serve:main",
+        ["key", "--principal", session.who, *arguments],
+        extra="service",
+    )
 
 
 keys.add_command(make)

@@ -18,6 +18,7 @@ from headgate.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.layers.breaker import Patience
 from headgate.repository import Repository
 from headgate.service.app_door import Entrance
+from headgate.service.keys_audit import KeyNotes
 from headgate.service.keys_catalog import CatalogShelf
 from headgate.service.keys_door import Door
 from headgate.service.keys_file import FileShelf
@@ -89,6 +90,8 @@ class Program:
         self._prepared = False
         self._look_soon = False
         self._noted = watcher is None
+        shelf = door.shelf
+        self._key_notes = KeyNotes(shelf) if isinstance(shelf, FileShelf) else None
         if watcher is not None:
             self._go_by(watcher.current, watcher.standing())
             metrics.looked(Result.SAME, watcher.standing())
@@ -148,6 +151,8 @@ class Program:
             await self.look(aside, at_once=self._look_soon)
             if self._prepared and not self._noted:
                 await self._note(self.watcher)
+        if self._prepared and self._key_notes is not None:
+            await self._note_keys(self._key_notes)
         if self._board is not None:
             self._board.post()
 
@@ -200,6 +205,16 @@ class Program:
         except HeadgateError as error:
             log.warning("that the policies changed is not in the audit: %s", error)
         self._noted = True
+
+    async def _note_keys(self, notes: KeyNotes) -> None:
+        """The audit tells of the keys in force; a store that is away is told later."""
+        try:
+            await notes.note(self.service.repository)
+        except StoreTrouble:
+            return
+        except HeadgateError as error:
+            log.warning("that keys changed is not in the audit: %s", error)
+            notes.give_up()
 
     def _go_by(self, policies: Policies, standing: Standing) -> None:
         service = self.service

@@ -1,7 +1,7 @@
 """Keys in the store: entities of a namespace of their own, so every store can keep them.
 
 That gives keys what entities have: versions that guard concurrent changes, pages, and an audit
-event for every change, written in the same step.
+event for every change, written in the same step. The digest is hidden from it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.entities import Entity
+from headgate.entities import HIDDEN, Entity
 from headgate.errors import EntityExistsError, ValidationError, VersionMismatchError
 from headgate.service.keys import Key, parse_digest, parse_grant, parse_key_name
 from headgate.service.keys_access import KEYS_NAMESPACE
@@ -17,6 +17,7 @@ from headgate.service.keys_shelf import PAGE_MAX
 from headgate.store import Catalog
 
 ATTEMPTS_MAX = 3
+DIGEST = f"{HIDDEN}digest"
 
 
 class CatalogShelf:
@@ -77,7 +78,7 @@ class CatalogShelf:
 def _metadata_of(key: Key) -> dict[str, Any]:
     grant = key.grant
     return {
-        "digest": key.digest,
+        DIGEST: key.digest,
         "scopes": sorted(grant.scopes),
         "namespace": grant.namespace,
         "entity_prefix": grant.entity_prefix,
@@ -96,7 +97,7 @@ def _key_of(entity: Entity) -> Key | None:
         )
         return Key(
             entity.id,
-            parse_digest(values.get("digest")),
+            parse_digest(values.get(DIGEST)),
             grant,
             parse_key_name(entity.name or ""),
             entity.created_ms,

@@ -16,6 +16,7 @@ from typing import Any
 
 from headgate.errors import HeadgateError, Unreachable
 from headgate.service.keys import Grant, Key
+from headgate.service.keys_audit import KeyState, append_trail
 from headgate.service.keys_decode import decode_keys
 from headgate.service.keys_shelf import KEYS_MAX, added, page_of, revoked_in
 from headgate.service.policies_file import FILE_BYTES_MAX, Identity, identify, read_stable
@@ -38,6 +39,7 @@ class _Held:
     identity: Identity | None
     keys: dict[str, Key]
     certificates: dict[str, Grant]
+    state: KeyState
 
 
 class FileShelf:
@@ -58,6 +60,10 @@ class FileShelf:
     def certificates(self) -> dict[str, Grant]:
         """Who may come with a certificate instead of a key, by subject alternative name."""
         return self._fresh().certificates
+
+    def state(self) -> KeyState:
+        """As the file is now; the same object while it stays the same."""
+        return self._fresh().state
 
     async def get(self, key_id: str) -> Key | None:
         return self._fresh().keys.get(key_id)
@@ -93,6 +99,7 @@ class FileShelf:
                 raise KeyFileError(found)
             keys = change(found.keys)
             if keys is not None:
+                append_trail(self.path, found.keys, keys)
                 _write(self.path, keys, found.certificates)
         self._fresh()
         return keys is not None
@@ -103,7 +110,7 @@ def _load(path: str) -> _Held | Broken:
     if isinstance(content, Broken):
         return content
     found = decode_keys(content, path)
-    return found if isinstance(found, Broken) else _Held(identity, *found)
+    return found if isinstance(found, Broken) else _Held(identity, *found, KeyState(*found))
 
 
 @contextmanager

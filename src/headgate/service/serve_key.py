@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,14 +17,12 @@ from headgate.service.keys_file import FileShelf
 from headgate.service.keys_shelf import KeyShelf
 from headgate.service.serve_options import OptionError
 
-PRINCIPAL = "command line"
-
 
 def make_key(arguments: Sequence[str]) -> int:
     """Makes one key and prints it: the only time that anybody sees it."""
     given = _parser().parse_args(arguments)
     grant = parse_grant(given.scopes.split(","), given.namespace, given.entity_prefix)
-    made = mint(grant, name=given.name, principal=PRINCIPAL, now_ms=wall_clock_ms())
+    made = mint(grant, name=given.name, principal=given.principal, now_ms=wall_clock_ms())
     run(_shelf(given.keys, given.store).put(made.key))
     sys.stdout.write(made.text + "\n")
     return 0
@@ -37,6 +36,11 @@ def _shelf(keys: str, store: str | None) -> KeyShelf:
     return CatalogShelf(run(Repository.open(store, _blocking=True)).backend.catalog)
 
 
+def _who() -> str:
+    user = os.environ.get("USER") or os.environ.get("LOGNAME")
+    return f"cli:{user}" if user else "cli"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m headgate.service key")
     parser.add_argument("--keys", required=True, help="key file (made if missing), or 'store'")
@@ -45,4 +49,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--namespace", default="default", help="'*' is all of them")
     parser.add_argument("--entity-prefix", help="only entities whose id begins so, as user:")
     parser.add_argument("--name", default="", help="for people")
+    parser.add_argument("--principal", default=_who(), help="whom the audit names")
     return parser

@@ -137,6 +137,46 @@ async def every_change_is_audited(arena: Arena) -> None:
     assert [event.resource for event in of_resource] == ["gpt-4"]
 
 
+async def namespaces_leave_before_and_after(arena: Arena) -> None:
+    """Registered, deleted and brought back: each event tells who, what it was and what it is."""
+    catalog, ledger = arena.backend.catalog, arena.backend.ledger
+    made = await catalog.register_namespace("audited", "ada", 1000)
+    await catalog.delete_namespace("audited", "bob", 2000)
+    await catalog.recover_namespace(made.id, "eve", 3000)
+    events = await ledger.audit(made.id, "$SYSTEM", limit=10, before=None)
+    told = [
+        (
+            event.action,
+            event.principal,
+            *((side and side["state"]) for side in map(event.details.get, ("before", "after"))),
+        )
+        for event in events
+    ]
+    assert told == [
+        ("namespace_recovered", "eve", "deleted", "active"),
+        ("namespace_deleted", "bob", "active", "deleted"),
+        ("namespace_registered", "ada", None, "active"),
+    ]
+    assert events[0].details["before"]["deleted_ms"] == 2000
+
+
+async def hidden_metadata_is_kept_and_not_told(arena: Arena) -> None:
+    """Audits tell that it is there, never what it is."""
+    catalog, ledger, ns = arena.backend.catalog, arena.backend.ledger, arena.namespace
+    await catalog.create_entity(ns, Entity("a", metadata={"$pin": "1234", "team": "x"}), None, 1000)
+    await catalog.update_entity(ns, "a", {"metadata": {"$pin": "5678"}}, None, 2000)
+    await catalog.delete_entity(ns, "a", None, 3000)
+    events = await ledger.audit(ns, "a", limit=10, before=None)
+    assert len(events) == 3
+    assert "1234" not in str(events)
+    assert "5678" not in str(events)
+    assert events[2].details["after"]["metadata"] == {"$pin": "<hidden>", "team": "x"}
+    await catalog.create_entity(ns, Entity("b", metadata={"$pin": "1234"}), None, 4000)
+    found = await catalog.get_entity(ns, "b")
+    assert found is not None
+    assert dict(found.metadata) == {"$pin": "1234"}
+
+
 async def old_history_is_trimmed(arena: Arena) -> None:
     """Rows before the border go, rows after it stay."""
     ledger, ns = arena.backend.ledger, arena.namespace
@@ -178,6 +218,8 @@ CASES = (
     usage_outlives_its_bucket,
     usage_is_asked_by_name_time_and_page,
     every_change_is_audited,
+    namespaces_leave_before_and_after,
+    hidden_metadata_is_kept_and_not_told,
     old_history_is_trimmed,
     months_that_stay_are_whole,
 )

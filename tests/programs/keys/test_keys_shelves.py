@@ -110,7 +110,8 @@ def test_a_key_file_is_for_its_owner_and_holds_no_secret(tmp_path: Path) -> None
     asyncio.run(shelf.put(minted.key))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert minted.text.split("_", 2)[2] not in path.read_text()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["keys.json", "keys.json.lock"]
+    beside = ["keys.json", "keys.json.audit", "keys.json.lock"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == beside
 
 
 def test_a_key_file_is_for_its_owner_before_anything_is_in_it(

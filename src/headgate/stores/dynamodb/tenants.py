@@ -67,7 +67,8 @@ async def register(table: Table, name: str, principal: str | None, now_ms: int) 
     if found is not None:
         return found
     made = Namespace(new_namespace_id(), name, ACTIVE, now_ms)
-    event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal, after=asdict(made))
+    event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal,
+                        before=None, after=asdict(made))  # fmt: skip
     writes = [
         ask.put(_entry(name_key(name), made), ask.ABSENT),
         ask.put(_entry(id_key(made.id), made), ask.ABSENT),
@@ -84,7 +85,8 @@ async def delete(table: Table, name: str, principal: str | None, now_ms: int) ->
     if found is None:
         raise NamespaceNotFoundError(name)
     after = replace(found, state=DELETED, deleted_ms=now_ms)
-    event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal, after=asdict(after))
+    event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal,
+                        before=asdict(found), after=asdict(after))  # fmt: skip
     writes = [
         ask.delete(name_key(name), ask.having("namespace_id", found.id)),
         *_turned(after, (ACTIVE,)),
@@ -104,7 +106,8 @@ async def recover(table: Table, namespace: str, principal: str | None, now_ms: i
             found.name, "registered again since", "delete that one first, then recover this id"
         )
     after = replace(found, state=ACTIVE, deleted_ms=None)
-    event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal, after=asdict(after))
+    event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal,
+                        before=asdict(found), after=asdict(after))  # fmt: skip
     writes = [
         ask.put(_entry(name_key(after.name), after), ask.ABSENT),
         *_turned(after, (DELETED,), moves=1),

@@ -205,7 +205,7 @@ class MemoryCatalog:
                 made = Namespace(new_namespace_id(), name, "active", now_ms)
                 tenant = self._tenants[made.id] = Tenant(made)
                 self._note(made.id, now_ms, "namespace_registered", "$SYSTEM", principal,
-                           after=asdict(made))  # fmt: skip
+                           before=None, after=asdict(made))  # fmt: skip
             return tenant.namespace
 
     async def get_namespace(self, name: str) -> Namespace | None:
@@ -223,9 +223,10 @@ class MemoryCatalog:
             tenant = self._active(name)
             if tenant is None:
                 raise NamespaceNotFoundError(name)
-            tenant.namespace = replace(tenant.namespace, state="deleted", deleted_ms=now_ms)
+            before = tenant.namespace
+            tenant.namespace = replace(before, state="deleted", deleted_ms=now_ms)
             self._note(tenant.namespace.id, now_ms, "namespace_deleted", "$SYSTEM", principal,
-                       after=asdict(tenant.namespace))  # fmt: skip
+                       before=asdict(before), after=asdict(tenant.namespace))  # fmt: skip
             return tenant.namespace
 
     async def recover_namespace(
@@ -238,10 +239,11 @@ class MemoryCatalog:
                 raise NamespaceStateError(
                     name, "registered again since", "delete that one first, then recover this id"
                 )
-            tenant.namespace = replace(tenant.namespace, state="active", deleted_ms=None)
+            before = tenant.namespace
+            tenant.namespace = replace(before, state="active", deleted_ms=None)
             tenant.version += 1
             self._note(namespace_id, now_ms, "namespace_recovered", "$SYSTEM", principal,
-                       after=asdict(tenant.namespace))  # fmt: skip
+                       before=asdict(before), after=asdict(tenant.namespace))  # fmt: skip
             return tenant.namespace
 
     async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:

@@ -61,7 +61,8 @@ async def register(port: Port, name: str, principal: str | None, now_ms: int) ->
     if found is not None:
         return found
     made = Namespace(new_namespace_id(), name, "active", now_ms)
-    event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal, after=asdict(made))
+    event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal,
+                        before=None, after=asdict(made))  # fmt: skip
     writes: list[Command] = [*_head_writes(made, 0), noted(made.id, event)]
     await commit(port, keys.head(made.id), [], writes, moves=False)
     holder = await _entered(port, made, 0)
@@ -80,7 +81,8 @@ async def delete(port: Port, name: str, principal: str | None, now_ms: int) -> N
     turn = max(head.turn, entered) + 1
     if head.state == "active":
         after = replace(found, state="deleted", deleted_ms=now_ms)
-        event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal, after=asdict(after))
+        event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal,
+                            before=asdict(found), after=asdict(after))  # fmt: skip
         await _turned(port, head, after, turn, noted(found.id, event))
     elif head.state is not None:  # half done by somebody before
         after = replace(found, state=head.state, deleted_ms=head.deleted_ms)
@@ -103,7 +105,9 @@ async def recover(port: Port, namespace: str, principal: str | None, now_ms: int
         raise NamespaceStateError(
             head.name, "registered again since", "delete that one first, then recover this id"
         )
-    event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal, after=asdict(after))
+    before = replace(after, state=head.state or "deleted", deleted_ms=head.deleted_ms)
+    event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal,
+                        before=asdict(before), after=asdict(after))  # fmt: skip
     await _turned(port, head, after, turn, noted(namespace, event), moves=True)
     return after
 

@@ -55,7 +55,7 @@ def register(connection: Connection, name: str, principal: str | None, now_ms: i
     made = Namespace(new_namespace_id(), name, "active", now_ms)
     connection.execute(SQL["namespace_add"], (made.id, name, now_ms))
     note(connection, made.id, now_ms, "namespace_registered", "$SYSTEM", principal,
-         after=asdict(made))  # fmt: skip
+         before=None, after=asdict(made))  # fmt: skip
     return made
 
 
@@ -66,7 +66,7 @@ def delete(connection: Connection, name: str, principal: str | None, now_ms: int
     after = replace(found, state="deleted", deleted_ms=now_ms)
     _set_state(connection, after)
     note(connection, found.id, now_ms, "namespace_deleted", "$SYSTEM", principal,
-         after=asdict(after))  # fmt: skip
+         before=asdict(found), after=asdict(after))  # fmt: skip
     return after
 
 
@@ -84,7 +84,7 @@ def recover(
     _set_state(connection, after)
     moved_on(connection, namespace)
     note(connection, namespace, now_ms, "namespace_recovered", "$SYSTEM", principal,
-         after=asdict(after))  # fmt: skip
+         before=asdict(found), after=asdict(after))  # fmt: skip
     return after
 
 
