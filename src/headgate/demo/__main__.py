@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from headgate.starting import started
+
 
 def start() -> int:
-    try:
-        from headgate.demo.program import main
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "headgate":
-            raise
-        sys.stderr.write(
-            f"headgate: the demo needs a package that is not installed ({error.name}): "
-            f"pip install 'headgate[service]'\n"
-        )
-        return 2
-    return main()
+    return started("headgate.demo.program:main", "the demo", extra="service")
 
 
 if __name__ == "__main__":

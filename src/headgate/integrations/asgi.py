@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from headgate.entities import OnUnavailable
 from headgate.http_fields import Headers
 from headgate.integrations.answering import Answer
-from headgate.integrations.gate import Cost, Gate, Resource, async_gate
-from headgate.integrations.keys import Caller, Key
+from headgate.integrations.gate import Gate, Options, async_gate
+from headgate.integrations.keys import Caller
 from headgate.integrations.rates import Rates
 from headgate.limiter import RateLimiter
 
@@ -30,20 +29,10 @@ class LimitMiddleware:
         app: App,
         limiter: RateLimiter,
         limits: Rates = None,
-        *,
-        key: Key | None = None,
-        resource: Resource = "http",
-        cost: Cost = 1,
-        on_unavailable: OnUnavailable | None = None,
-        enabled: bool = True,
+        **options: Unpack[Options],
     ) -> None:
         self.app = app
-        self.gate = async_gate(
-            Gate(
-                limiter, limits, key=key, resource=resource, cost=cost,
-                on_unavailable=on_unavailable, enabled=enabled,
-            )
-        )  # fmt: skip
+        self.gate = async_gate(Gate(limiter, limits, **options))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):  # lifespan, and what is yet to come

@@ -13,16 +13,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import async_only_middleware, sync_only_middleware
 
-from headgate.entities import OnUnavailable
 from headgate.errors import ValidationError
 from headgate.integrations.answering import Answer
-from headgate.integrations.gate import Cost, Gate, Resource
-from headgate.integrations.keys import Caller, Key
+from headgate.integrations.gate import Gate, Options
+from headgate.integrations.keys import Caller
 from headgate.integrations.rates import Rates
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
@@ -37,17 +36,9 @@ class RateLimit:
         self,
         limiter: RateLimiter | SyncRateLimiter,
         limits: Rates = None,
-        *,
-        key: Key | None = None,
-        resource: Resource = "http",
-        cost: Cost = 1,
-        on_unavailable: OnUnavailable | None = None,
-        enabled: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        self.gate = Gate(
-            limiter, limits, key=key, resource=resource, cost=cost,
-            on_unavailable=on_unavailable, enabled=enabled,
-        )  # fmt: skip
+        self.gate = Gate(limiter, limits, **options)
         self.is_async = isinstance(limiter, RateLimiter)
         only = async_only_middleware if self.is_async else sync_only_middleware
         self.middleware: Callable[..., Any] = only(self._made)

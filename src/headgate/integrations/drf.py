@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from rest_framework.exceptions import APIException
 from rest_framework.throttling import BaseThrottle
 
-from headgate.entities import OnUnavailable
 from headgate.integrations.answering import Answer
 from headgate.integrations.django import caller_of
-from headgate.integrations.gate import Cost, Gate, Resource, blocking_gate
-from headgate.integrations.keys import Key
+from headgate.integrations.gate import Gate, Options, blocking_gate
 from headgate.integrations.rates import Rates
 from headgate.sync import SyncRateLimiter
 
@@ -28,21 +26,11 @@ class Unanswered(APIException):  # type: ignore[misc]
 def throttle(
     limiter: SyncRateLimiter,
     limits: Rates = None,
-    *,
-    key: Key | None = None,
-    resource: Resource = "http",
-    cost: Cost = 1,
-    on_unavailable: OnUnavailable | None = None,
-    enabled: bool = True,
+    **options: Unpack[Options],
 ) -> type[BaseThrottle]:
     """A throttle class; see Gate for the options. `caller.native` is the framework's request, so
     a key function can use its `user`."""
-    gate = blocking_gate(
-        Gate(
-            limiter, limits, key=key, resource=resource, cost=cost,
-            on_unavailable=on_unavailable, enabled=enabled,
-        )
-    )  # fmt: skip
+    gate = blocking_gate(Gate(limiter, limits, **options))
 
     class Throttle(BaseThrottle):  # type: ignore[misc]
         answer: Answer

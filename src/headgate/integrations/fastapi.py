@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from headgate.entities import OnUnavailable
 from headgate.errors import ValidationError
 from headgate.integrations.answering import Answer
 from headgate.integrations.asgi import (
@@ -33,8 +32,7 @@ from headgate.integrations.asgi import (
     refuse_websocket,
     with_headers,
 )
-from headgate.integrations.gate import Cost, Gate, Resource, async_gate
-from headgate.integrations.keys import Key
+from headgate.integrations.gate import Gate, Options, async_gate
 from headgate.integrations.rates import Rates
 from headgate.limiter import RateLimiter
 
@@ -65,19 +63,9 @@ class RateLimit:
         self,
         limiter: RateLimiter,
         limits: Rates = None,
-        *,
-        key: Key | None = None,
-        resource: Resource = "http",
-        cost: Cost = 1,
-        on_unavailable: OnUnavailable | None = None,
-        enabled: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        self.gate = async_gate(
-            Gate(
-                limiter, limits, key=key, resource=resource, cost=cost,
-                on_unavailable=on_unavailable, enabled=enabled,
-            )
-        )  # fmt: skip
+        self.gate = async_gate(Gate(limiter, limits, **options))
         # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
         self.__signature__ = inspect.Signature([_connection_parameter()])
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, g, request
 
-from headgate.entities import OnUnavailable
 from headgate.integrations.answering import Answer
-from headgate.integrations.gate import Cost, Gate, Resource, blocking_gate
-from headgate.integrations.keys import Caller, Key
+from headgate.integrations.gate import Gate, Options, blocking_gate
+from headgate.integrations.keys import Caller
 from headgate.integrations.rates import Rates
 from headgate.sync import SyncRateLimiter
 
@@ -33,19 +32,9 @@ class RateLimit:
         self,
         limiter: SyncRateLimiter,
         limits: Rates = None,
-        *,
-        key: Key | None = None,
-        resource: Resource = "http",
-        cost: Cost = 1,
-        on_unavailable: OnUnavailable | None = None,
-        enabled: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        self.gate = blocking_gate(
-            Gate(
-                limiter, limits, key=key, resource=resource, cost=cost,
-                on_unavailable=on_unavailable, enabled=enabled,
-            )
-        )  # fmt: skip
+        self.gate = blocking_gate(Gate(limiter, limits, **options))
 
     def init_app(self, app: Flask) -> None:
         """Every request of the app takes from the limit, those for no route as well."""

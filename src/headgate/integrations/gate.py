@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypedDict
 
 from headgate.bridge import run
 from headgate.engine import Want
@@ -45,6 +46,16 @@ def limits_off() -> Iterator[None]:
 
 def is_off() -> bool:
     return _times_off > 0
+
+
+class Options(TypedDict, total=False):
+    """What a gate can be told; every framework's face takes the same and passes it on."""
+
+    key: Key | None
+    resource: Resource
+    cost: Cost
+    on_unavailable: OnUnavailable | None
+    enabled: bool
 
 
 class Gate:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import unquote
 
 import grpc
 
 from headgate.errors import ValidationError
 from headgate.integrations.answering import Answer
-from headgate.integrations.gate import Gate, async_gate, blocking_gate
+from headgate.integrations.gate import Gate, Options, async_gate, blocking_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.rates import Rates
 from headgate.limiter import RateLimiter
@@ -33,11 +33,18 @@ _CODES = {
 }
 
 
+def _named(options: Options) -> Options:
+    """The resource is `grpc` where nobody says otherwise."""
+    return {"resource": "grpc", **options}
+
+
 class LimitInterceptor(grpc.ServerInterceptor):
     """For servers on threads; see Gate for the options."""
 
-    def __init__(self, limiter: SyncRateLimiter, limits: Rates = None, **options: Any) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **{"resource": "grpc", **options}))
+    def __init__(
+        self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[Options]
+    ) -> None:
+        self.gate = blocking_gate(Gate(limiter, limits, **_named(options)))
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,8 +63,10 @@ class LimitInterceptor(grpc.ServerInterceptor):
 class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
     """For asyncio servers whose methods are `async def`; see Gate for the options."""
 
-    def __init__(self, limiter: RateLimiter, limits: Rates = None, **options: Any) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **{"resource": "grpc", **options}))
+    def __init__(
+        self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[Options]
+    ) -> None:
+        self.gate = async_gate(Gate(limiter, limits, **_named(options)))
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any

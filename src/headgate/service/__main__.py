@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from headgate.starting import started
+
 
 def start() -> int:
-    try:
-        from headgate.service.serve import main
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "headgate":
-            raise
-        sys.stderr.write(
-            f"headgate: the service needs a package that is not installed ({error.name}): "
-            f"pip install 'headgate[service]'\n"
-        )
-        return 2
-    return main()
+    return started("headgate.service.serve:main", "the service", extra="service")
 
 
 if __name__ == "__main__":

@@ -263,22 +263,6 @@ def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
             assert running.end() == 0
 
 
-def test_without_the_packages_it_says_which() -> None:
-    """The rest of headgate needs nothing but Python."""
-    code = (
-        "import sys\n"
-        "sys.modules['uvicorn'] = None\n"
-        "from headgate.service.__main__ import start\n"
-        "sys.exit(start())\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 2
-    assert "headgate[service]" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
 def test_importing_headgate_imports_no_server() -> None:
     names = ("uvicorn", "starlette", "msgspec", "yaml")
     code = f"import headgate, sys; print([name for name in {names} if name in sys.modules])"
