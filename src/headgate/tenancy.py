@@ -9,7 +9,7 @@ from typing import Any
 from headgate.cache import CacheStats
 from headgate.desk import Desk
 from headgate.entities import Namespace, OnUnavailable
-from headgate.errors import HeadgateError, NamespaceNotFoundError, ValidationError
+from headgate.errors import HeadgateError, ValidationError
 from headgate.hierarchy import resolve
 from headgate.history import DAY_MS, audit_event, window_around
 from headgate.limits import Limit
@@ -76,15 +76,14 @@ class Tenancy(Desk):
         orphans = await catalog.list_namespaces(state="deleted")
         before = next((asdict(one) for one in orphans if one.id == namespace_id), None)
         gone = await catalog.purge_namespace(namespace_id, principal, now_ms)
-        try:
-            home = await self.configs.namespace_id()
-        except NamespaceNotFoundError:
-            home = (await catalog.register_namespace(DEFAULT_NAMESPACE, None, now_ms)).id
-        event = audit_event(
-            now_ms, "namespace_purged", "$SYSTEM", principal,
-            before=before, after=None, records=gone,
-        )  # fmt: skip
-        await self.backend.ledger.append(home, event)
+        home = await catalog.get_namespace(self.configs.namespace)
+        home = home or await catalog.get_namespace(DEFAULT_NAMESPACE)
+        if home is not None:
+            event = audit_event(
+                now_ms, "namespace_purged", "$SYSTEM", principal,
+                before=before, after=None, records=gone,
+            )  # fmt: skip
+            await self.backend.ledger.append(home.id, event)
         return gone
 
     async def trim_history(

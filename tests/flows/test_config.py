@@ -258,7 +258,11 @@ def test_namespaces_are_tenants(play: Play) -> None:
         await repository.recover_namespace(ids["eu"])
         await _spend(eu, "a", "api", rpm=1)
         await repository.delete_namespace("us")
-        assert await repository.purge_namespace(ids["us"]) >= 1
+        assert await repository.purge_namespace(ids["us"], principal="eve") >= 1
+        purged = (await repository.get_audit_events("$SYSTEM", 1))[0]  # its own audit is gone
+        assert (purged.action, purged.principal) == ("namespace_purged", "eve")
+        assert (purged.details["before"]["name"], purged.details["after"]) == ("us", None)
+        assert purged.details["before"]["id"] == ids["us"]
 
     play(flow)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.session import Misuse
+
 if TYPE_CHECKING:
     from headgate.limits import Limit
 
@@ -67,3 +69,15 @@ def page_options(command: Any) -> Any:
         "--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
         help="At most so many.", metavar="N",
     )(command)  # fmt: skip
+
+
+def named_values(given: Sequence[str], option: str, example: str) -> dict[str, str]:
+    """What was said as NAME=VALUE; said twice, the last counts."""
+    found = {}
+    for text in given:
+        name, apart, value = text.partition("=")
+        if not apart:
+            problem = f"{option} {text} is no NAME=VALUE"
+            raise Misuse(problem, "it has no =", f"write {option} {example}")
+        found[name] = value
+    return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from headgate.cli.arguments import named_values
 from headgate.cli.output import Rows, show
 from headgate.cli.session import Session, pass_session
 from headgate.cli.shape import verb
@@ -16,6 +17,7 @@ from headgate.cli.shape import verb
     examples="""
     headgate cost --rps 100 --entities 5000
     headgate cost --rps 2000 --entities 1 --limits 2 --adjusted 1
+    headgate cost --rps 100 --entities 5000 --price million_writes=0.7125 --price gb_month=0.283
     """,
 )
 @click.option("--rps", type=float, required=True, help="Acquires a second, on average.")
@@ -27,13 +29,22 @@ from headgate.cli.shape import verb
 @click.option("--refused", type=float, default=0.0, show_default=True, help="Share of demands.")
 @click.option("--aggregator/--no-aggregator", default=True, show_default=True, help="Usage by it.")
 @click.option("--batch-window-s", type=int, default=60, show_default=True, help="Of the stream.")
+@click.option(
+    "--price", "given", metavar="NAME=USD", multiple=True,
+    help="What you pay instead; may be repeated. docs/reference/cost.md has the names.",
+)  # fmt: skip
 @pass_session
-def cost(session: Session, /, **load: Any) -> None:
+def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
     """Dollars a month on DynamoDB, on demand, with what is assumed in the docs."""
     from headgate.infra.costing import Load
     from headgate.infra.costing import cost as costing
+    from headgate.infra.prices import PRICED_ON, PUBLISHED, REGION
 
-    found = costing(Load(**load))
+    prices = PUBLISHED.with_own(named_values(given, "--price", "million_writes=0.7125"))
+    found = costing(Load(**load), prices)
     rows = [(x.what, f"{x.units:,.0f}", x.unit, f"{x.usd:,.2f}") for x in found.lines]
     rows.append(("together", "", "", f"{found.usd:,.2f}"))
-    show(session, found.as_dict(), Rows(("what", ">units", "of", ">USD a month"), rows))
+    own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())
+    head = f"AWS's prices for {REGION} as published in {PRICED_ON}, on demand{own}"
+    table = Rows(("what", ">units", "of", ">USD a month"), rows)
+    show(session, found.as_dict(), head, table)

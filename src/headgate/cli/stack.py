@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.arguments import named_values
 from headgate.cli.output import Rows, confirm, show
-from headgate.cli.session import Misuse, Session, pass_session
+from headgate.cli.session import Session, pass_session
 from headgate.cli.shape import verb
 from headgate.cli.stack_words import TOLD
 from headgate.cli.text import clean
@@ -56,16 +57,6 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Command], Command]:
     )
 
 
-def _tags(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        name, apart, value = text.partition("=")
-        if not apart:
-            raise Misuse(f"--tag {text} is no tag", "it has no =", "write --tag team=payments")
-        found[name] = value
-    return found
-
-
 def _port(region: str | None, endpoint: str | None) -> Port:
     from headgate.infra import open_port
 
@@ -100,7 +91,7 @@ def deploy(
     """Make a stack, or change one: the table, what counts usage, alarms, policies."""
     from headgate import infra
 
-    options["tags"] = _tags(options["tags"])
+    options["tags"] = named_values(options["tags"], "--tag", "team=payments")
     wanted = infra.StackOptions(**options)
     port = _port(region, endpoint)
     done = infra.deploy(port, name, wanted, report=_told(session))

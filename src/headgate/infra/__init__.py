@@ -10,6 +10,7 @@ from headgate.infra.looking import Progress, Stack, list_stacks, status
 from headgate.infra.options import StackOptions
 from headgate.infra.policies import namespace_policy
 from headgate.infra.port import Port, open_port
+from headgate.infra.prices import Prices
 from headgate.infra.removal import Deleted, delete
 from headgate.infra.stack import Deployed, deploy, is_current, upgrade
 from headgate.infra.template import TEMPLATE_VERSION, cfn_template, parameters
@@ -31,6 +32,7 @@ __all__ = [
     "InfrastructureNotFoundError",
     "Load",
     "Port",
+    "Prices",
     "Progress",
     "Stack",
     "StackOperationError",

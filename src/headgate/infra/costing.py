@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from headgate.errors import ValidationError
-from headgate.infra import prices
+from headgate.infra.prices import PRICED_ON, PUBLISHED, REGION, Prices
 
 MONTH_S = 730 * 3600
 MONTH_DAYS = MONTH_S / 86_400
@@ -90,6 +90,7 @@ class Cost:
 
     lines: tuple[Line, ...]
     usage_writes_per_1000: float
+    prices: Prices = PUBLISHED
 
     @property
     def usd(self) -> float:
@@ -102,8 +103,9 @@ class Cost:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "priced_on": prices.PRICED_ON,
-            "region": prices.REGION,
+            "priced_on": PRICED_ON,
+            "region": REGION,
+            "own_prices": self.prices.own,
             "usd_per_month": round(self.usd, 2),
             "usage_writes_per_1000": round(self.usage_writes_per_1000, 1),
             "lines": [
@@ -113,28 +115,30 @@ class Cost:
         }
 
 
-def cost(load: Load) -> Cost:
+def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     """The bill of a month under that load; see the constants above for what is assumed."""
+    bill = _Bill(load, prices)
     asked = load.rps * MONTH_S
     acquired = asked * (1 - load.refused)
     item_units = math.ceil(load.limits / LIMITS_PER_UNIT)
     renewed = load.buckets * load.renewals_a_day * MONTH_DAYS
     renewed = min(renewed, acquired)  # a bucket is made by an acquire
     lines = [
-        _writes("acquires", acquired * load.levels * item_units),
-        _writes("adjustments", acquired * load.adjusted * load.levels * item_units),
-        _writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
-        _reads("cold lookups", renewed * COLD_READS),
-        _reads("refusals", asked * load.refused * load.levels),
+        bill.writes("acquires", acquired * load.levels * item_units),
+        bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
+        bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
+        bill.reads("cold lookups", renewed * COLD_READS),
+        bill.reads("refusals", asked * load.refused * load.levels),
     ]
     changes = acquired * (1 + load.adjusted) * load.levels
-    counted = _aggregator(load, changes) if load.aggregator else _local(load, changes)
+    counted = bill.aggregator(changes) if load.aggregator else bill.local(changes)
     lines += counted
-    lines += _storage(load)
+    lines += bill.storage()
     if load.alarms:
-        usd = ALARMS * prices.ALARM_MONTH
+        usd = ALARMS * prices.alarm_month
         lines.append(Line("alarms", ALARMS, "alarms", usd))
-    return Cost(tuple(lines), 1000 * counted[0].units / acquired if acquired else 0.0)
+    per_1000 = 1000 * counted[0].units / acquired if acquired else 0.0
+    return Cost(tuple(lines), per_1000, prices)
 
 
 def distinct(kinds: float, draws: float) -> float:
@@ -144,60 +148,66 @@ def distinct(kinds: float, draws: float) -> float:
     return kinds * -math.expm1(draws * math.log1p(-1 / kinds))
 
 
-def _aggregator(load: Load, changes: float) -> list[Line]:
-    """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""
-    per_second = changes / MONTH_S
-    shards = max(1, math.ceil(per_second / PARTITION_WRITES))
-    per_run = min(BATCH_MAX, max(1.0, per_second / shards * load.batch_window_s))
-    runs = changes / per_run
-    per_run_writes = distinct(load.buckets / shards, per_run) * len(load.windows)
-    rows = sum(_rows_a_month(load.buckets, changes, window) for window in load.windows)
-    run_s = RUN_S + per_run_writes * WRITE_S
-    gb_seconds = runs * run_s * load.memory_mb / 1024
-    return [
-        _writes("usage rows", runs * per_run_writes + rows * (NEW_ROW_UNITS - 1)),
-        Line("aggregator runs", runs, "runs", runs / 10**6 * prices.MILLION_RUNS),
-        Line("aggregator time", gb_seconds, "GB-seconds", gb_seconds * prices.GB_SECOND),
-    ]
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """What a load comes to at some prices, line by line."""
 
+    load: Load
+    prices: Prices
 
-def _local(load: Load, changes: float) -> list[Line]:
-    """Each process adds what it holds of a bucket and an hour, at last or when it holds much."""
-    hours = MONTH_S / 3600
-    own = changes / load.processes
-    if load.buckets <= HELD_MAX:
-        sent = distinct(load.buckets, own / hours) * hours
-    else:  # so many different ones were met after this many changes
-        full = math.log1p(-HELD_MAX / load.buckets) / math.log1p(-1 / load.buckets)
-        sent = own * HELD_MAX / full
-    rows = sum(_rows_a_month(load.buckets, changes, window) for window in WINDOWS_A_MONTH)
-    units = sent * load.processes * LOCAL_WINDOWS + rows * (NEW_ROW_UNITS - 1)
-    return [_writes("usage rows", units)]
+    def aggregator(self, changes: float) -> list[Line]:
+        """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""
+        load = self.load
+        per_second = changes / MONTH_S
+        shards = max(1, math.ceil(per_second / PARTITION_WRITES))
+        per_run = min(BATCH_MAX, max(1.0, per_second / shards * load.batch_window_s))
+        runs = changes / per_run
+        per_run_writes = distinct(load.buckets / shards, per_run) * len(load.windows)
+        rows = sum(_rows_a_month(load.buckets, changes, window) for window in load.windows)
+        run_s = RUN_S + per_run_writes * WRITE_S
+        gb_seconds = runs * run_s * load.memory_mb / 1024
+        return [
+            self.writes("usage rows", runs * per_run_writes + rows * (NEW_ROW_UNITS - 1)),
+            Line("aggregator runs", runs, "runs", runs / 10**6 * self.prices.million_runs),
+            Line("aggregator time", gb_seconds, "GB-seconds", gb_seconds * self.prices.gb_second),
+        ]
+
+    def local(self, changes: float) -> list[Line]:
+        """Each process adds what it holds of a bucket and an hour, at last or when it has much."""
+        load = self.load
+        hours = MONTH_S / 3600
+        own = changes / load.processes
+        if load.buckets <= HELD_MAX:
+            sent = distinct(load.buckets, own / hours) * hours
+        else:  # so many different ones were met after this many changes
+            full = math.log1p(-HELD_MAX / load.buckets) / math.log1p(-1 / load.buckets)
+            sent = own * HELD_MAX / full
+        rows = sum(_rows_a_month(load.buckets, changes, window) for window in WINDOWS_A_MONTH)
+        units = sent * load.processes * LOCAL_WINDOWS + rows * (NEW_ROW_UNITS - 1)
+        return [self.writes("usage rows", units)]
+
+    def storage(self) -> list[Line]:
+        load = self.load
+        months = load.usage_days / MONTH_DAYS
+        windows = load.windows if load.aggregator else tuple(WINDOWS_A_MONTH)
+        kept = sum(load.buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
+        gb = (load.buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
+        lines = [Line("storage", gb, "GB", gb * self.prices.gb_month)]
+        if load.pitr:
+            lines.append(Line("restorable", gb, "GB", gb * self.prices.gb_month_restorable))
+        return lines
+
+    def writes(self, what: str, units: float) -> Line:
+        return Line(what, units, "write units", units / 10**6 * self.prices.million_writes)
+
+    def reads(self, what: str, units: float) -> Line:
+        return Line(what, units, "read units", units / 10**6 * self.prices.million_reads)
 
 
 def _rows_a_month(buckets: int, changes: float, window: str) -> float:
     """How many usage rows of a window type begin: one per bucket and window that sees a change."""
     windows = WINDOWS_A_MONTH[window]
     return distinct(buckets, changes / windows) * windows
-
-
-def _storage(load: Load) -> list[Line]:
-    months = load.usage_days / MONTH_DAYS
-    windows = load.windows if load.aggregator else tuple(WINDOWS_A_MONTH)
-    kept = sum(load.buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
-    gb = (load.buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
-    lines = [Line("storage", gb, "GB", gb * prices.GB_MONTH)]
-    if load.pitr:
-        lines.append(Line("restorable", gb, "GB", gb * prices.GB_MONTH_RESTORABLE))
-    return lines
-
-
-def _writes(what: str, units: float) -> Line:
-    return Line(what, units, "write units", units / 10**6 * prices.MILLION_WRITES)
-
-
-def _reads(what: str, units: float) -> Line:
-    return Line(what, units, "read units", units / 10**6 * prices.MILLION_READS)
 
 
 def _check(name: str, value: object, least: float, most: float, kind: type) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from headgate import ValidationError
-from headgate.infra import Load, cost, prices
+from headgate.cli.root import cli
+from headgate.infra import Load, cost
 from headgate.infra.costing import HELD_MAX, MONTH_S, distinct
+from headgate.infra.prices import PRICED_ON, PUBLISHED, REGION, Prices
 from headgate.stores.dynamodb.tally import HOURS_MAX
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"
@@ -82,7 +87,7 @@ def test_without_an_aggregator_processes_write() -> None:
 
 def test_nothing_costs_next_to_nothing() -> None:
     idle = cost(Load(rps=0, entities=1))
-    assert idle.usd == pytest.approx(6 * prices.ALARM_MONTH, abs=0.01)
+    assert idle.usd == pytest.approx(6 * PUBLISHED.alarm_month, abs=0.01)
     assert idle.usage_writes_per_1000 == 0
     assert cost(Load(rps=0, entities=1, alarms=False)).usd < 0.01
     assert cost(Load(rps=0, entities=1)).usd_per_million_acquires == 0
@@ -127,12 +132,52 @@ def test_the_figures_on_the_page() -> None:
 
 def test_the_prices_on_the_page() -> None:
     text = PAGE.read_text()
-    assert prices.PRICED_ON in text
-    for price in ("0.625", "0.125", "0.25", "0.20", "0.0000133334", "0.10"):
-        assert f"${price}" in text
-    listed = {prices.MILLION_WRITES, prices.MILLION_READS, prices.GB_MONTH, prices.MILLION_RUNS,
-              prices.GB_SECOND, prices.ALARM_MONTH}  # fmt: skip
-    assert listed == {0.625, 0.125, 0.25, 0.20, 0.0000133334, 0.10}
+    assert PRICED_ON in text
+    listed = dict(re.findall(r"^\| `(\w+)` \|.*\| \$([0-9.]+) \|$", text, re.MULTILINE))
+    assert {name: float(usd) for name, usd in listed.items()} == asdict(PUBLISHED)
+
+
+def test_own_prices_are_taken_instead_and_told() -> None:
+    load = Load(rps=100, entities=10, pitr=True)
+    for name in asdict(PUBLISHED):
+        dearer = cost(load, PUBLISHED.with_own({name: "3.5"}))
+        assert dearer.usd > cost(load).usd, name
+        assert dearer.as_dict()["own_prices"] == {name: 3.5}
+    assert cost(load).as_dict()["own_prices"] == {}
+    free = Prices(**dict.fromkeys(asdict(PUBLISHED), 0.0))
+    assert cost(load, free).usd == 0
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"milion_writes": "1"}, {"gb_month": "-1"}, {"gb_month": "1e3"}, {"gb_month": "nan"},
+     {"gb_month": ""}, {"gb_month": "1\n"}, {"gb_month": "٣"}],
+    ids=str,
+)  # fmt: skip
+def test_a_price_that_is_none_is_named(own: dict[str, str]) -> None:
+    [name] = own
+    with pytest.raises(ValidationError, match="price") as refused:
+        PUBLISHED.with_own(own)
+    assert name in str(refused.value)
+
+
+def test_the_command_says_of_when_the_prices_are_and_takes_others() -> None:
+    words = ["cost", "--rps", "100", "--entities", "10"]
+    plain = CliRunner().invoke(cli, words).output
+    assert f"{REGION} as published in {PRICED_ON}" in plain
+    own = CliRunner().invoke(cli, [*words, "--price", "million_writes=1.25"])
+    assert "million_writes $1.25 as you say" in own.output
+    told = json.loads(
+        CliRunner().invoke(cli, [*words, "--json", "--price", "million_writes=1.25"]).stdout
+    )
+    assert told["priced_on"] == PRICED_ON
+    assert told["own_prices"] == {"million_writes": 1.25}
+    acquires = next(line for line in told["lines"] if line["what"] == "acquires")
+    assert acquires["usd"] == round(100 * MONTH_S / 1e6 * 1.25, 2)
+    for wrong in ("million_writes", "milion_writes=1", "gb_month=cheap"):
+        refused = CliRunner().invoke(cli, [*words, "--price", wrong])
+        assert refused.exit_code != 0
+        assert not refused.stdout
 
 
 def _number(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.infra import prices
+from headgate.infra.prices import PUBLISHED
 
 from .cloud import Cloud
 from .fleet import Tally
@@ -64,7 +64,7 @@ class Meter:
     ) -> Row:
         now = self._cloud.calls, self._cloud.writes, self._cloud.reads
         calls, writes, reads = (a - b for a, b in zip(now, self._before, strict=True))
-        usd = writes * prices.MILLION_WRITES + reads * prices.MILLION_READS
+        usd = writes * PUBLISHED.million_writes + reads * PUBLISHED.million_reads
         asked = max(1, tally.asked)
         return Row(
             name,

@@ -135,7 +135,7 @@ def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) ->
         ["--port", "0", "--help", "-x"],
         ["--store", "redis://h/0", "--port", "1"],
         ["--store", "memory://"],
-        ["key", "--keys", "k.yaml"],
+        ["key", "--principal", "cli:ann", "--keys", "k.yaml"],
     ]
 
 

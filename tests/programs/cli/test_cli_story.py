@@ -22,7 +22,7 @@ ELSEWHERE = (
 STORY: tuple[tuple[str, set[str]], ...] = (
     ("version", {"headgate", "python", "extras"}),
     ("cfn-template", {"template"}),
-    ("cost --rps 5 --entities 10", {"priced_on", "region", "usd_per_month", "lines",
+    ("cost --rps 5 --entities 10", {"own_prices", "priced_on", "region", "usd_per_month", "lines",
                                     "usage_writes_per_1000"}),
     ("version --store", {"headgate", "python", "extras", "store"}),
     ("system set-defaults rpm:1000/min --on-unavailable block", {"limits", "on_unavailable"}),
