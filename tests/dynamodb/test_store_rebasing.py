@@ -10,7 +10,7 @@ import pytest
 
 from dynamodb.model.engine import Engine, Snapshot
 from dynamodb.model.port import ModelPort
-from dynamodb.test_store_shards import START_MS, Bucket
+from dynamodb.shard_kit import START_MS, Bucket
 from headgate.bridge import run
 from headgate.limits import Limit
 from headgate.record import BucketKey, Record, Terms, cells_of

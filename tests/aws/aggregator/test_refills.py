@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from aws.infra.guarding import Guarded
 from aws.infra.rendering import Rendered
-from dynamodb.test_store_shards import Bucket
+from dynamodb.shard_kit import Bucket
 from headgate import Limit
 from headgate.aggregator.processing import Aggregator, Report
 from headgate.aggregator.refills import REFILLS_MAX, Refills
