@@ -7,9 +7,11 @@ store call, and leaving its lease makes none.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from headgate.admin import parse_rule
 from headgate.clock import Clock
 from headgate.config import Configs, Defaults, variant_of
 from headgate.decision import Demand, Verdict, judge
@@ -30,6 +32,8 @@ from headgate.waiting import Lines, in_turn, parse_wait_ms
 AnyLease = TypeVar("AnyLease", bound=LeaseBook)
 
 ON_ERROR = ("refund", "keep")
+
+_log = logging.getLogger("headgate")
 
 
 # Limits that come with a request: they replace what is stored, or (Defaults) stand below it.
@@ -98,6 +102,8 @@ class Engine:
         """A lease on everything wanted, or RateLimitExceeded with nothing consumed."""
         if on_error not in ON_ERROR:
             raise ValidationError("on_error", on_error, "must be 'refund' or 'keep'")
+        if on_unavailable is not None:
+            parse_rule(on_unavailable)
         now_ms = self.clock()
         demands: Sequence[Demand] = ()
         try:
@@ -136,6 +142,8 @@ class Engine:
     ) -> Ruling:
         """All that is wanted or nothing, for callers that need no lease: a refusal is a verdict,
         not an error. A dry run takes nothing. `plan` is that of a single want, if at hand."""
+        if on_unavailable is not None:
+            parse_rule(on_unavailable)
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
@@ -250,8 +258,13 @@ class Engine:
         return (chosen, None) if isinstance(chosen, Defaults) else (self.defaults, chosen)
 
     def tell(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
-        if self.observer is not None:
+        """The observer only looks on: its trouble is logged, and changes no decision."""
+        if self.observer is None:
+            return
+        try:
             self.observer(Event(kind, self.configs.namespace, entity_id, resource, detail))
+        except Exception:  # noqa: BLE001  # whatever it is, it is the observer's
+            _log.exception("the observer raised on a %r event; mend it, the call goes on", kind)
 
     async def _planned(
         self, wants: Sequence[Want], now_ms: int
@@ -349,7 +362,7 @@ class Engine:
             if plan is None:
                 return [], None
             parts.append([] if plan.bypass else plan.demands(consume))
-            rule = plan.on_unavailable
+            rule = plan.on_unavailable or rule
         return parts, rule
 
     def _forget_plans(self, verdict: Verdict) -> None:

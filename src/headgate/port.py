@@ -13,6 +13,9 @@ from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
 
+# What a store's call raises only if it was not sent: one that was runs to its end, see `finished`.
+Cancelled = asyncio.CancelledError
+
 
 class Gate(Protocol):
     def open(self) -> None: ...

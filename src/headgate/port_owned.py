@@ -1,7 +1,8 @@
 """Who may use a connection: an event loop its own, a process its own.
 
 A port made before a fork, or used from a second event loop, works there too: it makes itself new
-connections, and leaves those of the others alone.
+connections, and leaves those of the others alone. What keeps state of its own beside connections
+asks to be told of a fork.
 """
 
 from __future__ import annotations
@@ -9,17 +10,34 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Thing = TypeVar("Thing")
 
 _forks = 0
 
 
+class Inherited(Protocol):
+    def reborn(self) -> None:
+        """Called in a forked child before it goes on: what is the parent's alone is left to it,
+        and locks that its other threads held are made anew."""
+        ...
+
+
+_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def reborn_in_children(thing: Inherited) -> None:
+    _inherited.add(thing)
+
+
 def _count_fork() -> None:
     global _forks  # noqa: PLW0603  # one fact per process
     _forks += 1
+    for thing in list(_inherited):
+        thing.reborn()
 
 
 os.register_at_fork(after_in_child=_count_fork)

@@ -26,7 +26,7 @@ from headgate.entities import (
     Page,
     Stored,
 )
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreTrouble
 from headgate.history import AuditEvent, UsageQuery
 from headgate.limits import Limit
 from headgate.record import BucketKey, Record
@@ -154,7 +154,10 @@ async def consume_each(
     verb = getattr(store, "consume_each", None)
     if verb is None:
         return await one_by_one(store, groups, now_ms)
-    found: list[Outcome] = await verb(groups, now_ms)
+    try:
+        found: list[Outcome] = await verb(groups, now_ms)
+    except StoreTrouble as trouble:  # of the call as a whole, so of each
+        return [trouble] * len(groups)
     return found
 
 

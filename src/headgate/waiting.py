@@ -14,6 +14,7 @@ from headgate.clock import Clock
 from headgate.decision import Verdict
 from headgate.errors import ValidationError
 from headgate.port import Gate, Pace
+from headgate.port_owned import reborn_in_children
 
 WAITERS_MAX = 10_000
 WAIT_SECONDS_MAX = 24 * 3600
@@ -36,6 +37,13 @@ class Lines:
         self._waiters = 0
         self._lines: dict[str, deque[Ticket]] = {}
         self._lock = threading.Lock()
+        reborn_in_children(self)
+
+    def reborn(self) -> None:
+        """Those who wait in the parent will never leave a line here."""
+        self._waiters = 0
+        self._lines = {}
+        self._lock = threading.Lock()
 
     def busy(self, keys: Sequence[str]) -> bool:
         """Whether somebody waits already for one of the buckets."""
@@ -55,6 +63,8 @@ class Lines:
     def leave(self, ticket: Ticket) -> None:
         """The ticket is gone, and whoever may try now is told."""
         with self._lock:
+            if ticket not in self._lines.get(ticket.keys[0], ()):
+                return  # it is the parent's, and this a forked child
             self._waiters -= 1
             for key in ticket.keys:
                 line = self._lines[key]
@@ -113,11 +123,11 @@ async def in_turn(
             if ahead is not None and left_ms > 0:
                 await ahead.wait(left_ms)
                 continue
+            gate = lines.gate_of(ticket, behind=False)  # what comes back meanwhile opens it already
+            assert gate is not None
             verdict = await attempt()
             if verdict.allowed or _is_late(verdict, clock(), deadline_ms):
                 return verdict
-            gate = lines.gate_of(ticket, behind=False)
-            assert gate is not None
             await gate.wait(max(1, verdict.retry_after_ms or 1))
     finally:
         lines.leave(ticket)

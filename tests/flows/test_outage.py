@@ -16,7 +16,9 @@ from headgate import (
     RateLimiterUnavailable,
     RateLimitExceeded,
     SyncRateLimiter,
+    ValidationError,
 )
+from headgate.bridge import run
 from headgate.errors import Contended, Throttled, Unreachable
 from headgate.testing import FakeClock, FaultyStore
 
@@ -309,3 +311,48 @@ def test_is_available_never_raises() -> None:
         assert await hung.is_available(timeout=0.01) is False
 
     asyncio.run(flow())
+
+
+@pytest.mark.parametrize("wrong", ["block", "allow", "BLOCK", True, 0])
+def test_a_rule_that_is_none_is_bad_input_and_never_an_open_gate(wrong: Any) -> None:
+    limiter, store, _ = broken(before=(DOWN, DOWN), on_unavailable=OnUnavailable.ALLOW)
+    with pytest.raises(ValidationError, match=r"OnUnavailable\.ALLOW"):
+        with limiter.acquire("a", "api", {"rpm": 1}, on_unavailable=wrong):
+            raise AssertionError("must not be entered")
+    with pytest.raises(ValidationError, match=r"OnUnavailable\.ALLOW"):
+        run(limiter.engine.consume([("a", "api", {"rpm": 1}, None)], wrong))
+    assert (store.verbs, len(store.before)) == ([], 2)
+
+
+def test_a_known_rule_counts_although_another_part_of_the_request_is_unknown() -> None:
+    limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
+    limiter.set_system_defaults([RPM], on_unavailable=OnUnavailable.BLOCK)
+    limiter.available("known", "api")
+    limiter.core.configs.catalog.lookup = _down  # type: ignore[method-assign]
+    asked = [("known", "api", {"rpm": 1}), ("unknown", "api", {"rpm": 1})]
+    for requests in (asked, asked[::-1]):
+        with pytest.raises(RateLimiterUnavailable):
+            with limiter.acquire_many(requests):
+                raise AssertionError("must not be entered")
+    assert "consume" not in store.verbs
+
+
+def test_trouble_of_the_observer_changes_no_decision(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is taken for a lease that nobody got, and an outage is met as was chosen."""
+    limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
+
+    def fails(event: Event) -> None:
+        raise ZeroDivisionError(event.kind)
+
+    limiter.engine.observer = fails
+    with limiter.acquire("a", "api", {"rpm": 5}) as lease:
+        lease.release(rpm=1)
+    store.before.append(DOWN)
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        assert lease.degraded
+    with pytest.raises(RateLimitExceeded):
+        with limiter.acquire("a", "api", {"rpm": 5}):
+            pass
+    assert "'admitted'" in caplog.text
+    assert "'degraded'" in caplog.text
+    assert "'refused'" in caplog.text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
-from headgate.testing import FakeClock
+from headgate.decision import Demand, Verdict
+from headgate.testing import FakeClock, RecordingStore
 
 Play = Callable[[Any], None]
 PER_SECOND = Limit.per_second("rps", 1)
@@ -184,3 +185,49 @@ def test_a_full_line_refuses_instead_of_growing() -> None:
         assert [await task for task in tasks] == [True, True, True, False, False]
 
     asyncio.run(flow())
+
+
+def test_tokens_that_come_back_while_the_store_answers_wake_the_waiter() -> None:
+    """The refusal was on its way when a refund landed: it is tried again, not waited out."""
+
+    async def flow() -> None:
+        limiter, clock = _async_world(Limit.per_hour("rph", 10))
+        store = Late(limiter.engine.store)
+        limiter.engine.use(store)
+        start_ms = clock()
+        woken: list[int] = []
+
+        async def waiter() -> None:
+            async with limiter.acquire("key", "api", {"rph": 10}, wait=7200):
+                woken.append(clock())
+
+        async with limiter.acquire("key", "api", {"rph": 10}) as lease:
+            store.hold(refusals=2)  # the one before it stands in line, and the one in it
+            waiting = asyncio.create_task(waiter())
+            await store.held.wait()
+            await lease.release(rph=10)
+            store.let_go.set()
+            await clock.run_for(0)
+            assert woken == [start_ms]
+            await waiting
+
+    asyncio.run(flow())
+
+
+class Late(RecordingStore):
+    """A store whose last of so many refusals is held back."""
+
+    def hold(self, refusals: int) -> None:
+        self.left = refusals
+        self.held = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    left = -1
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        verdict = await super().consume(demands, now_ms)
+        self.left -= not verdict.allowed
+        if self.left == 0 and not verdict.allowed:
+            self.held.set()
+            await self.let_go.wait()
+        return verdict

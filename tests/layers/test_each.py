@@ -131,3 +131,17 @@ def test_shadow_leaves_trouble_as_it_is() -> None:
     clock = FakeClock()
     shadow = Shadow(FaultyStore(MemoryStore(clock), before=[DOWN]))
     assert each(shadow, clock, RPM.want(1)) == [DOWN]
+
+
+def test_trouble_that_a_store_raises_is_of_every_group_and_counts() -> None:
+    class Raises(RecordingStore):
+        async def consume_each(
+            self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+        ) -> list[Outcome]:
+            raise DOWN
+
+    clock = FakeClock()
+    circuit = Circuit(clock)
+    store = layered(Raises(MemoryStore(clock)), clock=clock, breaker=False)
+    assert each(Breaker(store, circuit), clock, RPM.want(1), RPM.want(1)) == [DOWN, DOWN]
+    assert circuit.failures == 1

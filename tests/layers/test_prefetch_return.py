@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from headgate.bridge import run
@@ -10,7 +13,7 @@ from headgate.layers.prefetch import SWEEP_MAX, Prefetch
 from headgate.limits import Limit
 from headgate.record import cell_of
 from headgate.stores.memory.store import MemoryStore
-from headgate.testing import FakeClock, FaultyStore
+from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN, Buckets, Client
 from layers.prefetching import FAST, STILL, World
 
@@ -122,3 +125,37 @@ def test_the_number_of_pots_is_bounded() -> None:
     clock.advance(HOLD_MS)
     client.admitted(STILL.want(1, entity_id="new"), 12)
     assert layer.held_milli(STILL.key("new")) != {}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("?"), GeneratorExit()])
+def test_a_credit_that_may_have_arrived_is_not_sent_again(error: BaseException) -> None:
+    world = World()
+    admitted = world.client.admitted(STILL.want(1), 12)
+    assert world.held(STILL) > 0
+
+    async def landed_and_raised(*args: Any, **options: Any) -> bool:
+        await RecordingStore.adjust(world.store, *args, **options)
+        raise error
+
+    world.store.adjust = landed_and_raised  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        run(world.layer.detach())
+    del world.store.adjust
+    run(world.layer.detach())
+    assert world.level(STILL) == 1000 - admitted, "given back twice"
+    assert world.layer.lost == 1
+
+
+def test_a_credit_that_was_not_sent_is_sent_later() -> None:
+    world = World()
+    admitted = world.client.admitted(STILL.want(1), 12)
+
+    async def cancelled(*args: Any, **options: Any) -> bool:
+        raise asyncio.CancelledError
+
+    world.store.adjust = cancelled  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        run(world.layer.detach())
+    del world.store.adjust
+    run(world.layer.detach())
+    assert (world.level(STILL), world.layer.lost) == (1000 - admitted, 0)

@@ -22,6 +22,7 @@ from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.errors import Unreachable, ValidationError
 from headgate.layers.layer import Layer
+from headgate.port_owned import reborn_in_children
 from headgate.record import BucketKey
 from headgate.store import Guard, Outcome, Sighting, Store, consume_each
 
@@ -100,6 +101,12 @@ class Circuit:
         self._successes = 0
         self._cause: Unreachable | None = None
         self._lock = threading.Lock()
+        reborn_in_children(self)
+
+    def reborn(self) -> None:
+        """A probe that the parent sent answers to the parent."""
+        self._lock = threading.Lock()
+        self._probe_until_ms = None
 
     def enter(self) -> int:
         """The call's turn; BreakerOpen where it must not be sent."""

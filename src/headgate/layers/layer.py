@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
+from headgate.port_owned import reborn_in_children
 from headgate.record import BucketKey
 from headgate.store import Guard, Outcome, Sighting, Store, one_by_one
 
@@ -18,6 +20,11 @@ class Layer:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
+        self._lock = threading.Lock()
+        reborn_in_children(self)
+
+    def reborn(self) -> None:
+        self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self.inner.consume(demands, now_ms)

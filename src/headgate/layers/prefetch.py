@@ -9,7 +9,6 @@ chunk as consumed when it is fetched, and no longer when it comes back.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterable, Sequence
 
 from headgate.clock import Clock
@@ -17,6 +16,7 @@ from headgate.decision import Demand, Verdict
 from headgate.errors import StoreTrouble
 from headgate.layers.layer import Layer
 from headgate.layers.pot import AIM_MS, SHARE, Amounts, Pot, with_held
+from headgate.port import Cancelled
 from headgate.record import TERMS, BucketKey
 from headgate.store import Store
 
@@ -40,7 +40,12 @@ class Prefetch(Layer):
         self._pots_max = pots_max
         self._pots: dict[str, Pot] = {}  # in the order they were filled
         self._strays: list[Demand] = []  # credits that found no way yet
-        self._lock = threading.Lock()
+
+    def reborn(self) -> None:
+        """What is held is the parent's, to use and to give back: once, not once per process."""
+        super().reborn()
+        self._pots = {}
+        self._strays = []
 
     def slack_milli(self, key: BucketKey) -> dict[str, int]:
         """The most this client can ever hold of a bucket in use, by limit; {} if it is not."""
@@ -170,9 +175,11 @@ class Prefetch(Layer):
             except StoreTrouble:  # not the caller's trouble: it asked for something else
                 with self._lock:
                     self.lost += len(batch)
-            except BaseException:  # cancelled before it was sent
-                with self._lock:
-                    self._strays += credits[start:]
+            except BaseException as error:
+                unsent = start if isinstance(error, Cancelled) else start + BATCH_MAX
+                with self._lock:  # a credit that may have arrived is not sent again
+                    self.lost += len(credits[start:unsent])
+                    self._strays += credits[unsent:]
                 raise
 
     def _from_pots(self, demands: Sequence[Demand], local_ms: int) -> Verdict | None:

@@ -11,7 +11,6 @@ asked for at our time a and answered at b, puts it between s + (now - b) and s +
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -55,7 +54,6 @@ class Rejections(Layer):
         self._drops = 0
         self._dropped: dict[str, int] = {}  # by which drop a key was last dropped
         self._told = Told(trust_ms, ROUNDING_MS, entries_max)
-        self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         sent_ms = self._clock() if now_ms is None else now_ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from headgate.decision import Demand, LimitStatus, Verdict
@@ -42,7 +41,6 @@ class Shadow(Layer):
         super().__init__(inner)
         self.would_refuse = 0
         self._on_refusal = on_refusal
-        self._lock = threading.Lock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return self._told(await self.inner.consume(demands, now_ms))

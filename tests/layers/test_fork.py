@@ -1,0 +1,113 @@
+"""A forked child: what its parent holds is the parent's, and what the parent's other threads were
+doing at that moment stops nobody here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate import Limit, SyncRateLimiter
+from headgate.bridge import run
+from headgate.errors import Unreachable
+from headgate.layers.breaker import Breaker, Circuit, Patience
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.rejections import Rejections
+from headgate.layers.shadow import Shadow
+from headgate.port import BlockingPace
+from headgate.stores.memory.store import MemoryStore
+from headgate.testing import FakeClock
+from headgate.waiting import Lines
+from layers.kit import Buckets, Client
+
+STILL = Limit.custom("n", 1000, 0, 1)  # never refills: every token can be counted
+HANG_S = 60
+
+
+def child(work: Callable[[], bool]) -> bool:
+    """Whether the work is true in a forked child, which ends by itself if it hangs."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(HANG_S)
+        done = False
+        try:
+            done = work()
+        finally:
+            os._exit(0 if done else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/fork.db"
+    limiter = SyncRateLimiter(url, limits=[STILL], prefetch=True, rejections=False)
+    for _ in range(12):
+        with limiter.acquire("a", "api", {"n": 1}):
+            pass
+    layer = limiter.engine.store
+    assert isinstance(layer, Prefetch)
+    held = sum(sum(pot.held) for pot in layer._pots.values()) // 1000
+    assert held > 0
+
+    def uses_and_ends() -> bool:
+        nothing = not layer._pots
+        with limiter.acquire("a", "api", {"n": 1}):
+            pass
+        limiter.close()
+        return nothing
+
+    assert child(uses_and_ends)
+    limiter.close()
+    with SyncRateLimiter(url, limits=[STILL]) as other:
+        assert other.available("a", "api") == {"n": 1000 - 13}
+
+
+def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
+    clock = FakeClock()
+    circuit = Circuit(clock)
+    layers = [
+        Prefetch(MemoryStore(clock), clock),
+        Rejections(MemoryStore(clock), clock),
+        Breaker(MemoryStore(clock), circuit),
+        Shadow(MemoryStore(clock)),
+    ]
+    demand = Buckets(Limit.per_hour("rph", 1)).want(1)
+    locks = [circuit._lock, *(layer._lock for layer in layers)]
+    for lock in locks:
+        lock.acquire()
+    assert child(lambda: all(Client(layer, clock).admitted(demand, 3) for layer in layers))
+    assert all(lock.locked() for lock in locks), "they stay the parent's"
+
+
+def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:
+    clock = FakeClock()
+    circuit = Circuit(clock, patience=Patience(failures_to_open=1, open_ms=1))
+    circuit.failed(circuit.enter(), Unreachable("gone"))
+    clock.advance(1)
+    assert circuit.enter() > 0, "the parent's probe"
+    assert child(lambda: circuit.enter() > 0)
+
+
+def test_those_who_wait_in_the_parent_are_no_line_in_the_child() -> None:
+    lines = Lines(BlockingPace())
+    ticket = lines.join(["a", "b"])
+    assert ticket is not None
+
+    def free() -> bool:
+        mine = None if lines.busy(["a"]) else lines.join(["a"])
+        lines.leave(ticket)  # as it is left when the flow it belonged to is thrown away
+        return mine is not None and lines.gate_of(mine, behind=True) is None and lines._waiters == 1
+
+    assert child(free)
+    assert lines.busy(["a"])
+    lines.leave(ticket)
+    assert not lines.busy(["a"])
+
+
+def test_memory_is_copied_as_it_is() -> None:
+    clock = FakeClock()
+    client = Client(MemoryStore(clock), clock)
+    demand = Buckets(STILL).want(400)
+    assert client.take(demand).allowed
+    assert child(lambda: client.admitted(demand, 2) == 1)
+    assert run(client.store.peek([demand.key], clock())).records[0] is not None
