@@ -211,3 +211,53 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
             run(backend.store.consume([DEMAND], NOW_MS))
         with pytest.raises(Unreachable, match="closed"):
             run(backend.catalog.lookup("ns", "one", "x"))
+
+
+@pytest.mark.parametrize("by", ["deletion", "moving it away", "another file"])
+def test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each process that had it open would go on giving whole capacities of its own."""
+    monkeypatch.setattr("headgate.stores.sqlite.port.LOOK_EVERY_S", 0)
+    path, other = tmp_path / "gone.db", tmp_path / "other.db"
+    ten = Demand(KEY, DEMAND.terms, (10_000,))
+    with used(path) as backend, used(other):
+        pass
+    with used(path) as backend:
+        if by == "deletion":
+            path.unlink()
+            (tmp_path / "gone.db-wal").unlink()
+            (tmp_path / "gone.db-shm").unlink()
+        elif by == "moving it away":
+            for suffix in ("", "-wal", "-shm"):
+                (tmp_path / f"gone.db{suffix}").rename(tmp_path / f"old.db{suffix}")
+        else:
+            (tmp_path / "gone.db-wal").unlink()
+            (tmp_path / "gone.db-shm").unlink()
+            other.replace(path)
+        second = opened(path)
+        taken = sum(
+            run(each.store.consume([DEMAND], NOW_MS)).allowed
+            for _ in range(10)
+            for each in (second, backend)
+        )
+        assert taken == (9 if by == "another file" else 10)
+        assert not run(second.store.consume([ten], NOW_MS)).allowed
+        run(second.store.close())
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_folder_that_is_gone_is_said_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.stores.sqlite.port.LOOK_EVERY_S", 0)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with used(folder / "x.db") as backend:
+        folder.rename(tmp_path / "away")
+        with pytest.raises(Unreachable, match="cannot be opened"):
+            run(backend.store.consume([DEMAND], NOW_MS))
+        (tmp_path / "away").rename(folder)
+        seen = run(backend.store.consume([DEMAND], NOW_MS))
+        assert seen.statuses[0].available == 8

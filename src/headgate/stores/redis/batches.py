@@ -28,6 +28,17 @@ def joined(calls: Sequence[Call]) -> Call:
     return names, args
 
 
+def told_each(reply: Any, count: int) -> list[Any]:
+    """What was said to each of so many decisions; trouble of the call is trouble of each."""
+    if isinstance(reply, list) and len(reply) == count:
+        return reply
+    if isinstance(reply, StoreTrouble):
+        return [reply] * count
+    return [
+        Unexpected(f"redis answered {count} decisions with something else: {reply!r:.80}")
+    ] * count
+
+
 def outcome(demands: Sequence[Demand], reply: Any, read: Reading) -> Outcome:
     if isinstance(reply, StoreTrouble):
         return reply

@@ -8,18 +8,20 @@ from typing import Any
 
 from headgate.decision import Demand, Verdict, only_credits
 from headgate.entities import Page
-from headgate.errors import HeadgateError, StoreTrouble
+from headgate.errors import HeadgateError
 from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
 from headgate.store import Outcome, Sighting, one_by_one
 from headgate.stores.redis import keys
-from headgate.stores.redis.batches import Call, joined, outcome
+from headgate.stores.redis.batches import Call, joined, outcome, told_each
 from headgate.stores.redis.encoding import (
+    GARBLED,
     decoded,
     demand_args,
     hour_args,
     record_from_list,
     record_of,
     remembering,
+    unreadable,
 )
 from headgate.stores.redis.port import Port, Ready, ready_call
 from headgate.stores.redis.scripts import load_loop, load_script
@@ -76,15 +78,17 @@ class RedisStore:
         calls = [(EACH, *joined([call for _, call in batch])) for batch in slots.values()]
         replies = await self._port.scripts(calls)
         for batch, reply in zip(slots.values(), replies, strict=True):
-            told = reply if isinstance(reply, list) else [reply] * len(batch)
-            for (place, _), one in zip(batch, told, strict=True):
+            for (place, _), one in zip(batch, told_each(reply, len(batch)), strict=True):
                 found[place] = outcome(groups[place], one, self._read)
         return [found[place] for place in range(len(groups))]
 
     def _read(self, demands: Sequence[Demand], reply: list[Any]) -> Verdict:
-        if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
-            self._hour = hour_args(reply[1])
-        return _verdict(demands, reply)
+        try:
+            if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
+                self._hour = hour_args(reply[1])
+            return _verdict(demands, reply)
+        except GARBLED as error:
+            raise unreadable(demands[0].key, error) from error
 
     async def adjust(
         self,
@@ -101,14 +105,18 @@ class RedisStore:
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        found: dict[BucketKey, Any] = {}
+        found: dict[BucketKey, Record | None] = {}
         seen_ms = now_ms or 0
         for group in self._keys_by_slot(keys_) or [[]]:
             names = [keys.bucket(key) for key in group]
             reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
-            seen_ms = reply[0]
-            found.update(zip(group, reply[1:], strict=True))
-        return Sighting(seen_ms, [record_from_list(found[key], seen_ms) for key in keys_])
+            try:
+                seen_ms = reply[0]
+                for key, values in zip(group, reply[1:], strict=True):
+                    found[key] = record_from_list(values, seen_ms)
+            except GARBLED as error:
+                raise unreadable(group[0], error) from error
+        return Sighting(seen_ms, [found[key] for key in keys_])
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
@@ -151,19 +159,18 @@ class RedisStore:
         """Several slots: each in one step, and undone where not all of them agree (S6)."""
         calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
         replies = await self._port.scripts(calls)
-        verdicts: list[Verdict | None] = [
-            None if isinstance(reply, StoreTrouble) else _verdict(group, reply)
-            for group, reply in zip(groups, replies, strict=True)
+        outcomes = [
+            outcome(group, reply, self._read) for group, reply in zip(groups, replies, strict=True)
         ]
-        if not all(verdict is not None and verdict.allowed for verdict in verdicts):
-            await self._undo(groups, verdicts, now_ms)
-        for reply in replies:
-            if isinstance(reply, StoreTrouble):
-                raise reply
-        return _together(demands, [verdict for verdict in verdicts if verdict is not None])
+        if not all(isinstance(one, Verdict) and one.allowed for one in outcomes):
+            await self._undo(groups, outcomes, now_ms)
+        for one in outcomes:
+            if not isinstance(one, Verdict):
+                raise one
+        return _together(demands, [one for one in outcomes if isinstance(one, Verdict)])
 
     async def _undo(
-        self, groups: list[list[Demand]], verdicts: list[Verdict | None], now_ms: int | None
+        self, groups: list[list[Demand]], outcomes: list[Outcome], now_ms: int | None
     ) -> None:
         calls = [
             (
@@ -176,8 +183,8 @@ class RedisStore:
                     events=-1,
                 ),
             )
-            for group, verdict in zip(groups, verdicts, strict=True)
-            if verdict is not None and verdict.allowed
+            for group, one in zip(groups, outcomes, strict=True)
+            if isinstance(one, Verdict) and one.allowed
         ]
         if calls:
             await self._port.scripts(calls)

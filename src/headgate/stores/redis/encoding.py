@@ -10,14 +10,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate.decision import Demand
-from headgate.errors import ValidationError
+from headgate.errors import Damaged, ValidationError
 from headgate.limits import Spec
-from headgate.record import HOUR_MS, Record, Terms
+from headgate.record import HOUR_MS, BucketKey, Record, Terms
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
 PERIOD_MAX = math.isqrt(2**53)
 AMOUNT_MAX_MILLI = 2**51
 CONSUMED_UNIT = 10**15
+
+# What reading a reply raises that is not of the form the scripts write.
+GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 class Encoded:
@@ -131,6 +134,13 @@ def record_from_list(values: list[Any] | None, now_ms: int) -> Record | None:
         return None
     core, dormant, newest, *numbers = values
     return record_of(decoded(core, dormant, newest), numbers, now_ms)
+
+
+def unreadable(key: BucketKey, error: Exception) -> Damaged:
+    return Damaged(
+        f"what Redis told of the bucket {key.text!r} cannot be read ({error!r}); something else "
+        f"wrote it, or it is no Redis: forget that bucket, give headgate a database of its own"
+    )
 
 
 def hour_args(now_ms: int) -> tuple[int, int, str]:

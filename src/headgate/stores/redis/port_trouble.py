@@ -30,6 +30,8 @@ _UNREACHABLE = {
 _ADVICE = {
     "NOPERM": "give its ACL user the commands and keys headgate needs",
     "CROSSSLOT": "the keys of one call are on several slots; report it as a bug",
+    "MOVED": "it is a node of a cluster; write redis+cluster://host:port",
+    "ASK": "it is a node of a cluster; write redis+cluster://host:port",
     "WRONGTYPE": "another program uses this key; give headgate a database of its own",
     "NOSCRIPT": "a script vanished between two calls; try again",
 }

@@ -10,6 +10,7 @@ starve. So the engine is told not to wait and waiting is done here, in short ran
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sqlite3
 import threading
@@ -26,6 +27,7 @@ from headgate.stores.sqlite.queries import Connection
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 PAUSE_MS_MIN, PAUSE_MS_MAX = 0.05, 2.0
 STATEMENTS_CACHED = 256
+LOOK_EVERY_S = 1.0  # whether the path still leads to the file that is open
 
 Result = TypeVar("Result")
 Guard = TypeVar("Guard")
@@ -64,6 +66,8 @@ class Link:
         self._timeout_ms = timeout_ms
         self._synchronous = synchronous
         self._cursor: sqlite3.Cursor | None = None
+        self._file: tuple[int, int] | None = None
+        self._look_s = 0.0
 
     def run(self, work: Work[Result], begin: str, deadline_s: float) -> Result:
         """The work, done in a transaction; tried at least once, and until the deadline if busy."""
@@ -94,6 +98,8 @@ class Link:
                 cursor.connection.close()
 
     def _attempt(self, work: Work[Result], begin: str) -> Result:
+        if self._cursor is not None and time.monotonic() >= self._look_s:
+            self._look()
         cursor = self._cursor or self._open()
         try:
             cursor.execute(begin)
@@ -105,6 +111,12 @@ class Link:
                     cursor.execute("ROLLBACK")
             raise
         return result
+
+    def _look(self) -> None:
+        """A file that was deleted or replaced is let go: others use what is there now."""
+        self._look_s = time.monotonic() + LOOK_EVERY_S
+        if _file_at(self._path) != self._file:
+            self.close()
 
     def _open(self) -> sqlite3.Cursor:
         connection = sqlite3.connect(
@@ -122,6 +134,8 @@ class Link:
         except BaseException:
             connection.close()
             raise
+        self._file = _file_at(self._path)
+        self._look_s = time.monotonic() + LOOK_EVERY_S
         self._cursor = connection.cursor()
         return self._cursor
 
@@ -208,6 +222,15 @@ class AsyncPort:
 
     def _line(self) -> Line:
         return Line(lambda parts: self._sites.link().run_together(parts))
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file the path leads to now; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:

@@ -2,7 +2,10 @@
 -- KEYS    those of all decisions, one after another
 -- ARGV    the five that consume begins with, then per decision: how many keys it has, how many
 --         arguments, and these
--- reply   what consume replies, per decision; an error of one is its own
+-- reply   what consume replies, per decision; an error of one is its own, unless it is the server's:
+--         then no write of this call was done, and it fails as a whole
+
+local OF_SERVER = { READONLY = true, OOM = true, MISCONF = true, NOREPLICAS = true, MASTERDOWN = true }
 
 local replies, key, at = {}, 0, 6
 while at <= #ARGV do
@@ -15,7 +18,12 @@ while at <= #ARGV do
     end
     local fine, reply = pcall(decide, keys, args)
     if not fine then
-        reply = redis.error_reply(type(reply) == 'table' and reply.err or tostring(reply))
+        local text = type(reply) == 'table' and reply.err or tostring(reply)
+        local code, rest = string.match(text, '(%u%u+)( .*)')  -- Redis 6 puts the place before it
+        if code and OF_SERVER[code] then
+            return redis.error_reply(code .. rest)
+        end
+        reply = redis.error_reply(text)
     end
     replies[#replies + 1] = reply
     key, at = key + #keys, at + #args - 3
