@@ -7,12 +7,14 @@ remembered until then, so that a repeated call is answered like the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from headgate.clock import Clock
 from headgate.errors import StoreTrouble, ValidationError
 from headgate.lease import LeaseBook
 from headgate.service.answers import LeaseAnswer, LeaseState
+from headgate.service.leases_foretold import Unwritten
 from headgate.service.leases_shelf import LeaseShelf, WireLease, too_many
 from headgate.service.problems import Code, ServiceError, invalid
 from headgate.service.requests import ChangeRequest
@@ -33,8 +35,9 @@ class Leases:
         try:
             await self.shelf.put(lease)
         except BaseException:
-            book.keep = False
-            await book.settlements.leave(book, True)
+            if await self.shelf.withdraw(lease):  # else it may be there, and will end by itself
+                book.keep = False
+                await book.settlements.leave(book, True)
             raise
         return lease.answer()
 
@@ -54,11 +57,8 @@ class Leases:
             raise ended(lease)
         book = lease.book
         amounts = _amounts(book, request)
-        await self.shelf.claim(lease)
-        try:
+        async with self._changing(lease, lease.state):
             await book.settlements.adjust(book, amounts)
-        finally:
-            await self.shelf.put(lease)
         return lease.answer()
 
     async def settle(self, request: ChangeRequest) -> LeaseAnswer:
@@ -73,13 +73,9 @@ class Leases:
             ):
                 return lease.answer()
             raise ended(lease)
-        await self.shelf.claim(lease)
-        try:
+        async with self._changing(lease, LeaseState.SETTLED):
             await book.settlements.settle(book, actual)
             await book.settlements.leave(book, False)
-            lease.state = LeaseState.SETTLED
-        finally:
-            await self.shelf.put(lease)
         return lease.answer()
 
     async def release(self, request: ChangeRequest) -> LeaseAnswer:
@@ -92,16 +88,12 @@ class Leases:
         if lease.state is not LeaseState.OPEN:
             raise ended(lease)
         amounts = {} if whole else _amounts(book, request)
-        await self.shelf.claim(lease)
-        try:
+        async with self._changing(lease, LeaseState.RELEASED if whole else lease.state):
             if whole:
                 book.keep = False
                 await book.settlements.leave(book, True)
-                lease.state = LeaseState.RELEASED
             else:
                 await _give_back(book, amounts)
-        finally:
-            await self.shelf.put(lease)
         return lease.answer()
 
     async def sweep(self, most: int = SWEEP_MAX) -> int:
@@ -116,6 +108,23 @@ class Leases:
                 return count
             await found[0].book.settlements.leave(found[0].book, True)
         return most
+
+    @asynccontextmanager
+    async def _changing(self, lease: WireLease, state: LeaseState) -> AsyncIterator[None]:
+        """Nobody else changes it meanwhile; it is in that state from before anything is given
+        back, and in its old one again where the change did not come about."""
+        before = lease.state
+        await self.shelf.claim(lease)
+        lease.state = state
+        try:
+            yield
+        except Unwritten:  # it stays claimed for a moment, as it stands in the store
+            raise
+        except BaseException:
+            lease.state = before
+            await self.shelf.put(lease)
+            raise
+        await self.shelf.put(lease)
 
     async def _found(self, lease_id: str, namespace: str) -> WireLease:
         await self.sweep()

@@ -8,14 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from headgate.clock import Clock
+from headgate.errors import Damaged, StoreTrouble
 from headgate.lease import LeaseBook
 from headgate.service.answers import LeaseAnswer, LeaseState
+from headgate.service.leases_foretold import Foretold
 from headgate.service.leases_text import lease_as_text, parts_of
 from headgate.service.problems import Code, ServiceError
 from headgate.service.rooms import Room
 from headgate.store import Drawer, Kept
 
 BUSY_MS = 5000  # a process that died while it changed a lease blocks it for this long
+UNREADABLE_MS = 60_000  # a lease that cannot be read is dropped so long after its end
+LOOKS = 16  # at leases that cannot be ended now, before those behind them
+FIRST = 1  # the version that a drawer gives what is new
 SEPARATOR = "~"  # in ids, between the namespace and the lease; in neither of them
 
 
@@ -51,6 +56,10 @@ class LeaseShelf(Protocol):
         """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
         ...
 
+    async def withdraw(self, lease: WireLease) -> bool:
+        """Whether a lease that could not be put is certainly not on the shelf."""
+        ...
+
     async def get(self, lease_id: str) -> WireLease | None: ...
 
     async def claim(self, lease: WireLease) -> None:
@@ -84,6 +93,9 @@ class MemoryShelf:
             raise too_many()
         self._leases[lease.id] = lease
         heapq.heappush(self._ends, (lease.expires_ms, lease.id))
+
+    async def withdraw(self, lease: WireLease) -> bool:
+        return lease.id not in self._leases
 
     async def get(self, lease_id: str) -> WireLease | None:
         return self._leases.get(lease_id)
@@ -142,6 +154,17 @@ class DrawerShelf:
         if lease.state is not LeaseState.OPEN:
             self._own.pop(lease.id, None)
 
+    async def withdraw(self, lease: WireLease) -> bool:
+        namespace_id, apart, name = lease.id.partition(SEPARATOR)
+        if not apart:
+            return await self._local.withdraw(lease)
+        self._own.pop(lease.id, None)
+        try:
+            await self._drawer.drop(namespace_id, name, seen=FIRST)
+        except StoreTrouble:
+            return False
+        return True
+
     async def get(self, lease_id: str) -> WireLease | None:
         found = await self._local.get(lease_id)
         namespace_id, apart, name = lease_id.partition(SEPARATOR)
@@ -168,15 +191,34 @@ class DrawerShelf:
             if len(found) >= most:
                 break
             namespace_id = await self._namespace_id(namespace)
-            for name, kept in await self._drawer.due(namespace_id, now_ms + 1, most - len(found)):
-                lease_id = namespace_id + SEPARATOR + name
-                lease = await self._read(lease_id, kept)
-                self._own.pop(lease_id, None)
-                if lease.busy_until_ms > now_ms:
-                    continue
-                if await self._drawer.drop(namespace_id, name, seen=kept.version):
+            wanted = most - len(found)
+            for name, kept in await self._drawer.due(namespace_id, now_ms + 1, wanted + LOOKS):
+                lease = await self._ended(namespace_id, name, kept, now_ms)
+                if lease is not None:
                     found.append(lease)
+                if len(found) >= most:
+                    break
         return found
+
+    async def _ended(
+        self, namespace_id: str, name: str, kept: Kept, now_ms: int
+    ) -> WireLease | None:
+        """The lease, off the shelf; None where somebody else sees to it, or nobody can."""
+        lease_id = namespace_id + SEPARATOR + name
+        self._own.pop(lease_id, None)
+        try:
+            lease = await self._read(lease_id, kept)
+        except Damaged:  # one that a newer headgate wrote is left to it for a while
+            if kept.until_ms + UNREADABLE_MS <= now_ms:
+                await self._drawer.drop(namespace_id, name, seen=kept.version)
+            return None
+        if lease.busy_until_ms > now_ms:
+            return None
+        if not await self._drawer.drop(namespace_id, name, seen=kept.version):
+            return None
+        assert isinstance(lease.book.store, Foretold)
+        lease.book.store = lease.book.store.inner  # nobody else can find it any more
+        return lease
 
     def __len__(self) -> int:
         return len(self._own) + len(self._local)
@@ -205,12 +247,17 @@ class DrawerShelf:
         book = LeaseBook(
             room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep
         )
-        book.later, book.settled = parts.later, parts.settled
+        book.later, book.settled, book.owed = parts.later, parts.settled, parts.owed
         book.closed = parts.state is not LeaseState.OPEN
         lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
         lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms
         lease.version = kept.version
+        book.store = Foretold(book.store, lambda: self._foretell(lease))
         return lease
+
+    async def _foretell(self, lease: WireLease) -> None:
+        if not await self._written(lease):
+            raise busy()
 
     async def _namespace_id(self, namespace: str) -> str:
         return await (await self._room(namespace)).configs.namespace_id()

@@ -28,6 +28,7 @@ class Parts:
     demands: list[Demand]
     later: list[tuple[int, str, int]] | None
     settled: set[str] | None
+    owed: dict[str, int] | None
 
 
 def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseBook) -> str:
@@ -42,6 +43,7 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
             "demands": [_demand_as_json(demand) for demand in book.demands],
             "later": book.later,
             "settled": None if book.settled is None else sorted(book.settled),
+            "owed": book.owed,
         },
         separators=(",", ":"),
     )
@@ -62,6 +64,7 @@ def parts_of(text: str) -> Parts:
             [_demand_from_json(row) for row in values["demands"]],
             None if later is None else [(row[0], row[1], row[2]) for row in later],
             None if settled is None else set(settled),
+            values.get("owed"),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(

@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         "redis: slots that agreed keep what the others refused",
         "stores/redis/buckets.py",
-        "            await self._undo(groups, verdicts, now_ms)\n",
+        "            await self._undo(groups, outcomes, now_ms)\n",
         "            pass\n",
         ("redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
     ),

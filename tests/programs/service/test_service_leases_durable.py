@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit, Repository
-from headgate.errors import Unreachable
+from headgate.errors import Contended, Unreachable
 from headgate.service.answers import AcquireAnswer, LeaseState
 from headgate.service.problems import Code, ServiceError
 from headgate.service.requests import (
@@ -140,5 +142,127 @@ def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> Non
         one.repository.backend.drawer.due = away  # type: ignore[method-assign,union-attr]
         await one.tick()
         await opened(one, tokens=1)
+
+    between_two(tmp_path, play)
+
+
+def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
+    """The drawer's so-manyth call of the verb gets no answer, whether or not it was sent."""
+    drawer = service.repository.backend.drawer
+    real = getattr(drawer, verb)
+    calls = itertools.count(1)
+
+    async def call(*args: Any, **options: Any) -> Any:
+        fails = next(calls) == number
+        result = await real(*args, **options) if sent or not fails else None
+        if fails:
+            raise Unreachable("no answer")
+        return result
+
+    setattr(drawer, verb, call)
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["answer lost", "never sent"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("verb", ["release", "settle", "part"])
+def test_what_was_given_back_is_not_given_back_again(
+    tmp_path: Path, verb: str, number: int, sent: bool
+) -> None:
+    """Whichever write of the lease fails: who tries again, or the end of its time, gives nothing
+    that was given before."""
+
+    async def change(service: Service, lease_id: str) -> None:
+        if verb == "settle":
+            await service.settle(parse_settle(lease_id, {"tokens": 0}))
+        else:
+            told = None if verb == "release" else {"tokens": 40}
+            await service.release(parse_release(lease_id, told))
+
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        lease_id = await opened(one, ttl_seconds=30)
+        await opened(two, tokens=60, on_expiry="keep")
+        assert await left(two) == 0
+        failing(one, "put", number, sent=sent)
+        failed = False
+        try:
+            await change(one, lease_id)
+        except ServiceError as error:
+            failed = True
+            assert error.code in (Code.STORAGE_UNAVAILABLE, Code.CONFLICT)
+        clock.advance(5001)
+        with contextlib.suppress(ServiceError):
+            await change(two, lease_id)
+        again = await left(two)
+        assert again <= 40
+        if not sent:
+            assert again >= 39, "nothing was lost that is known not to have been sent"
+        assert failed or number == 3
+        clock.advance(30_000)
+        await two.tick()
+        assert await left(two) <= again + 1, "that much was refilled"
+
+    between_two(tmp_path, play)
+
+
+def test_a_debit_the_store_did_not_take_is_owed_by_whoever_ends_the_lease(tmp_path: Path) -> None:
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        ids = [await opened(one, tokens=20), await opened(one, tokens=20)]
+        store = one.repository.backend.store
+
+        async def busy(*args: Any, **options: Any) -> Any:
+            raise Contended("busy")
+
+        store.adjust, taken = busy, store.adjust  # type: ignore[method-assign]
+        for lease_id in ids:
+            answer = await one.adjust(parse_adjust(lease_id, {"tokens": 30}))
+            assert answer.held == {"tokens": 50}
+        store.adjust = taken  # type: ignore[method-assign]
+        assert await left(two) == 60
+        await two.release(parse_release(ids[0], None))
+        assert await left(two) == 80, "it gives back what was taken, and no more"
+        await two.settle(parse_settle(ids[1], {"tokens": 50}))
+        assert await left(two) == 50
+
+    between_two(tmp_path, play)
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["answer lost", "never sent"])
+def test_a_lease_that_may_not_have_been_kept_is_refunded_once(tmp_path: Path, sent: bool) -> None:
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        failing(one, "put", 1, sent=sent)
+        with pytest.raises(Unreachable):
+            await opened(one, ttl_seconds=1)
+        assert await left(two) == 100, "it is off the shelf for certain"
+        failing(one, "put", 1, sent=sent)
+        failing(one, "drop", 1, sent=False)
+        with pytest.raises(Unreachable):
+            await opened(one, ttl_seconds=1)
+        await opened(two, tokens=60, on_expiry="keep")
+        assert await left(two) == 0
+        clock.advance(1001)
+        await two.tick()
+        assert await left(two) in ((39, 40) if sent else (0,))
+
+    between_two(tmp_path, play)
+
+
+def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) -> None:
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        bad = await opened(one, ttl_seconds=1, tokens=5)
+        await opened(one, ttl_seconds=2, tokens=95)
+        assert await left(two) == 0
+        drawer = two.repository.backend.drawer
+        assert drawer is not None
+        namespace_id, _, name = bad.partition("~")
+        kept = await drawer.get(namespace_id, name)
+        assert kept is not None
+        await drawer.put(namespace_id, name, '{"format":2}', kept.until_ms, seen=kept.version)
+        clock.advance(2000)
+        await two.tick()
+        assert 94 <= await left(two) <= 95
+        assert await drawer.get(namespace_id, name) is not None, "a newer headgate may read it"
+        clock.advance(60_000)
+        await two.tick()
+        assert await drawer.get(namespace_id, name) is None
 
     between_two(tmp_path, play)
