@@ -10,11 +10,13 @@ from headgate.errors import EntityNotFoundError, ValidationError
 from headgate.limits import LIMITS_MAX, Limit, parse_limits
 from headgate.names import parse_namespace
 from headgate.service.fields import parse_flag, parse_list
+from headgate.service.keys import Scope
 from headgate.service.keys_access import KEYS_NAMESPACE
 from headgate.service.problems import invalid, not_found
 from headgate.service.rest_ask import Ask, Document
 from headgate.service.rest_json import entity_json, limits_json, namespace_json
 
+READ, ADMIN = Scope.READ, Scope.ADMIN
 PAGE = 100
 CHANGES = ("parent_id", "cascade", "mode", "version")
 MODES = ("normal", "disabled", "bypass")
@@ -66,6 +68,7 @@ async def list_entities(ask: Ask) -> Document:
 
 async def create_entity(ask: Ask) -> Document:
     given = ask.fields("id", "name", "parent_id", "cascade", "metadata", needed=("id",))
+    _permit_parent(ask, given.get("parent_id"))
     room = await ask.room()
     made = await room.create_entity(
         given["id"],
@@ -104,9 +107,12 @@ async def change_entity(ask: Ask) -> Document:
         await _switch(ask, given["mode"], {"entity_id": entity_id})
     else:
         cascade = given.get("cascade")
+        parent_id = given.get("parent_id", known.parent_id)
+        if parent_id != known.parent_id or cascade:
+            _permit_parent(ask, parent_id)
         await room.set_parent(
             entity_id,
-            given.get("parent_id", known.parent_id),
+            parent_id,
             None if cascade is None else parse_flag(cascade, "cascade"),
             ask.principal,
             known.version if version is None else version,
@@ -122,7 +128,7 @@ async def delete_entity(ask: Ask) -> None:
 async def list_children(ask: Ask) -> Document:
     room = await ask.room()
     found = await room.get_children(ask.path["entity_id"])
-    return {"items": [entity_json(one) for one in found]}
+    return {"items": [entity_json(one) for one in found if _reaches(ask, READ, one.id)]}
 
 
 async def switch_resource(ask: Ask) -> Document:
@@ -191,6 +197,17 @@ async def put_entity_limits(ask: Ask) -> Document:
 async def delete_entity_limits(ask: Ask) -> None:
     room = await ask.room()
     await room.delete_limits(ask.path["entity_id"], ask.path["resource"], ask.principal)
+
+
+def _reaches(ask: Ask, need: Scope, entity_id: str) -> bool:
+    return ask.caller.refuses(need, ask.path["namespace"], entity_id) is None
+
+
+def _permit_parent(ask: Ask, parent_id: object) -> None:
+    """Whoever may act for some entities cannot have others pay for them: a foreign parent looks as
+    if it were not there."""
+    if isinstance(parent_id, str) and not _reaches(ask, ADMIN, parent_id):
+        raise EntityNotFoundError(parent_id)
 
 
 async def _switch(ask: Ask, mode: object, whom: Mapping[str, str]) -> None:

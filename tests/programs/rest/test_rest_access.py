@@ -182,6 +182,39 @@ def test_a_prefix_keeps_to_its_entities(endpoint: Endpoint) -> None:
     assert (own.status < 400) is of_one, own.content
 
 
+def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() -> None:
+    async def flow() -> None:
+        world = World()
+        await world.repository.register_namespace("here")
+        room = await world.service.room("here")
+        await room.create_entity("user:bob")
+        await room.create_entity("user:ann")
+        await room.create_entity("user:ann.one", parent_id="user:bob", principal="root")
+        await room.create_entity("user:bob.two", parent_id="user:ann", principal="root")
+        await room.create_entity("user:ann.two", parent_id="user:ann")
+        app = rest_of(world, CALLERS.door(world))
+        entities = "/v1/namespaces/here/entities"
+
+        async def ask(method: str, path: str, body: Any = None) -> int:
+            said = await call(app, method, path, body, key=CALLERS.texts["ann"])
+            return int(said.status)
+
+        new = {"id": "user:ann.new", "cascade": True}
+        assert await ask("POST", entities, {**new, "parent_id": "user:bob"}) == 404
+        assert await ask("PATCH", f"{entities}/user:ann", {"parent_id": "user:bob"}) == 404
+        assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": True}) == 404
+        assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": False}) == 200
+        assert await ask("PATCH", f"{entities}/user:ann.one", {"parent_id": None}) == 200
+        assert await ask("POST", entities, {**new, "parent_id": "user:ann"}) == 201
+        seen = await call(app, "GET", f"{entities}/user:ann/children", key=CALLERS.texts["ann"])
+        assert [one["id"] for one in seen.json["items"]] == ["user:ann.new", "user:ann.two"]
+        bob = await room.get_entity("user:bob")
+        assert bob is not None
+        assert await room.get_children("user:bob") == []
+
+    run(flow())
+
+
 def test_another_entitys_lease_is_not_there() -> None:
     async def flow() -> list[Any]:
         world = World()
