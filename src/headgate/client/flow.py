@@ -159,6 +159,8 @@ class Flow:
         if reply.status == LIMITED and "allowed" not in reply.document:
             raise RateLimited(limited_answer(reply))
         try:
+            if reply.status == LIMITED and reply.document["allowed"] is not False:
+                raise NotHeadgate("it is refused and allowed at once")
             return read(reply.document, reply.headers, reply.at_ms)
         except NotHeadgate as error:
             raise not_headgate(call, reply, str(error)) from None
@@ -167,7 +169,10 @@ class Flow:
         """One result of a batch; a problem is the error it would have been alone."""
         status = item.get("status")
         if status in (200, LIMITED):
-            return read_check(item)
+            answer = read_check(item)
+            if status == LIMITED and answer.allowed:
+                raise NotHeadgate("a result is refused and allowed at once")
+            return answer
         if type(status) is not int:
             raise NotHeadgate("a result has no status")
         return problem_of(call, Reply(status, (), item, now_ms))

@@ -13,7 +13,7 @@ from headgate.client.replies import Outcome, Reply, Trouble
 from headgate.client.requests import Effect
 from headgate.errors import ValidationError
 
-LIMITED, UNAVAILABLE = 429, 503
+LIMITED, UNAVAILABLE, CONFLICT = 429, 503, 409
 PASSING = frozenset({408, 502, 503, 504})  # what another attempt may not meet again
 ATTEMPTS_MAX = 1_000
 SEND_MS_LEAST = 50  # with less time left an attempt would hardly be answered
@@ -84,7 +84,9 @@ def took_nothing(outcome: Outcome) -> bool:
 
 def _may_repeat(effect: Effect, outcome: Outcome) -> bool:
     if isinstance(outcome, Reply) and outcome.status not in PASSING:
-        return False
+        # Another call is changing the lease; one that is over says no time.
+        told = outcome.status == CONFLICT and outcome.retry_after_ms is not None
+        return told and effect is Effect.REPEATABLE
     return effect is Effect.REPEATABLE or took_nothing(outcome)
 
 

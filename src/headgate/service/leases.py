@@ -16,7 +16,7 @@ from headgate.lease import LeaseBook
 from headgate.service.answers import LeaseAnswer, LeaseState
 from headgate.service.leases_foretold import Unwritten
 from headgate.service.leases_shelf import LeaseShelf, WireLease, too_many
-from headgate.service.problems import Code, ServiceError, invalid
+from headgate.service.problems import STORE_RETRY_MS, Code, ServiceError, invalid
 from headgate.service.requests import ChangeRequest
 
 SWEEP_MAX = 100
@@ -35,9 +35,10 @@ class Leases:
         try:
             await self.shelf.put(lease)
         except BaseException:
-            if await self.shelf.withdraw(lease):  # else it may be there, and will end by itself
-                book.keep = False
-                await book.settlements.leave(book, True)
+            if not await self.shelf.withdraw(lease):  # it may be there, and will end by itself
+                raise unknown() from None
+            book.keep = False
+            await book.settlements.leave(book, True)
             raise
         return lease.answer()
 
@@ -124,7 +125,10 @@ class Leases:
             lease.state = before
             await self.shelf.put(lease)
             raise
-        await self.shelf.put(lease)
+        try:
+            await self.shelf.put(lease)
+        except (StoreTrouble, ServiceError) as trouble:  # it was done, but may not be written
+            raise unknown() from trouble
 
     async def _found(self, lease_id: str, namespace: str) -> WireLease:
         await self.sweep()
@@ -155,6 +159,15 @@ async def _give_back(book: LeaseBook, amounts: Mapping[str, int]) -> None:
         await book.settlements.release(book, amounts)
     except ValidationError as error:
         raise invalid(f"amounts.{error.field}", error.reason) from error
+
+
+def unknown() -> ServiceError:
+    """Whoever gets this says again only what can be said twice."""
+    return ServiceError(
+        Code.DEADLINE_EXCEEDED,
+        "the store gave no answer, so it is not known whether this was done",
+        retry_after_ms=STORE_RETRY_MS,
+    )
 
 
 def ended(lease: WireLease) -> ServiceError:

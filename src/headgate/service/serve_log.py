@@ -34,4 +34,4 @@ def set_up_logs(level: str) -> None:
     root.setLevel(logging.WARNING)
     logging.getLogger("headgate").setLevel(level.upper())
     for name in SERVER_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(logging.WARNING, getattr(logging, level.upper())))

@@ -320,3 +320,29 @@ def test_degraded_answers_are_labelled() -> None:
     flow, _ = flow_of(response(200, told))
     answer = run(flow.check(CHECK, 0))
     assert (answer.degraded, answer.degraded_reason) == (True, "breaker_open")
+
+
+@pytest.mark.parametrize("told", [True, None, 1, "false"])
+def test_what_is_refused_is_never_allowed_whatever_its_body_says(told: object) -> None:
+    lie = {**ALLOWED, **LEASE, "allowed": told, "results": [{**ALLOWED, "allowed": told}]}
+    lease = acquire_call(Check("a", "r", 5), None, None, "refund", None)
+    for ask in (
+        lambda flow: flow.check(CHECK, 0),
+        lambda flow: flow.check_all(CHECK, 0),
+        lambda flow: flow.acquire(lease, 0),
+    ):
+        flow, _ = flow_of(response(429, lie))
+        with pytest.raises(Unavailable, match="not headgate's"):
+            run(ask(flow))
+    flow, _ = flow_of(response(200, {"results": [{**ALLOWED, "allowed": told, "status": 429}]}))
+    with pytest.raises(Unavailable, match="not headgate's"):
+        run(flow.batch([("a", "r")], None))
+
+
+def test_a_success_that_says_nothing_of_the_kind_is_no_success() -> None:
+    for document in ({}, {"allowed": 1}, {"allowed": "true"}, {"allowed": None}, []):
+        flow, _ = flow_of(response(200, document))
+        with pytest.raises(Unavailable, match="not headgate's"):
+            run(flow.check(CHECK, 0))
+    flow, _ = flow_of(response(200, {**ALLOWED, "allowed": False}))
+    assert not run(flow.check(CHECK, 0)).allowed

@@ -56,6 +56,8 @@ def pause(
         (reply(401, "UNAUTHENTICATED"), None, None),
         (reply(404, "LEASE_NOT_FOUND"), None, None),
         (reply(422, "DEMAND_TOO_LARGE"), None, None),
+        (reply(409, "CONFLICT", 100), None, 100),  # somebody else is changing the lease
+        (reply(409, "CONFLICT"), None, None),  # it is over
         (reply(429, "RATE_LIMIT_EXCEEDED", 10), None, None),  # nobody asked to wait
         (reply(307), None, None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate.service.serve_log import SERVER_LOGGERS, set_up_logs
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import environment, program, run_once
 
@@ -298,3 +300,22 @@ def test_grpc_beside_rest(tmp_path: Path) -> None:
             assert check(asked, timeout=30).tokens_remaining == 6
         assert post(running.url, CHECK, ASK).json()["tokens_remaining"] == 5
         assert running.end() == 0
+
+
+def test_the_servers_own_warnings_follow_the_level() -> None:
+    """Anybody can make it warn, a line for every request that is none."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, ("headgate", *SERVER_LOGGERS))]
+    before = [(one, one.level) for one in loggers]
+    handlers = root.handlers[:]
+    try:
+        set_up_logs("error")
+        assert not logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
+        assert logging.getLogger("uvicorn.error").isEnabledFor(logging.ERROR)
+        set_up_logs("debug")
+        assert not logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO)
+        assert logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
+    finally:
+        root.handlers[:] = handlers
+        for one, level in before:
+            one.setLevel(level)

@@ -188,7 +188,8 @@ def test_what_was_given_back_is_not_given_back_again(
             await change(one, lease_id)
         except ServiceError as error:
             failed = True
-            assert error.code in (Code.STORAGE_UNAVAILABLE, Code.CONFLICT)
+            done = Code.DEADLINE_EXCEEDED, Code.CONFLICT
+            assert error.code in (done if number == 3 else (Code.STORAGE_UNAVAILABLE, *done))
         clock.advance(5001)
         with contextlib.suppress(ServiceError):
             await change(two, lease_id)
@@ -235,8 +236,9 @@ def test_a_lease_that_may_not_have_been_kept_is_refunded_once(tmp_path: Path, se
         assert await left(two) == 100, "it is off the shelf for certain"
         failing(one, "put", 1, sent=sent)
         failing(one, "drop", 1, sent=False)
-        with pytest.raises(Unreachable):
+        with pytest.raises(ServiceError) as caught:
             await opened(one, ttl_seconds=1)
+        assert caught.value.code is Code.DEADLINE_EXCEEDED, "nobody knows: it is not said again"
         await opened(two, tokens=60, on_expiry="keep")
         assert await left(two) == 0
         clock.advance(1001)
