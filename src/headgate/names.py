@@ -89,8 +89,10 @@ def parse_namespace_id(text: object) -> str:
 
 
 def new_namespace_id() -> str:
-    """An opaque id: a name registered again after deletion never meets its old data."""
-    return secrets.token_urlsafe(8)
+    """An opaque id: a name registered again after deletion never meets its old data. It does not
+    begin as an option of a command does."""
+    made = secrets.token_urlsafe(8)
+    return "A" + made[1:] if made.startswith("-") else made
 
 
 def _parse(

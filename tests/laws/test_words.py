@@ -270,3 +270,11 @@ def test_a_list_of_limits_has_one_to_sixteen_distinct_names() -> None:
     for value in bad:
         with pytest.raises(ValidationError):
             parse_limits(value)
+
+
+def test_no_id_of_a_namespace_looks_like_an_option() -> None:
+    """One in sixty-four would: `headgate namespace purge -l3Xy…` is not understood."""
+    made = {names.new_namespace_id() for _ in range(2000)}
+    assert len(made) == 2000
+    assert not [one for one in made if one.startswith("-")]
+    assert all(names.parse_namespace_id(one) == one for one in made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -12,7 +13,7 @@ import click
 
 from headgate import errors
 from headgate.cli.session import Misuse, Session
-from headgate.cli.text import clean
+from headgate.cli.text import clean, speaks_utf8
 
 OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
 
@@ -100,7 +101,8 @@ def tell(error: BaseException, session: Session, given: Sequence[str]) -> int:
         traceback.print_exception(error)
     failure = failure_of(error)
     if session.as_json or "--json" in given:
-        click.echo(json.dumps({"error": as_document(failure)}, ensure_ascii=False))
+        with contextlib.suppress(OSError):  # a full disk is what went wrong, maybe
+            click.echo(json.dumps({"error": as_document(failure)}, ensure_ascii=not speaks_utf8()))
     click.echo(as_lines(failure), err=True)
     return failure.exit_code
 

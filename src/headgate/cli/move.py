@@ -18,6 +18,7 @@ from headgate.bridge import run
 from headgate.cli.output import Rows, progress, show
 from headgate.cli.session import Session, pass_session
 from headgate.cli.shape import verb
+from headgate.cli.text import speaks_utf8
 from headgate.moving import exported, read_lines
 from headgate.moving_in import KINDS, Existing, imported
 from headgate.repository import Repository
@@ -68,7 +69,7 @@ async def _export(
 ) -> None:
     done = 0
     async for line in exported(repository, usage=usage):
-        write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+        write(json.dumps(line, ensure_ascii=not speaks_utf8(), separators=(",", ":")) + "\n")
         if line["kind"] == "end":
             counts.update(line)
         done += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.session import Misuse, Session
-from headgate.cli.text import clean
+from headgate.cli.text import clean, speaks_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ def show(session: Session, document: Any, *parts: str | Rows) -> None:
 
 def as_json(document: Any) -> str:
     indent = 2 if sys.stdout.isatty() else None
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent)
+    return json.dumps(document, ensure_ascii=not speaks_utf8(), allow_nan=False, indent=indent)
 
 
 def console(session: Session, *, err: bool = False) -> Console:

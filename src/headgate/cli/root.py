@@ -13,6 +13,7 @@ from headgate.cli.failing import tell
 from headgate.cli.session import Session
 from headgate.cli.shape import SETTINGS, Noun, section
 from headgate.cli.table import COMMANDS, SECTIONS
+from headgate.cli.text import lenient
 
 EXAMPLES = """
 export HEADGATE_URL=sqlite:///limits.db
@@ -55,6 +56,7 @@ class Root(Noun):
         """The exit code: 0 well or admitted, 1 error, 2 usage, 3 limited, 4 unavailable."""
         given = list(sys.argv[1:] if args is None else args)
         session = Session()
+        lenient()
         try:
             code = super().main(
                 args=given,

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+
+def speaks_utf8() -> bool:
+    """Whether standard output takes every letter; JSON has another way of writing them."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return str(encoding).lower().replace("-", "").replace("_", "") == "utf8"
+
+
+def lenient() -> None:
+    """A letter that a terminal does not know is written in another way, and is no failure."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
 
 def clean(text: object) -> str:
     """The text on one line, without anything that moves a cursor or changes a colour."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +163,41 @@ def test_consent_is_asked_for_or_given(run: Any, well: Any) -> None:
     assert well("entity", "list")["items"] != []
     well("entity", "delete", "key-1", "--yes")
     assert well("entity", "list")["items"] == []
+
+
+def outside(url: str, *line: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, whose standard output is a real one."""
+    given = {"PYTHONPATH": os.pathsep.join(sys.path), "HEADGATE_URL": url, **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "headgate.cli", *line],
+        env={**os.environ, **given},
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device here")
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_a_full_disk_is_told_in_three_lines(url: str, json_too: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = outside(url, "namespace", "list", *json_too, stdout=full)
+    said = done.stderr.decode().splitlines()
+    assert done.returncode == 1
+    assert [line[:6] for line in said] == ["error:", "  why:", "  do: "], said
+    assert "No space left" in said[1]
+
+
+@pytest.mark.parametrize("line", ["entity list", "entity show a", "audit list a", "export"])
+def test_letters_that_the_terminal_does_not_know_are_no_failure(
+    run: Any, well: Any, url: str, line: str
+) -> None:
+    well("entity", "create", "a", "--name", "Ä → ☃")
+    plain = {"PYTHONIOENCODING": "ascii"}
+    done = outside(url, *line.split(), env=plain, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    told = outside(url, *line.split(), "--json", env=plain, stdout=subprocess.PIPE)
+    assert told.returncode == 0
+    for document in told.stdout.decode("ascii").splitlines():
+        json.loads(document)
+    assert b"\\u2603" in told.stdout
