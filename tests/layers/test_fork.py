@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from headgate import Limit, SyncRateLimiter
 from headgate.bridge import run
 from headgate.errors import Unreachable
@@ -20,6 +22,9 @@ from headgate.stores.memory.store import MemoryStore
 from headgate.testing import FakeClock
 from headgate.waiting import Lines
 from layers.kit import Buckets, Client
+
+# Newer Pythons warn of a fork beside threads; the test runner may have some.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 STILL = Limit.custom("n", 1000, 0, 1)  # never refills: every token can be counted
 HANG_S = 60
