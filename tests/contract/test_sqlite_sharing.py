@@ -174,6 +174,7 @@ print("left", record.records[0][4] // 1000)
 """
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_in_the_middle_of_a_call_leaves_no_lock_behind(tmp_path: Path) -> None:
     """The child's lock is its own, though the parent's was held when it was born."""
     with opened(tmp_path / "m.db") as backend:

@@ -137,6 +137,7 @@ def test_a_cut_call_is_never_sent_again(
         run(port.close())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(own_server: servers.Server, port: Port) -> None:
     for _ in range(3):
         call(port)
