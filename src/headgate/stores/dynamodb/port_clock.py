@@ -95,6 +95,11 @@ class ServiceClock:
             return
         low_ns = at_s * SECOND_NS - received_ns
         high_ns = (at_s + 1) * SECOND_NS - sent_ns
+        bounds = self._bounds_ns
+        if bounds is not None and not self._odd:
+            drift_ns = (received_ns - self._seen_ns) * DRIFT_PER_MILLION // 1_000_000
+            if low_ns <= bounds[0] - drift_ns and high_ns >= bounds[1] + drift_ns:
+                return  # it knows no more than is known already, as most replies
         with self._lock:
             self._bounds_ns = low_ns, high_ns = self._narrowed(low_ns, high_ns, received_ns)
             if self._host_believed and low_ns <= self._offset_ns <= high_ns:

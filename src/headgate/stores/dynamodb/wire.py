@@ -16,6 +16,7 @@ from headgate.errors import StoreTrouble
 
 IDLE_S_MAX = 20.0  # the service hangs up on idle connections; one that old is not used again
 HEAD_BYTES_MAX = 65_536
+DATE, LENGTH, CONNECTION = b"\r\ndate:", b"\r\ncontent-length:", b"\r\nconnection:"
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the service's own bound is 16 MB
 
 Result = TypeVar("Result")
@@ -84,13 +85,13 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-def field(head: bytes, name: bytes) -> bytes:
-    """A header's value, from a head in lower case; empty if there is none."""
-    start = head.find(b"\r\n" + name + b":")
+def field(head: bytes, mark: bytes) -> bytes:
+    """What follows a mark such as DATE, from a head in lower case; empty if it is not there."""
+    start = head.find(mark)
     if start < 0:
         return b""
     end = head.find(b"\r\n", start + 2)
-    return head[start + len(name) + 3 : end if end >= 0 else None].strip()
+    return head[start + len(mark) : end if end >= 0 else None].strip()
 
 
 class Reader:
@@ -127,18 +128,20 @@ def parse(data: bytes) -> tuple[Reply | None, int]:
     head = data[:end].lower()
     if not head.startswith(b"http/1."):
         raise Garbled(f"no HTTP/1.1 head: {data[:40]!r}")
-    status, keep = int(head[9:12]), field(head, b"connection") != b"close"
+    status = int(head[9:12])
+    keep = b"close" not in head or field(head, CONNECTION) != b"close"
     if b"\r\ntransfer-encoding:" in head:
         body, needed = unchunk(data, end + 4)
         return (None if body is None else Reply(status, head, body, keep)), needed
-    length = field(head, b"content-length")
-    if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+    length = field(head, LENGTH)
+    size = int(length) if length.isdigit() else BODY_BYTES_MAX + 1
+    if size > BODY_BYTES_MAX:
         raise Garbled(f"HTTP {status} without a usable length")
-    needed = end + 4 + int(length)
-    if len(data) < needed:
+    needed = end + 4 + size
+    if len(data) != needed:
+        if len(data) > needed:
+            raise Garbled("more than one reply to one call")
         return None, needed
-    if len(data) > needed:
-        raise Garbled("more than one reply to one call")
     return Reply(status, head, data[end + 4 :], keep), needed
 
 
