@@ -98,7 +98,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             and known.whole.version == version
             and known.layout == layout
         ):
-            whole, depth, old = known.whole, known.depth, known.record
+            old, whole, _, _, depth, _, epoch_ms, _, _, split_at_ms = known
             record = _counters(item, old[TERMS], old[CELLS::STRIDE], now_ms)
         else:
             depth = int(item[DEPTH]["N"]) if DEPTH in item else 0
@@ -110,6 +110,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
                 else epoch_ms
                 for spec in whole.specs
             ]
+            split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
             record = _counters(item, share_of(whole, shard, depth), epochs, now_ms)
         return Seen(
             record,
@@ -118,10 +119,10 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             shard,
             depth,
             generation,
-            int(item[EPOCH]["N"]),
+            epoch_ms,
             int(item[TTL]["N"]) if TTL in item else None,
             int(item[WRITTEN]["N"]) if WRITTEN in item else 0,
-            int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0,
+            split_at_ms,
         )
     except (KeyError, ValueError, TypeError) as error:
         raise unreadable("bucket", item, error) from error

@@ -10,10 +10,10 @@ import functools
 import json
 
 from headgate.decision import Demand
-from headgate.record import CELLS, STRIDE, TERMS, TOKENS, Terms
+from headgate.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.expressions import MARGIN_S
-from headgate.stores.dynamodb.items import Key, keyed
+from headgate.stores.dynamodb.items import keyed
 from headgate.stores.dynamodb.items_history import TTL
 from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
@@ -28,14 +28,15 @@ _bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
 
 def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written | None:
     """The write; None where the take is not a usual one, or does not fit what was seen."""
-    terms, record = demand.terms, seen.record
-    if record[TERMS] is not terms or seen.depth:
+    record, _, _, _, depth, generation, _, ttl_s, _, _ = seen
+    terms = demand.terms
+    if record[TERMS] is not terms or depth:
         return None
     bodies = _bodies_of(terms)
     if bodies is None:
         return None
     shape = latest_ms = 0
-    values = [seen.generation, 1]
+    values = [generation, 1]
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, _) in zip(
         demand.amounts, terms.specs, strict=True
@@ -54,19 +55,21 @@ def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written |
                 shape += TAKE
                 values += (-wanted, wanted - arrived, full, wanted)
             full_ms = epoch_ms - (-(capacity + arrived) * period_ms // amount)
-            latest_ms = max(latest_ms, full_ms)
+            if full_ms > latest_ms:
+                latest_ms = full_ms
         at += STRIDE
     if not shape:
         return None
     shape *= 2
-    if seen.ttl_s is not None:
+    if ttl_s is not None:
         needed_s = MARGIN_S - (-latest_ms // 1000)
-        if seen.ttl_s < needed_s:
+        if ttl_s < needed_s:
             shape += 1
             values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
     body = bodies.get(shape) or _made(bodies, shape, terms)
-    start = _start_of(table, bucket_key(demand.key))
-    return Written("UpdateItem", start + body % tuple(values))
+    key = demand.key
+    start = _start_of(table, key.namespace, key.entity_id, key.resource)
+    return Written("UpdateItem", start + body % (*values,))
 
 
 def _bodies_of(terms: Terms) -> dict[int, bytes] | None:
@@ -120,5 +123,6 @@ def _kinds(shape: int, count: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _start_of(table: str, key: Key) -> bytes:
+def _start_of(table: str, namespace: str, entity_id: str, resource: str) -> bytes:
+    key = bucket_key(BucketKey(namespace, entity_id, resource))
     return (json.dumps({"TableName": table, "Key": keyed(key)})[:-1] + ", ").encode()
