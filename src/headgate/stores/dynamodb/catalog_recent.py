@@ -25,17 +25,23 @@ def noted(system: Item, version: int, touched: Sequence[tuple[str, Key]]) -> Val
     return {"L": (known + added)[-TOUCHED_MAX:]}
 
 
-def is_torn(system: Item, found: Mapping[Key, Item | None]) -> bool:
-    """Whether some item is not of the moment that the system item's version tells."""
-    version = number_of(system, CONFIG_VERSION)
-    if any(number_of(item, CONFIG_VERSION) > version for item in found.values() if item):
-        return True
-    read = {_short(key): item for key, item in found.items()}
-    last: dict[str, str] = {}
+def changes_in(namespace: str, system: Item) -> dict[Key, str]:
+    """The last change of each key that the system item tells of."""
+    last: dict[Key, str] = {}
     for entry in system.get(RECENT, {}).get("L", []):
-        change, _, short = entry["S"].partition(" ")
-        last[short] = change
-    return any(_before(read[short], change) for short, change in last.items() if short in read)
+        change, pk, sk = entry["S"].split(" ", 2)
+        last[f"{namespace}/{pk}", sk] = change
+    return last
+
+
+def is_torn(version: int, changes: Mapping[Key, str], found: Mapping[Key, Item | None]) -> bool:
+    """Whether some item is not of the moment that the system item's version tells."""
+    for key, item in found.items():
+        if item is not None and number_of(item, CONFIG_VERSION) > version:
+            return True
+        if key in changes and _before(item, changes[key]):
+            return True
+    return False
 
 
 def _before(item: Item | None, change: str) -> bool:

@@ -6,16 +6,15 @@ can fetch them in the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from headgate.entities import Level, Lookup, Standing
+from headgate.entities import Entity, Level, Lookup, Standing, Stored
 from headgate.lineage import LINEAGE_MAX
 from headgate.names import DEFAULT_RESOURCE
 from headgate.record import BucketKey
 from headgate.stores.dynamodb.catalog_recent import is_torn
-from headgate.stores.dynamodb.catalog_steps import Head
 from headgate.stores.dynamodb.items import (
-    LEVEL_VERSION,
     Item,
     Key,
     entity_from_item,
@@ -24,6 +23,7 @@ from headgate.stores.dynamodb.items import (
     level_key,
     system_key,
 )
+from headgate.stores.dynamodb.levels_shared import home_of, shared_level
 from headgate.stores.dynamodb.seen import bucket_key
 from headgate.stores.dynamodb.table import Table, contended
 
@@ -41,11 +41,12 @@ async def lookup(
     Their buckets come along in the same batches, and are given to `prime`.
     """
     own = BucketKey(namespace, entity_id, resource)
+    keys = lookup_keys(namespace, entity_id, resource)
+    bucket = bucket_key(own)
     for attempt in range(READS_MAX):
-        keys = lookup_keys(namespace, entity_id, resource)
-        found = await table.get_all((*keys, bucket_key(own)))
-        prime(own, found.get(bucket_key(own)), table.port.now_ms())
-        seen = await continued(table, namespace, entity_id, resource, found, prime)
+        found = await table.get_all((*keys, bucket))
+        prime(own, found.get(bucket), table.port.now_ms())
+        seen = await continued(table, own, keys, found, prime)
         if seen is not None:
             return seen
         await table.pause(attempt)
@@ -53,60 +54,65 @@ async def lookup(
 
 
 def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
-    """The entity, its two levels, the resource's and the system's."""
+    """The system's, the resource's, the entity and its two levels."""
     of_resource = level_key(namespace, Level(None, resource))
     return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
 
 
 async def continued(
-    table: Table, namespace: str, entity_id: str, resource: str, first: Found, prime: Prime
+    table: Table, own: BucketKey, keys: Sequence[Key], found: Found, prime: Prime
 ) -> Lookup | None:
     """The lookup that begins with the items of lookup_keys; None where it was torn: read again.
 
     A parent it cascades to costs one batch more. The head is read along with each, so that the
     last one tells of every change that came between.
     """
-    home = system_key(namespace)
-    head = Head.of(namespace, first.get(home))
-    found = dict(first)
-    names, wanted = [entity_id], _parent(namespace, entity_id, found)
-    asked = set(lookup_keys(namespace, entity_id, resource))
-    while wanted is not None and len(names) < LINEAGE_MAX:
-        keys = _own_keys(namespace, wanted, resource)
-        bucket = BucketKey(namespace, wanted, resource)
-        found.update(await table.get_all((home, *keys, bucket_key(bucket))))
+    system, of_resource, *theirs = keys
+    home = home_of(own.namespace, found.get(system))
+    common = found.get(of_resource)
+    read = {of_resource: common, **{key: found.get(key) for key in theirs}}
+    people = [_person(own.entity_id, theirs, found)]
+    while (wanted := people[-1].parent_id) is not None and len(people) < LINEAGE_MAX:
+        theirs = _own_keys(own.namespace, wanted, own.resource)
+        bucket = BucketKey(own.namespace, wanted, own.resource)
+        found = await table.get_all((system, *theirs, bucket_key(bucket)))
         prime(bucket, found.get(bucket_key(bucket)), table.port.now_ms())
-        head = Head.of(namespace, found.get(home))
-        asked.update(keys)
-        names.append(wanted)
-        wanted = _parent(namespace, wanted, found)
-    if is_torn(head.item, {key: found.get(key) for key in asked if key != home}):
+        home = home_of(own.namespace, found.get(system))
+        read.update((key, found.get(key)) for key in theirs)
+        people.append(_person(wanted, theirs, found))
+    if is_torn(home.version, home.changes, read):
         return None
+    level = shared_level(of_resource, common)
     return Lookup(
-        head.version, tuple(_standing(namespace, name, resource, found) for name in names)
+        home.version,
+        tuple(
+            Standing(one.name, one.entity, one.own, one.own_default, level, home.level)
+            for one in people
+        ),
     )
 
 
-def _standing(namespace: str, entity_id: str, resource: str, found: Found) -> Standing:
-    item = found.get(entity_key(namespace, entity_id))
+class _Person(NamedTuple):
+    name: str
+    entity: Entity | None
+    own: Stored | None
+    own_default: Stored | None
 
-    def level(of: Level) -> Item | None:
-        return found.get(level_key(namespace, of))
+    @property
+    def parent_id(self) -> str | None:
+        """Whom it cascades to."""
+        entity = self.entity
+        return entity.parent_id if entity is not None and entity.cascade else None
 
-    return Standing(
-        entity_id,
-        None if item is None else entity_from_item(item),
-        level_from_item(level(Level(entity_id, resource))),
-        level_from_item(level(Level(entity_id, DEFAULT_RESOURCE))),
-        level_from_item(level(Level(None, resource))),
-        level_from_item(level(Level()), LEVEL_VERSION),
+
+def _person(name: str, keys: Sequence[Key], found: Found) -> _Person:
+    meta, own, own_default = map(found.get, keys)
+    return _Person(
+        name,
+        None if meta is None else entity_from_item(meta),
+        level_from_item(own),
+        level_from_item(own_default),
     )
-
-
-def _parent(namespace: str, entity_id: str, found: Found) -> str | None:
-    item = found.get(entity_key(namespace, entity_id))
-    entity = None if item is None else entity_from_item(item)
-    return entity.parent_id if entity is not None and entity.cascade else None
 
 
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
