@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from headgate.decision import Demand, fits
 from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, kept_under
+from headgate.record import BucketKey, Terms, kept_under, opened
 from headgate.stores.dynamodb import expressions, usual
+from headgate.stores.dynamodb import usual_opening as usual_opening_module
 from headgate.stores.dynamodb.layout import layout_of
 from headgate.stores.dynamodb.outcomes import lined_up
-from headgate.stores.dynamodb.seen import Seen, bucket_key
+from headgate.stores.dynamodb.seen import Seen, as_made, bucket_key, seen_from_item
 from headgate.stores.dynamodb.usual import usual_take
+from headgate.stores.dynamodb.usual_opening import usual_opening
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns-1", 'e%d"é', "r")
@@ -66,6 +69,58 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         assert (written.operation, written.credit) == ("UpdateItem", False)
     assert compared > 1000
     assert left > 1000
+
+
+def test_it_opens_a_bucket_as_the_general_write_does() -> None:
+    rng = random.Random(12)
+    compared = left = 0
+    for _ in range(3000):
+        terms = _terms(rng)
+        key = BucketKey(rng.choice(("ns-1", "n%s")), rng.choice(('e%d"é', "e")), "r%/:x")
+        amounts = tuple(rng.choice((None, 0, 1000, spec.capacity_milli)) for spec in terms.specs)
+        demand = Demand(key, terms, amounts)
+        now_ms, generation = NOW_MS + rng.randint(0, 999), rng.getrandbits(46)
+        written = usual_opening("a %table", demand, generation, now_ms)
+        if written is None:
+            left += 1
+            assert any(spec.soft or not spec.amount_milli for spec in terms.specs)
+            continue
+        compared += 1
+        draft = expressions.creation(key, opened(terms, now_ms), amounts, generation, now_ms)
+        assert written.params == draft.request("a %table", bucket_key(key)).params
+        assert (written.operation, written.credit) == ("UpdateItem", False)
+    assert compared > 1000
+    assert left > 100
+
+
+def test_openings_are_kept_for_a_bounded_number_of_terms() -> None:
+    for version in range(usual_opening_module.TERMS_MAX + 10):
+        terms = Terms((Limit.per_second("x", 16).spec,), version)
+        assert usual_opening("t", Demand(KEY, terms, (1000,)), 1, NOW_MS) is not None
+        assert len(usual_opening_module._openings) <= usual_opening_module.TERMS_MAX
+
+
+def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:
+    terms = Terms((Limit.custom("x", 16, 3, 60).spec, Limit.per_day("y", 9).spec), 4,
+                  sources=("resource", "entity"))  # fmt: skip
+    record = opened(terms, NOW_MS)
+    request = expressions.creation(KEY, record, (1000, None), 77, NOW_MS).request(
+        "t", bucket_key(KEY)
+    )
+    item = item_after(request.params)
+    made = as_made(record, layout_of(terms), 77, NOW_MS)
+    fresh = seen_from_item(item, 0, None, NOW_MS)
+    assert seen_from_item(item, 0, made, NOW_MS) == fresh
+    others = {**item, "g": {"N": "78"}, "b_x_cp": {"N": "99000"}}
+    assert seen_from_item(others, 0, made, NOW_MS) == seen_from_item(others, 0, None, NOW_MS)
+
+
+def item_after(params: dict[str, Any]) -> dict[str, Any]:
+    """What a creation makes: all of its clauses set one attribute."""
+    sets = params["UpdateExpression"].removeprefix("SET ").split(", ")
+    names, values = params["ExpressionAttributeNames"], params["ExpressionAttributeValues"]
+    pairs = [one.split(" = ") for one in sets]
+    return params["Key"] | {names[name]: values[value] for name, value in pairs}
 
 
 def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:

@@ -62,10 +62,12 @@ class Known:
         self.written: dict[int, int] = {}  # by shard, how often it had been written then
         self.paces: dict[int, Pace] = {}
 
-    def note(self, shard: int, item: Item | None, now_ms: int) -> Seen | None:
+    def note(
+        self, shard: int, item: Item | None, now_ms: int, made: Seen | None = None
+    ) -> Seen | None:
         """Keeps what an answer said. A shard that is gone says that its bucket is no longer
         divided as it was: then only the first shard can tell how."""
-        seen = seen_from_item(item, shard, self.shards.get(shard), now_ms)
+        seen = seen_from_item(item, shard, made or self.shards.get(shard), now_ms)
         if seen is not None:
             self.absent = False
             self.shards[shard] = seen

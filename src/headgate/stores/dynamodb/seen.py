@@ -84,6 +84,11 @@ def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Ke
     return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
 
 
+def as_made(record: Record, layout: str, generation: int, now_ms: int) -> Seen:
+    """A bucket that is made at this moment, but for its counters."""
+    return Seen(record, record[TERMS], layout, 0, 0, generation, now_ms, None, 0, 0)
+
+
 def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: int) -> Seen | None:
     """What the item says; None where there is no bucket, or only part of one that can be healed."""
     if item is None or EPOCH not in item:

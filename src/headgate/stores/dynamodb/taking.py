@@ -21,10 +21,11 @@ from headgate.stores.dynamodb.outcomes import (
     lined_up,
     standing_under,
 )
-from headgate.stores.dynamodb.port import ConditionFailed
-from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
+from headgate.stores.dynamodb.port import ConditionFailed, Request
+from headgate.stores.dynamodb.seen import Seen, as_made, bucket_key, new_generation
 from headgate.stores.dynamodb.sharing import Shards
 from headgate.stores.dynamodb.usual import usual_take
+from headgate.stores.dynamodb.usual_opening import opening_of, usual_opening
 
 ATTEMPTS_MAX = 8
 
@@ -117,20 +118,31 @@ class Taker:
         if not fits(record, demand, now_ms):
             found = yield from self._look(known, now_ms, told)
             return Refused(record) if found is None else None
-        draft = expressions.creation(demand.key, record, demand.amounts, new_generation(), now_ms)
-        outcome = yield draft.request(self.table, bucket_key(demand.key))
-        seen = learned(known, 0, outcome, now_ms, told)
+        generation = new_generation()
+        request: Request | None = usual_opening(self.table, demand, generation, now_ms)
+        if request is None:
+            draft = expressions.creation(demand.key, record, demand.amounts, generation, now_ms)
+            request = draft.request(self.table, bucket_key(demand.key))
+        outcome = yield request
+        made = as_made(record, opening_of(demand.terms).layout, generation, now_ms)
+        seen = learned(known, 0, outcome, now_ms, told, made)
         if seen is None:
             return None
         return Took(seen.record, demand, record, now_ms)
 
 
 def learned(
-    known: Known, shard: int, outcome: object, now_ms: int, told: set[int] | None = None
+    known: Known,
+    shard: int,
+    outcome: object,
+    now_ms: int,
+    told: set[int] | None = None,
+    made: Seen | None = None,
 ) -> Seen | None:
     """The state after a write that was done; None where it was not, and may be tried again.
 
-    `told` gets the shard where the answer told its state: one that met another transaction did not.
+    `made` is what the write was to make, but for its counters. `told` gets the shard where the
+    answer told its state: one that met another transaction did not.
     """
     if told is not None and not isinstance(outcome, Contended):
         told.add(shard)
@@ -145,4 +157,4 @@ def learned(
     if isinstance(outcome, StoreTrouble):
         raise outcome
     assert isinstance(outcome, dict)
-    return known.note(shard, outcome["Attributes"], now_ms)
+    return known.note(shard, outcome["Attributes"], now_ms, made)

@@ -22,6 +22,8 @@ TERMS_MAX = 1024
 SHAPES_MAX = 64  # of each; many limits have more, but few of them at a time
 LEAVE, TAKE, BRIM = 0, 1, 2
 
+_encoded = json.JSONEncoder().encode
+
 # By the identity of terms, which an entry keeps alive: bodies by shape. None: not for this path.
 _bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
 
@@ -68,7 +70,7 @@ def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written |
             values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
     body = bodies.get(shape) or _made(bodies, shape, terms)
     key = demand.key
-    start = _start_of(table, key.namespace, key.entity_id, key.resource)
+    start = start_of(table, key.namespace, key.entity_id, key.resource)
     return Written("UpdateItem", start + body % (*values,))
 
 
@@ -77,11 +79,13 @@ def _bodies_of(terms: Terms) -> dict[int, bytes] | None:
     if found is None:
         if len(_bodies) >= TERMS_MAX:
             _bodies.clear()
-        plain = terms.core is terms and all(
-            spec.amount_milli and not spec.soft for spec in terms.specs
-        )
-        found = _bodies[id(terms)] = (terms, {} if plain else None)
+        found = _bodies[id(terms)] = (terms, {} if is_plain(terms) else None)
     return found[1]
+
+
+def is_plain(terms: Terms) -> bool:
+    """Whether every limit refills and refuses, and none is only remembered."""
+    return terms.core is terms and all(spec.amount_milli and not spec.soft for spec in terms.specs)
 
 
 def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
@@ -123,6 +127,7 @@ def _kinds(shape: int, count: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _start_of(table: str, namespace: str, entity_id: str, resource: str) -> bytes:
-    key = bucket_key(BucketKey(namespace, entity_id, resource))
-    return (json.dumps({"TableName": table, "Key": keyed(key)})[:-1] + ", ").encode()
+def start_of(table: str, namespace: str, entity_id: str, resource: str) -> bytes:
+    """A body as far as its key."""
+    key = keyed(bucket_key(BucketKey(namespace, entity_id, resource)))
+    return f'{{"TableName": {_encoded(table)}, "Key": {_encoded(key)}, '.encode()
