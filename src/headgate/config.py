@@ -10,7 +10,7 @@ from headgate.entities import Lookup, Standing
 from headgate.errors import NamespaceNotFoundError, StoreTrouble, ValidationError
 from headgate.limits import Limit, parse_limits
 from headgate.names import DEFAULT_NAMESPACE, parse_entity_id, parse_namespace, parse_resource
-from headgate.plan import Plan, make_plan
+from headgate.plan import Moulds, Plan, make_plan
 from headgate.record import Terms
 from headgate.store import Catalog, Guard
 
@@ -66,6 +66,7 @@ class Configs:
         self.guard: Guard | None = None  # of the latest limiter that has a breaker
         self._known_until_ms = 0
         self._terms: dict[Terms, Terms] = {}
+        self._moulds = Moulds()
         self._namespace_id: str | None = None
 
     async def namespace_id(self) -> str:
@@ -106,12 +107,18 @@ class Configs:
     ) -> Plan:
         variant = defaults if override is None else variant_of(override)
         plan = looked.plans.get(variant)
+        if plan is None and override is None:
+            plan = self._moulds.copy(namespace, resource, looked.lookup, defaults)
+            if plan is not None:
+                looked.plans[variant] = plan
         if plan is None:
             plan = make_plan(
                 namespace, resource, looked.lookup, defaults.limits, override, self._terms,
                 whole=defaults.whole,
             )  # fmt: skip
             self._intern(plan)
+            if override is None:
+                self._moulds.keep(namespace, resource, looked.lookup, defaults, plan)
             if len(looked.plans) >= VARIANTS_MAX:
                 looked.plans.clear()
             looked.plans[variant] = plan

@@ -13,6 +13,7 @@ from headgate.limits import AMOUNT_MAX, Limit, parse_amount
 from headgate.record import BucketKey, Terms
 
 DEMANDS_MAX = 64
+MOULDS_MAX = 1024
 
 
 class Each:
@@ -39,9 +40,17 @@ class Slot:
 
     __slots__ = ("bounds", "each_max", "key", "names", "terms")
 
-    def __init__(self, key: BucketKey, terms: Terms) -> None:
+    names: tuple[str, ...]
+    bounds: tuple[tuple[str, int], ...]
+    each_max: int
+
+    def __init__(self, key: BucketKey, terms: Terms, like: Slot | None = None) -> None:
+        """`like` is a slot under the same terms."""
         self.key = key
         self.terms = terms
+        if like is not None:
+            self.names, self.bounds, self.each_max = like.names, like.bounds, like.each_max
+            return
         self.names = tuple(spec.name for spec in terms.specs)
         self.bounds = tuple(
             (spec.name, AMOUNT_MAX if spec.soft else spec.capacity_milli // MILLI)
@@ -116,6 +125,55 @@ class Plan:
             if any(milli is not None for milli in amounts):
                 demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
         return demands
+
+
+class Moulds:
+    """Plans to copy for entities that have nothing of their own: the last one of each resource.
+
+    It serves as long as the very same stored limits come from the catalog.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[str, Lookup, object, Plan]] = {}
+
+    def copy(self, namespace: str, resource: str, lookup: Lookup, variant: object) -> Plan | None:
+        kept = self._kept.get(resource)
+        if kept is None or not _is_common(lookup):
+            return None
+        of, like, by, plan = kept
+        [standing], [model] = lookup.lineage, like.lineage
+        if (
+            standing.resource is not model.resource
+            or standing.system is not model.system
+            or (of, like.version) != (namespace, lookup.version)
+            or by is not variant
+        ):
+            return None
+        [slot] = plan.slots
+        key = BucketKey(namespace, standing.entity_id, resource)
+        slots = (Slot(key, slot.terms, slot),)
+        return Plan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
+
+    def keep(
+        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: Plan
+    ) -> None:
+        if _is_common(lookup) and plan.slots:
+            if len(self._kept) >= MOULDS_MAX:
+                self._kept.clear()
+            self._kept[resource] = (namespace, lookup, variant, plan)
+
+
+def _is_common(lookup: Lookup) -> bool:
+    """Whether its plan would be the same for any other entity."""
+    standing = lookup.lineage[0]
+    return (
+        len(lookup.lineage) == 1
+        and standing.own is None
+        and standing.own_default is None
+        and (standing.entity is None or standing.entity.mode is Mode.NORMAL)
+    )
 
 
 def make_plan(

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headgate.entities import Entity, Level, Lookup, Standing, Stored
+from headgate.entities import Entity, Lookup, Standing, Stored
 from headgate.lineage import LINEAGE_MAX
 from headgate.names import DEFAULT_RESOURCE
 from headgate.record import BucketKey
+from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog_recent import is_torn
 from headgate.stores.dynamodb.items import (
     Item,
     Key,
     entity_from_item,
-    entity_key,
     level_from_item,
-    level_key,
     system_key,
 )
 from headgate.stores.dynamodb.levels_shared import home_of, shared_level
@@ -55,7 +54,7 @@ async def lookup(
 
 def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
     """The system's, the resource's, the entity and its two levels."""
-    of_resource = level_key(namespace, Level(None, resource))
+    of_resource = (schema.pk_resource(namespace, resource), schema.sk_config())
     return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
 
 
@@ -116,8 +115,9 @@ def _person(name: str, keys: Sequence[Key], found: Found) -> _Person:
 
 
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
+    pk = schema.pk_entity(namespace, entity_id)
     return [
-        entity_key(namespace, entity_id),
-        level_key(namespace, Level(entity_id, resource)),
-        level_key(namespace, Level(entity_id, DEFAULT_RESOURCE)),
+        (pk, schema.sk_meta()),
+        (pk, schema.sk_config(resource)),
+        (pk, schema.sk_config(DEFAULT_RESOURCE)),
     ]
