@@ -119,11 +119,22 @@ class Plan:
         return [first, *self._of_parents(consume)]
 
     def _of_parents(self, consume: Mapping[str, int]) -> list[Demand]:
+        """Amounts are checked already, but for what the parents can hold."""
         demands = []
         for slot in self.slots[1:]:
-            amounts = tuple(_milli(consume.get(name)) for name in slot.names)
-            if any(milli is not None for milli in amounts):
-                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
+            amounts: list[int | None] = []
+            asked = False
+            for name, most in slot.bounds:
+                amount = consume.get(name)
+                if amount is None:
+                    amounts.append(None)
+                    continue
+                if amount > most:
+                    raise too_large(slot.key, name, amount, most)
+                amounts.append(amount * MILLI)
+                asked = True
+            if asked:
+                demands.append(Demand(slot.key, slot.terms, tuple(amounts)))
         return demands
 
 
@@ -257,10 +268,6 @@ def check_capacity(demand: Demand) -> Demand:
         if milli is not None and milli > spec.capacity_milli and not spec.soft:
             raise too_large(demand.key, spec.name, milli // MILLI, spec.capacity_milli // MILLI)
     return demand
-
-
-def _milli(amount: int | None) -> int | None:
-    return None if amount is None else amount * MILLI
 
 
 def too_large(key: BucketKey, name: str, amount: int, capacity: int) -> DemandTooLarge:

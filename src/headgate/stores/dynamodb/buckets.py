@@ -192,7 +192,8 @@ class DynamoStore:
             await self._undo(demands, together.results, now_ms)
             raise
         found = together.results
-        landed = [one for _, one in sorted(found.items()) if isinstance(one, Landed)]
+        in_order = map(found.get, range(len(demands)))
+        landed = [one for one in in_order if isinstance(one, Landed)]
         if len(landed) == len(demands):
             return TakenVerdict(demands, landed, now_ms)
         await self._undo(demands, found, now_ms)
@@ -273,7 +274,10 @@ class TakenVerdict(Verdict):
         self.demands = demands
         self.now_ms = now_ms
         self.records = [one.after for one in landed]
-        self.outdated = any(map(_is_outdated, demands, self.records))
+        self.outdated = False
+        for demand, record in zip(demands, self.records, strict=True):
+            if demand.terms is not record[TERMS] and _is_outdated(demand, record):
+                self.outdated = True
         self._landed = landed
 
     def __getattr__(self, name: str) -> Any:

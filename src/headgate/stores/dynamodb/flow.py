@@ -48,13 +48,19 @@ class Together:
         waiting: dict[int, Request] = {}
         for place, flow in enumerate(self._flows):
             self._step(place, flow, None, waiting)
-        while waiting and not any(isinstance(one, enough) for one in self.results.values()):
+        while waiting and not self._is_enough(enough):
             places = list(waiting)
             outcomes = await self._port.call_all([waiting.pop(place) for place in places])
             for place, outcome in zip(places, outcomes, strict=True):
                 self._step(place, self._flows[place], outcome, waiting)
         for place in waiting:
             self._flows[place].close()
+
+    def _is_enough(self, enough: tuple[type, ...]) -> bool:
+        for one in self.results.values():  # noqa: SIM110 - any() costs a generator
+            if isinstance(one, enough):
+                return True
+        return False
 
     def _step(
         self,

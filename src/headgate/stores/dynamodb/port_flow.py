@@ -74,9 +74,10 @@ class Flow:
         except StoreTrouble as error:
             return [error for _ in requests]
         outcomes = await self._round(requests, signer, due_s)
-        if not any(isinstance(outcome, trouble.NotApplied) for outcome in outcomes):
-            return outcomes
-        return await wire.whole(self._second_round(requests, outcomes, signer, due_s))
+        for outcome in outcomes:
+            if isinstance(outcome, trouble.NotApplied):
+                return await wire.whole(self._second_round(requests, outcomes, signer, due_s))
+        return outcomes
 
     async def close(self) -> None:
         await self._wire.close()
