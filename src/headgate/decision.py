@@ -240,6 +240,8 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     """The record after the demand, or None where some limit cannot give what is wanted."""
     terms: Terms = record[TERMS]
     amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    if len(record) == CELLS + STRIDE:
+        return _take_one(record, amounts[0], now_ms)
     cells = [*record]
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
@@ -257,6 +259,23 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
         at += STRIDE
     cells[EVENTS] += 1
     return tuple(cells)
+
+
+def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
+    """The same of a bucket with one limit, as most are: no loop, and the record made in one go."""
+    terms, hour, events, epoch_ms, tokens, consumed, counted = record
+    if wanted is None:
+        return (terms, hour, events + 1, epoch_ms, tokens, consumed, counted)
+    _, capacity, amount, period_ms, soft = terms.specs[0]
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if level >= capacity and wanted <= capacity:
+        epoch_ms = max(epoch_ms, now_ms)
+        tokens = capacity - wanted
+    elif wanted <= level and wanted <= capacity:
+        tokens -= wanted
+    elif not soft:
+        return None
+    return (terms, hour, events + 1, epoch_ms, tokens, consumed + wanted, counted)
 
 
 def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:

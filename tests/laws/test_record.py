@@ -284,3 +284,24 @@ def test_a_hard_limit_refuses_beside_a_soft_one_and_says_so() -> None:
     ]
     assert [one.limit_name for one in verdict.violations] == ["b"]
     assert verdict.violations[0].deficit * MILLI == 1_000
+
+
+@LAW
+@given(specs, st.booleans(), st.lists(st.tuples(gaps_ms, st.none() | st.integers(0, 125))))
+def test_a_limit_gives_alone_what_it_gives_beside_another(
+    spec: Spec, soft: bool, steps: list[tuple[int, int | None]]
+) -> None:
+    """A bucket with one limit is taken from by a way of its own."""
+    spec = spec._replace(soft=soft)
+    alone = Terms((spec,))
+    pair = Terms((spec, spec._replace(name="y")))
+    one, two = opened(alone, NOW_MS), opened(pair, NOW_MS)
+    now_ms = NOW_MS
+    for gap_ms, part in steps:
+        now_ms += gap_ms
+        wanted = None if part is None else share(spec.capacity_milli, part)
+        first = take(one, Demand(KEY, alone, (wanted,)), now_ms)
+        second = take(two, Demand(KEY, pair, (wanted, None)), now_ms)
+        assert (first is None) == (second is None)
+        one, two = first or one, second or two
+        assert one[HOUR:] == two[HOUR : len(one)]

@@ -108,14 +108,20 @@ MUTANTS = [
         ("faults/machines/test_machines_local.py::TestMemory::runTest",),
     ),
     Mutant(
+        "the epoch of a lone limit moves with every take",
+        "decision.py",
+        "        tokens -= wanted\n",
+        "        epoch_ms, tokens = now_ms, level - wanted\n",
+        ("laws/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
+    ),
+    Mutant(
         "idle time past the brim is kept",
         "decision.py",
-        "            if level >= capacity and wanted <= capacity:  "
-        "# full: a new epoch, see bucket.brimmed\n"
-        "                cells[at] = max(now_ms, record[at])\n"
-        "                cells[at + TOKENS] = capacity - wanted\n"
-        "            elif wanted <= level and wanted <= capacity:\n",
-        "            if wanted <= level:\n",
+        "\n    if level >= capacity and wanted <= capacity:\n"
+        "        epoch_ms = max(epoch_ms, now_ms)\n"
+        "        tokens = capacity - wanted\n"
+        "    elif wanted <= level and wanted <= capacity:\n",
+        "\n    if wanted <= level:\n",
         (
             "contract/test_contract.py::test_contract[memory-idling_never_doubles_the_burst-blocking]",
         ),
@@ -123,8 +129,8 @@ MUTANTS = [
     Mutant(
         "a demand takes the last token and one more",
         "decision.py",
-        "            elif wanted <= level and wanted <= capacity:\n",
-        "            elif wanted <= level + 1000 and wanted <= capacity:\n",
+        "\n    elif wanted <= level and wanted <= capacity:\n",
+        "\n    elif wanted <= level + 1000 and wanted <= capacity:\n",
         (
             "contract/test_contract.py::test_contract[memory-a_new_bucket_is_full_and_admits_exactly_its_capacity-blocking]",
         ),
@@ -149,6 +155,13 @@ MUTANTS = [
         "            elif not soft:\n                return None",
         "            else:\n                return None",
         ("contract/test_contract.py::test_contract[memory-a_soft_limit_never_refuses-blocking]",),
+    ),
+    Mutant(
+        "a limit beside others gives the last token and one more",
+        "decision.py",
+        "            elif wanted <= level and wanted <= capacity:\n",
+        "            elif wanted <= level + 1000 and wanted <= capacity:\n",
+        ("laws/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
     ),
     Mutant(
         "what is consumed is not counted in an adjustment",
