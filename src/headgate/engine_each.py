@@ -10,20 +10,22 @@ from headgate.errors import HeadgateError, StoreTrouble
 from headgate.plan import Plan
 from headgate.store import Outcome, consume_each
 
+# A verdict alone is the store's on the want's own demands, with nothing to be said about it.
+Decided = Verdict | Ruling | HeadgateError
+
 
 class BatchEngine(Engine):
     """An Engine that takes many requests at once."""
 
     async def consume_each(
         self, wants: Sequence[Want], plans: Sequence[Plan | None]
-    ) -> list[Ruling | HeadgateError]:
+    ) -> list[Decided]:
         """Each want for itself, in their order, in one store call where the store allows it: what
         `consume` would return, or raise, for each. `plans` are those at hand."""
         now_ms = self.clock()
-        found: list[Ruling | HeadgateError | None] = []
+        odd: dict[int, Ruling | HeadgateError] = {}
         groups: list[Sequence[Demand]] = []
         for want, plan in zip(wants, plans, strict=True):
-            ruled: Ruling | HeadgateError | None = None
             try:
                 if plan is None or plan.bypass:
                     demands = (await self._parts((want,), now_ms))[0][0]
@@ -32,21 +34,22 @@ class BatchEngine(Engine):
                 if demands:
                     groups.append(demands)
                 else:  # an operator lets this one pass
-                    ruled = Ruling(Verdict(True, (), (), now_ms), ((),))
+                    odd[len(groups) + len(odd)] = Ruling(Verdict(True, (), (), now_ms), ((),))
             except HeadgateError as error:
-                ruled = await self._ruled(want, (), error)
-            found.append(ruled)
+                odd[len(groups) + len(odd)] = await self._ruled(want, (), error)
         told = await consume_each(self.store, groups, now_ms if self.drives_time else None)
-        at = 0
+        found: list[Decided] = []
+        answered = zip(told, groups, strict=True)
         for place, want in enumerate(wants):
-            if found[place] is None:
-                outcome, demands = told[at], groups[at]
-                at += 1
-                if type(outcome) is Verdict and not outcome.outdated and self.observer is None:
-                    found[place] = Ruling(outcome, (demands,))
-                else:
-                    found[place] = await self._ruled(want, demands, outcome)
-        return found  # type: ignore[return-value]
+            if odd and place in odd:
+                found.append(odd[place])
+                continue
+            outcome, demands = next(answered)
+            if type(outcome) is Verdict and not outcome.outdated and self.observer is None:
+                found.append(outcome)
+            else:
+                found.append(await self._ruled(want, demands, outcome))
+        return found
 
     async def _ruled(
         self, want: Want, demands: Sequence[Demand], outcome: Outcome

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headgate.decision import Verdict
+from headgate.engine import Ruling, Want
+from headgate.engine_each import Decided
 from headgate.errors import HeadgateError
-from headgate.plan import Plan, each_of
+from headgate.plan import ONE_EACH, Each, Plan
 from headgate.service.answers import CheckAnswer, Yes
 from headgate.service.places import Place
 from headgate.service.port import each
 from headgate.service.problems import ServiceError
+from headgate.service.reading import plain_yes
 from headgate.service.requests import BatchRequest, CheckRequest
 from headgate.service.rooms import Room
 
 if TYPE_CHECKING:
-    from headgate.service.service import Service
+    from headgate.service.service import OnYes, Service
 
 Result = Yes | CheckAnswer | ServiceError
 
 
-class Item:
-    """One check on its way: its place, what it wants, and the plan for it once there is one."""
-
-    __slots__ = ("entity_id", "place", "plan", "tokens")
-
-    def __init__(self, place: Place, tokens: int, plan: Plan | None) -> None:
-        self.place = place
-        self.tokens = tokens
-        self.plan = plan
-        self.entity_id = place.entity_id
+# One check on its way: its place, its tokens, what it wants, and the plan for it once there is one.
+Item = tuple[Place, int, Want, Plan | None]
 
 
 async def decided_each(
@@ -43,65 +39,111 @@ async def decided_each(
         room = await service.room(namespace)
     except ServiceError as problem:
         return [problem] * len(checks)
-    items = _items(service, room, checks)
-    cold = [one for one in items if type(one) is Item and one.plan is None]
-    if cold:
-        troubles = await each(lambda one: _planned(room, one), cold, at_once=service.waits)
-        denied = {one: trouble for one, trouble in zip(cold, troubles, strict=True) if trouble}
-        items = [denied.get(one, one) if isinstance(one, Item) else one for one in items]
-    asked = [one for one in items if isinstance(one, Item)]
+    items, ready = _items(service, room, checks)
+    asked = items
+    if not ready:
+        items = await each(lambda one: _planned(room, one), items, at_once=service.waits)
+        asked = [one for one in items if type(one) is tuple]
     rulings = await room.engine.consume_each(
-        [(one.entity_id, one.place.resource, each_of(one.tokens), one.place.chosen)
-         for one in asked],
-        [one.plan for one in asked],
-    )  # fmt: skip
-    told = iter(rulings)
-    found: list[Result] = []
-    for one in items:
-        if isinstance(one, ServiceError):
-            found.append(one)
-            continue
-        ruling = next(told)
-        if isinstance(ruling, HeadgateError):
-            found.append(_told(service, ruling, namespace, one))
-        else:
-            found.append(service.ruled(ruling, one.place, one.tokens, False, whole, namespace))
-    return found
+        [one[2] for one in asked],  # type: ignore[index]  # no problem is among them
+        [one[3] for one in asked],  # type: ignore[index]
+    )
+    return _results(service, items, rulings, namespace, whole)
 
 
 def _items(
     service: Service, room: Room, checks: Sequence[CheckRequest]
-) -> list[Item | ServiceError]:
+) -> tuple[list[Item | ServiceError], bool]:
+    """The items, and whether each is one and has its plan."""
     rules, now_ms = service.rules, service.clock()
-    place_of, warm = service.places.of, room.configs.warm
+    known, warm = service.places.under(rules), room.configs.warm
     found: list[Item | ServiceError] = []
-    for scope, identifier, resource, tokens, _, _, _, endpoint, _ in checks:
-        try:
-            place = place_of(rules, scope, identifier, resource)
-        except ServiceError as problem:
-            found.append(problem)
-            continue
+    ready = True
+    for check in checks:
+        scope, identifier, resource, tokens, _, _, _, endpoint, _ = check
+        place = known.get((scope, identifier, resource))
+        if place is None:
+            try:
+                place = service.places.of(rules, scope, identifier, resource)
+            except ServiceError as problem:
+                found.append(problem)
+                ready = False
+                continue
         if tokens is None:
-            cost = 1 if endpoint is None else rules.cost_of(endpoint) or 1
-        else:
-            cost = tokens
-        plan = warm(place.entity_id, resource, place.chosen, now_ms)
-        found.append(Item(place, cost, plan))
-    return found
+            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+        entity_id, chosen = place.entity_id, place.chosen
+        plan = warm(entity_id, resource, chosen, now_ms)
+        if plan is None:
+            ready = False
+        amounts = ONE_EACH if tokens == 1 else Each(tokens)
+        found.append((place, tokens, (entity_id, resource, amounts, chosen), plan))
+    return found, ready
 
 
-async def _planned(room: Room, item: Item) -> ServiceError | None:
+async def _planned(room: Room, item: Item | ServiceError) -> Item | ServiceError:
     """Looks up who is not known yet. Trouble on the way is left to the engine, which meets it
     again and knows what it means."""
-    place, now_ms = item.place, room.clock()
+    if isinstance(item, ServiceError) or item[3] is not None:
+        return item
+    place, tokens, (entity_id, resource, amounts, chosen), plan = item
+    now_ms = room.clock()
     try:
-        item.entity_id = await room.entered(place.scope, place.entity_id, place.resource, now_ms)
-        item.plan = await room.engine.plan(item.entity_id, place.resource, place.chosen, now_ms)
+        entity_id = await room.entered(place.scope, entity_id, resource, now_ms)
+        plan = await room.engine.plan(entity_id, resource, chosen, now_ms)
     except ServiceError as problem:
         return problem
     except HeadgateError:
-        return None
-    return None
+        pass
+    return place, tokens, (entity_id, resource, amounts, chosen), plan
+
+
+def _results(
+    service: Service,
+    items: Sequence[Item | ServiceError],
+    rulings: Sequence[Decided],
+    namespace: str,
+    whole: bool,
+) -> list[Result]:
+    told = iter(rulings)
+    briefly = service.tells_briefly and not whole
+    found: list[Result] = []
+    yeses: list[tuple[Place, int]] = []
+    for one in items:
+        if isinstance(one, ServiceError):
+            found.append(one)
+            continue
+        place, tokens, _, _ = one
+        ruling = next(told)
+        if type(ruling) is Verdict:
+            yes = plain_yes(ruling, place) if briefly else None
+            if yes is not None:
+                found.append(yes)
+                yeses.append((place, tokens))
+                continue
+            ruling = Ruling(ruling, (ruling.demands,))
+        if isinstance(ruling, Ruling):
+            found.append(service.ruled(ruling, place, tokens, False, whole, namespace))
+        else:
+            assert isinstance(ruling, HeadgateError)
+            found.append(_told(service, ruling, namespace, place, tokens))
+    if service.on_yes is not None:
+        _count(yeses, service.on_yes)
+    return found
+
+
+def _count(yeses: Sequence[tuple[Place, int]], on_yes: OnYes) -> None:
+    """Tells what was plainly admitted, neighbours of one kind at once."""
+    scope = resource = ""
+    tokens = checks = 0
+    for place, taken in yeses:
+        if place.resource != resource or place.scope != scope:
+            if checks:
+                on_yes(scope, resource, tokens, checks)
+            scope, resource, tokens, checks = place.scope, place.resource, 0, 0
+        tokens += taken
+        checks += 1
+    if checks:
+        on_yes(scope, resource, tokens, checks)
 
 
 async def _alone(service: Service, check: CheckRequest, whole: bool) -> Result:
@@ -111,10 +153,12 @@ async def _alone(service: Service, check: CheckRequest, whole: bool) -> Result:
         return problem
 
 
-def _told(service: Service, error: HeadgateError, namespace: str, item: Item) -> Result:
-    asked = (item.place.scope, item.place.resource, item.tokens)
+def _told(
+    service: Service, error: HeadgateError, namespace: str, place: Place, tokens: int
+) -> Result:
+    asked = (place.scope, place.resource, tokens)
     try:
         told = service.told(error, namespace, asked, False)
-        return service.counted(told, namespace, item.place.identifier)
+        return service.counted(told, namespace, place.identifier)
     except ServiceError as problem:
         return problem

@@ -109,10 +109,10 @@ class ServiceMetrics:
         if answer.shadowed:
             self._shadowed.value += 1
 
-    def admitted(self, scope: str, resource: str, tokens: int) -> None:
-        """What `answered` counts of a plain yes; it is the service's `on_yes`."""
+    def admitted(self, scope: str, resource: str, tokens: int, checks: int) -> None:
+        """What `answered` counts of plain yeses; it is the service's `on_yes`."""
         lane = self._lanes.get((scope, resource)) or self._lane(scope, resource)
-        lane.allowed.value += 1
+        lane.allowed.value += checks
         lane.tokens.value += tokens
 
     def took(self, wire: str, seconds: float) -> None:

@@ -17,6 +17,8 @@ from headgate.service.rules import BUILTIN_SCOPES, Rule, Rules
 
 PLACES_MAX = 16_384
 
+Names = tuple[str, str, str]  # scope, identifier, resource
+
 
 class Frame:
     """The one limit of a bucket as far as it does not change from answer to answer.
@@ -72,21 +74,26 @@ class Places:
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
-        self._known: dict[tuple[str, str, str], Place] = {}
+        self._known: dict[Names, Place] = {}
 
     def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Place:
         """The place; ServiceError where nobody has heard of the scope."""
+        known = self.under(rules)
+        key = (scope, identifier, resource)
+        place = known.get(key)
+        if place is None:
+            place = Place(scope, identifier, resource, rule_for(rules, scope, resource))
+            if len(known) >= PLACES_MAX:
+                known.clear()
+            known[key] = place
+        return place
+
+    def under(self, rules: Rules) -> dict[Names, Place]:
+        """Those that are known under these rules."""
         if rules is not self._rules:
             self._known.clear()
             self._rules = rules
-        key = (scope, identifier, resource)
-        place = self._known.get(key)
-        if place is None:
-            place = Place(scope, identifier, resource, rule_for(rules, scope, resource))
-            if len(self._known) >= PLACES_MAX:
-                self._known.clear()
-            self._known[key] = place
-        return place
+        return self._known
 
 
 def rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:

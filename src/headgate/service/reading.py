@@ -49,24 +49,26 @@ def reason_for(trouble: object) -> str:
 
 def plain_yes(verdict: Verdict, place: Place) -> Yes | None:
     """The answer where there is nothing but a yes to tell; None where `read` has to look closer."""
-    if not verdict.allowed or len(verdict.demands) != 1:  # one that was let pass has no demands
+    demands = verdict.demands
+    if not verdict.allowed or len(demands) != 1:  # one that was let pass has no demands
         return None
     record = verdict.records[0]
     terms = record[TERMS]
     frame = place.frame
     if frame is None or frame.terms is not terms:
         frame = place.framed(terms)
-    if frame is None or terms.core is not verdict.demands[0].terms:
+    if frame is None or terms.core is not demands[0].terms:
         return None
-    tokens, epoch_ms = record[CELLS + TOKENS], record[CELLS]
+    _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
     now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
+    capacity = frame.capacity_milli
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
-    reset_ms = epoch_ms - ((tokens - frame.capacity_milli) * period_ms // amount)
-    if level >= frame.capacity_milli or not 0 <= reset_ms <= TIME_MS_MAX:
+    reset_ms = epoch_ms - (tokens - capacity) * period_ms // amount
+    if level >= capacity or not 0 <= reset_ms <= TIME_MS_MAX:
         return None
     whole = level // MILLI
-    next_ms = epoch_ms - ((tokens - (whole + 1) * MILLI) * period_ms // amount)
-    return Yes(frame, whole, next_ms - now_ms, reset_ms)
+    wait_ms = epoch_ms - now_ms - (tokens - MILLI - whole * MILLI) * period_ms // amount
+    return tuple.__new__(Yes, (frame, whole, wait_ms, reset_ms))  # a third of what Yes(…) takes
 
 
 def read(

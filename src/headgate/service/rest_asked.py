@@ -97,7 +97,12 @@ class Reader:
         found: list[CheckRequest] = []
         for one in asked:
             scope, tokens = one.scope, one.tokens
-            names = (DEFAULT_SCOPE if scope is UNSET else scope, one.identifier, one.resource, within)
+            names = (
+                DEFAULT_SCOPE if scope is UNSET else scope,
+                one.identifier,
+                one.resource,
+                within,
+            )
             request, extra = known.get(names, _UNKNOWN)
             if request is None or one.namespace is not namespace:
                 return None

@@ -68,16 +68,17 @@ def said_plainly(yes: Yes) -> tuple[bytes, Fields]:
 
 def batch_content(results: Sequence[Yes | CheckAnswer | ServiceError]) -> bytes:
     """The whole document of a batch, most of it the short way."""
-    return b'{"results":[%b]}' % b",".join([_item(one) for one in results])
-
-
-def _item(result: Yes | CheckAnswer | ServiceError) -> bytes:
-    if type(result) is Yes:
-        frame, remaining, _, reset_ms = result
-        wording = frame.wording or _worded(frame)
-        told: bytes = wording.item % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
-        return told
-    return _encode(batch_body(BatchAnswer((result,)))["results"][0])  # type: ignore[arg-type]
+    items: list[bytes] = []
+    for result in results:
+        if type(result) is Yes:
+            frame, remaining, _, reset_ms = result
+            wording = frame.wording or _worded(frame)
+            moment = _moment(reset_ms // 1000)
+            items.append(wording.item % (remaining, moment, reset_ms % 1000))
+        else:
+            told = batch_body(BatchAnswer((result,)))  # type: ignore[arg-type]
+            items.append(_encode(told["results"][0]))
+    return b'{"results":[%b]}' % b",".join(items)
 
 
 def _worded(frame: Frame) -> Wording:

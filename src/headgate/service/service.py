@@ -64,7 +64,7 @@ from headgate.stores.memory.store import MemoryStore
 FALLBACK_BUCKETS_MAX = 10_000
 
 OnAnswer = Callable[[CheckAnswer], None]
-OnYes = Callable[[str, str, int], None]  # scope, resource, tokens
+OnYes = Callable[[str, str, int, int], None]  # scope, resource, tokens, of how many checks
 Asked = tuple[str, str, int]
 
 
@@ -93,8 +93,8 @@ class Service:
         self.clock = repository.clock
         self._observer = observer
         self._on_answer = on_answer
-        self._on_yes = on_yes  # told in place of on_answer where tokens were taken and that is all
-        self._tells_briefly = on_answer is None or on_yes is not None
+        self.on_yes = on_yes  # told in place of on_answer where tokens were taken and that is all
+        self.tells_briefly = on_answer is None or on_yes is not None
         self.places = Places()
         backend = repository.backend
         layering = Layering().of_use(backend.capabilities)
@@ -169,11 +169,11 @@ class Service:
     ) -> Yes | CheckAnswer:
         """What a ruling comes to, counted."""
         verdict, parts, trouble = ruling
-        if not (whole or dry_run or trouble is not None) and self._tells_briefly:
+        if not (whole or dry_run or trouble is not None) and self.tells_briefly:
             yes = plain_yes(verdict, place)
             if yes is not None:
-                if self._on_yes is not None:
-                    self._on_yes(place.scope, place.resource, tokens)
+                if self.on_yes is not None:
+                    self.on_yes(place.scope, place.resource, tokens, 1)
                 return yes
         asked = (place.scope, place.resource, tokens)
         answer = read(verdict, parts[0], place.rule, asked, trouble, dry_run)

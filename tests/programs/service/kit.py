@@ -152,7 +152,7 @@ class World:
             _backend=replace(backend, store=self.store, catalog=self.catalog),  # type: ignore[arg-type]
         )
         self.answers: list[Any] = []
-        self.yeses: list[tuple[str, str, int]] = []
+        self.yeses: list[tuple[str, str, int, int]] = []
         self.events: list[Any] = []
         self.service = Service(
             self.repository,

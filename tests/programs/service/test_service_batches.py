@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from headgate.errors import Throttled, Unreachable
 from headgate.limits import Limit
-from headgate.service.answers import CheckAnswer
+from headgate.service.answers import CheckAnswer, Yes
 from headgate.service.problems import Code, ServiceError
+from headgate.service.requests import CheckRequest, parse_batch
+from headgate.service.rest_plain import batch_content
 from programs.service.kit import World
 
 HUNDRED = [{"identifier": f"user-{n}", "resource": "api.search"} for n in range(100)]
@@ -154,3 +157,52 @@ def test_trouble_of_a_cold_lookup_means_what_was_chosen() -> None:
 
 def _told(result: Any) -> object:
     return (result.code, result.field) if isinstance(result, ServiceError) else result
+
+
+def test_briefly_it_says_and_counts_what_each_would_alone() -> None:
+    """Nobody watches, so plain yeses go the shortest way through every part."""
+    items = [
+        {"identifier": "ann", "resource": "api.search"},
+        {"identifier": "bob", "resource": "api.search", "tokens": 3},
+        {"identifier": "ann", "resource": "other"},
+        {"identifier": "10.0.0.1", "resource": "other", "scope": "ip", "tokens": 2},
+        {"identifier": "ann", "resource": "api.search", "tokens": 100_000},  # can never be
+        {"identifier": "bob", "resource": "api.search", "scope": "nobody_knows"},
+        {"identifier": "ann", "resource": "tiny", "tokens": 2},
+        {"identifier": "ann", "resource": "tiny", "tokens": 2},  # there is one left
+        {"identifier": "bob", "resource": "api.search"},
+    ]
+
+    async def flow() -> None:
+        together, apart = World(), World()
+        for world in (together, apart):
+            world.service.observe(None)
+            room = await world.service.room("default")
+            await room.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
+        for _ in range(2):  # cold, and then with every plan at hand
+            request = parse_batch({"requests": items}, together.service.settings)
+            results = await together.service.brief_batch(request)
+            alone = [await _brief(apart, one) for one in request.requests]
+            assert batch_content(results) == batch_content(alone)
+            assert [type(one) for one in results] == [type(one) for one in alone]
+        assert Yes in {type(one) for one in results}
+        assert _sums(together) == _sums(apart)
+        assert len(together.yeses) < len(apart.yeses)
+        assert together.answers == apart.answers
+
+    asyncio.run(flow())
+
+
+async def _brief(world: World, check: CheckRequest) -> Yes | CheckAnswer | ServiceError:
+    try:
+        return await world.service.brief(check)
+    except ServiceError as problem:
+        return problem
+
+
+def _sums(world: World) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for scope, resource, tokens, checks in world.yeses:
+        found[scope, resource, "tokens"] += tokens
+        found[scope, resource, "checks"] += checks
+    return found
