@@ -84,6 +84,14 @@ def pace_for(clock: object, *, blocking: bool) -> Pace:
     return BlockingPace() if blocking else AsyncPace()
 
 
+class Sent(asyncio.Future[Result]):
+    """The end of work that was sent. Waiting for it can be interrupted; the work itself cannot, so
+    a task that is cancelled meanwhile learns of it when the work is done."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
 async def finished(work: asyncio.Future[Result]) -> Result:
     """What the work comes to, also if the waiting task is cancelled meanwhile.
 
@@ -93,9 +101,14 @@ async def finished(work: asyncio.Future[Result]) -> Result:
     cancelled = False
     while not work.done():
         try:
-            await asyncio.wait((work,))
+            if type(work) is Sent:  # a tenth of the cost
+                await work
+            else:
+                await asyncio.wait((work,))
         except asyncio.CancelledError:
             cancelled = True
+        except Exception:  # noqa: BLE001  # the work's own, and told below
+            break
     if cancelled:
         task = asyncio.current_task()
         assert task is not None

@@ -227,3 +227,40 @@ def test_one_that_fails_among_others_fails_alone(tmp_path: Path) -> None:
         assert await taken(backend) == 10
 
     play(tmp_path / "alone.db", flow)
+
+
+def test_writes_of_one_turn_wait_for_a_held_file_as_one(tmp_path: Path) -> None:
+    """Another process's transaction does not split them up into one transaction each."""
+    path = tmp_path / "held.db"
+
+    async def flow(backend: Backend) -> None:
+        port = backend.store._port  # type: ignore[attr-defined]
+        done: list[str] = []
+        link, _ = port._sites.here()
+        await port.call(lambda connection: link._cursor.connection.set_trace_callback(done.append))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        begun = sent(backend)
+        done.clear()
+        tasks = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(40)]
+        await asyncio.to_thread(begun.wait)
+        other.execute("ROLLBACK")
+        other.close()
+        assert all([(await task).allowed for task in tasks])
+        assert done.count("COMMIT") == 1
+        assert await taken(backend) == 40
+
+    play(path, flow)
+
+
+def test_a_call_whose_turn_was_not_over_when_the_line_ended_is_told_so() -> None:
+    """Another event loop may close the store at that moment."""
+
+    async def flow() -> None:
+        line = port_line.Line(lambda parts, until_s: None)
+        call = asyncio.create_task(line.do(lambda: "done", None, 0.0))
+        asyncio.get_running_loop().call_soon(line.dismiss)  # after the task, before its turn's end
+        with pytest.raises(Unreachable, match="closed"):
+            await call
+
+    asyncio.run(flow())

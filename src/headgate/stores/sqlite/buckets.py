@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.clock import Clock
-from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
+from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
 from headgate.entities import Page
 from headgate.errors import HeadgateError, StoreTrouble
-from headgate.record import HOUR_MS, BucketKey, Record, opened
+from headgate.record import HOUR_MS, TERMS, BucketKey, Record, opened
 from headgate.store import Outcome, Sighting
 from headgate.stores.sqlite.port import READ, Port
 from headgate.stores.sqlite.queries import Connection
@@ -54,13 +54,43 @@ class SqliteStore:
     ) -> Verdict:
         if now_ms is None:  # read here: waiting for the others took time
             now_ms = self._clock()
+        decided = self._consume_one if len(demands) == 1 else self._consume_all
+        verdict = decided(connection, demands, now_ms)
+        if verdict.allowed:
+            self._shelf.sweep_sometimes(connection, now_ms)
+        return verdict
+
+    def _consume_one(
+        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+    ) -> Verdict:
+        """What most calls are: one bucket, kept under the very terms that are asked."""
+        demand = demands[0]
+        record = self._shelf.current(connection, demand.key, demand.terms, now_ms)
+        if record is None or record[TERMS].core is not demand.terms:
+            return self._decided(connection, demands, [record], now_ms)
+        after = take(record, demand, now_ms)
+        if after is None:
+            return Verdict(False, demands, (record,), now_ms)
+        self._shelf.put(connection, demand.key, after, new=False)
+        return Verdict(True, demands, (after,), now_ms, (record,))
+
+    def _consume_all(
+        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+    ) -> Verdict:
         found = self._found(connection, demands, now_ms)
+        return self._decided(connection, demands, found, now_ms)
+
+    def _decided(
+        self,
+        connection: Connection,
+        demands: Sequence[Demand],
+        found: Sequence[Record | None],
+        now_ms: int,
+    ) -> Verdict:
         verdict, after = decide(demands, found, now_ms)
         for demand, before, record in zip(demands, found, after, strict=True):
             if worth_keeping(verdict, before, record):
                 self._shelf.put(connection, demand.key, record, new=before is None)
-        if verdict.allowed:
-            self._shelf.sweep_sometimes(connection, now_ms)
         return verdict
 
     def _found(

@@ -25,7 +25,8 @@ from headgate.stores.sqlite.port_line import Line, closed
 from headgate.stores.sqlite.queries import Connection
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
-PAUSE_MS_MIN, PAUSE_MS_MAX = 0.05, 2.0
+# Most who hold the file are done in a fraction of a millisecond, so the first pauses are short.
+PAUSE_MS_MIN, PAUSE_MS_FIRST, PAUSE_MS_MAX = 0.05, 0.2, 2.0
 STATEMENTS_CACHED = 256
 LOOK_EVERY_S = 1.0  # whether the path still leads to the file that is open
 
@@ -71,6 +72,7 @@ class Link:
 
     def run(self, work: Work[Result], begin: str, deadline_s: float) -> Result:
         """The work, done in a transaction; tried at least once, and until the deadline if busy."""
+        pause_ms_max = PAUSE_MS_FIRST
         while True:
             try:
                 return self._attempt(work, begin)
@@ -81,13 +83,14 @@ class Link:
                     raise trouble from error
                 if time.monotonic() >= deadline_s:
                     raise trouble from error
-            time.sleep(random.uniform(PAUSE_MS_MIN, PAUSE_MS_MAX) / 1000)
+            time.sleep(random.uniform(PAUSE_MS_MIN, pause_ms_max) / 1000)
+            pause_ms_max = min(2 * pause_ms_max, PAUSE_MS_MAX)
 
-    def run_together(self, works: list[Work[Any]]) -> list[Any] | None:
-        """All works in one transaction, tried once; None where something went wrong with any of
-        them: then nothing of it happened."""
+    def run_together(self, works: list[Work[Any]], deadline_s: float) -> list[Any] | None:
+        """All works in one transaction; None where something went wrong with any of them: then
+        nothing of it happened. While others hold the file they wait as one, not one by one."""
         try:
-            return self._attempt(lambda cursor: [work(cursor) for work in works], WRITE)
+            return self.run(lambda cursor: [work(cursor) for work in works], WRITE, deadline_s)
         except Exception:  # noqa: BLE001  # each will tell what is its own when it is done alone
             return None
 
@@ -211,17 +214,17 @@ class AsyncPort:
         link, line = self._sites.here()
         deadline_s = time.monotonic() + self._timeout_s
         part = work if begin == WRITE else None
-        return await line.do(lambda: link.run(work, begin, deadline_s), part)
+        return await line.do(lambda: link.run(work, begin, deadline_s), part, deadline_s)
 
     async def close(self) -> None:
         site = self._sites.leave()
         if site is not None:
             link, line = site
-            await line.do(link.close, None)
+            await line.do(link.close, None, time.monotonic())
             line.dismiss()
 
     def _line(self) -> Line:
-        return Line(lambda parts: self._sites.link().run_together(parts))
+        return Line(lambda parts, until_s: self._sites.link().run_together(parts, until_s))
 
 
 def _file_at(path: str) -> tuple[int, int] | None:

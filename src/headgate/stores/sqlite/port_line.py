@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from headgate.errors import Contended, Unreachable
-from headgate.port import finished
+from headgate.port import Sent, finished
 
 TOGETHER_MAX = 64
 WAITING_MAX = 10_000
@@ -26,44 +27,48 @@ Job = Callable[[], Any]
 
 class Call(NamedTuple):
     """What one task waits for. `alone` does the work in a transaction of its own; `part` is what it
-    does inside one that others share, None where it must not share."""
+    does inside one that others share, None where it must not share. At `until_s` it is given up."""
 
     alone: Job
     part: Callable[[Any], Any] | None
-    future: asyncio.Future[Any]
+    future: Sent[Any]
+    until_s: float
 
 
-# Does the parts of several calls in one transaction; None where it came to nothing.
-Sharing = Callable[[list[Callable[[Any], Any]]], list[Any] | None]
+# Does the parts of several calls in one transaction before a time; None where it came to nothing.
+Sharing = Callable[[list[Callable[[Any], Any]], float], list[Any] | None]
 
 
 class Line:
-    """Calls in their order; the line is bounded. A call that was sent runs to its end."""
+    """Calls in their order; the line is bounded. A call that was sent runs to its end.
+
+    The calls of one turn of an event loop are sent together at its end: the thread is woken once,
+    and not while the loop is busy with the requests it will wake it for next.
+    """
 
     def __init__(self, together: Sharing) -> None:
         self._together = together
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
+        self._turns: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._waiting = 0
         self._ended = False
 
-    async def do(self, alone: Callable[[], Result], part: Callable[[Any], Any] | None) -> Result:
-        if self._waiting >= WAITING_MAX:
+    async def do(
+        self, alone: Callable[[], Result], part: Callable[[Any], Any] | None, until_s: float
+    ) -> Result:
+        if self._ended:
+            raise closed()
+        loop = asyncio.get_running_loop()
+        turn = self._turns.get(loop)
+        if turn is None:
+            turn = self._begun(loop)
+        if self._waiting + len(turn) >= WAITING_MAX:
             raise Contended(f"{WAITING_MAX} calls wait for this store already; slow down")
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        with self._lock:
-            if self._ended:
-                raise closed()
-            self._waiting += 1
-            self._calls.put(Call(alone, part, future))
-            if self._thread is None:
-                self._begin()
-        try:
-            return await finished(future)
-        finally:
-            with self._lock:
-                self._waiting -= 1
+        future: Sent[Result] = Sent(loop=loop)
+        turn.append(Call(alone, part, future, until_s))
+        return await finished(future)
 
     def dismiss(self) -> None:
         """What is in the line is still served; nothing joins it any more."""
@@ -71,42 +76,64 @@ class Line:
             self._ended = True
             self._calls.put(None)
 
+    def _begun(self, loop: asyncio.AbstractEventLoop) -> list[Call]:
+        for other in [one for one in self._turns if one.is_closed()]:
+            self._turns.pop(other, None)
+        turn = self._turns[loop] = []
+        loop.call_soon(self._send, loop)
+        return turn
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        calls = self._turns.pop(loop)
+        with self._lock:
+            if not self._ended:
+                self._waiting += len(calls)
+                self._calls.put(calls)
+                if self._thread is None:
+                    self._begin()
+                return
+        _settle([(call, None, closed()) for call in calls])
+
     def _begin(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="headgate-sqlite", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        call = self._calls.get()
-        while call is not None:
-            calls = [call]
-            call = self._gather(calls)
-            done = self._done(calls)
-            del calls  # a thread that waits holds on to nothing
-            _tell(done)
-            del done
-            if call is None:
-                call = self._calls.get()
-            elif call is _END:
-                return
+        waiting: deque[Call] = deque()
+        ended = False
+        while waiting or not ended:
+            if not ended:
+                ended = self._drain(waiting)
+            if waiting:
+                self._serve_some(waiting)
 
-    def _gather(self, calls: list[Call]) -> Call | None:
-        """Fills up the list with calls that may share a transaction; the one that may not is
-        served next."""
-        while len(calls) < TOGETHER_MAX:
+    def _drain(self, waiting: deque[Call]) -> bool:
+        """Takes over what was sent, and waits for it if there is nothing else to do; whether that
+        was the end."""
+        while len(waiting) < TOGETHER_MAX:
             try:
-                following = self._calls.get_nowait()
+                turn = self._calls.get(block=not waiting)
             except queue.Empty:
-                return None
-            if following is None:
-                return _END
-            if following.part is None or calls[-1].part is None:
-                return following
-            calls.append(following)
-        return None
+                return False
+            if turn is None:
+                return True
+            waiting.extend(turn)
+        return False
+
+    def _serve_some(self, waiting: deque[Call]) -> None:
+        """The first call, and those after it that may share its transaction."""
+        calls = [waiting.popleft()]
+        while waiting and len(calls) < TOGETHER_MAX and _may_share(calls[0], waiting[0]):
+            calls.append(waiting.popleft())
+        done = self._done(calls)
+        with self._lock:
+            self._waiting -= len(calls)
+        _tell(done)
 
     def _done(self, calls: list[Call]) -> list[tuple[Call, Any, BaseException | None]]:
         if len(calls) > 1:
-            results = self._together([call.part for call in calls if call.part is not None])
+            parts = [call.part for call in calls if call.part is not None]
+            results = self._together(parts, calls[0].until_s)
             if results is not None:
                 return [(call, result, None) for call, result in zip(calls, results, strict=True)]
         return [_outcome(call) for call in calls]
@@ -123,11 +150,8 @@ def _outcome(call: Call) -> tuple[Call, Any, BaseException | None]:
         return call, None, error
 
 
-def _never() -> Any:
-    raise AssertionError("the end of a line is no call")
-
-
-_END = Call(_never, None, None)  # type: ignore[arg-type]
+def _may_share(one: Call, other: Call) -> bool:
+    return one.part is not None and other.part is not None
 
 
 def _tell(done: list[tuple[Call, Any, BaseException | None]]) -> None:

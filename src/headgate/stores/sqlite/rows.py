@@ -18,6 +18,8 @@ WORDINGS_MAX = 4096
 Row = tuple[Any, ...]
 
 _decode = json.JSONDecoder().decode
+# The same for text without space around it, as ours is.
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -52,10 +54,12 @@ class Wording:
         try:
             same = wanted is not None and self.text(wanted) == text
             terms = wanted if same and wanted is not None else self.terms(text)
-            cells = _decode(cells_text)
+            cells, end = _scan(cells_text, 0)
+            if end != len(cells_text):
+                raise ValueError("there is more than one value in its cells")
             if len(cells) != STRIDE * len(terms.specs):
                 raise ValueError(f"{len(cells)} cells for {len(terms.specs)} limits")
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError, StopIteration) as error:
             raise unreadable("bucket", error) from error
         return (terms, hour, events, *cells)
 
