@@ -75,7 +75,8 @@ class Wire(Protocol):
 
 
 Alongside = Callable[[], Awaitable[Wire]]
-Whole = tuple[int, bytes, Fields]  # status, content, header fields
+# Status, content, and header fields, or the lines they are where a whole body came with the head.
+Whole = tuple[int, bytes, Fields | bytes]
 
 
 class Rest:
@@ -184,17 +185,20 @@ class Rest:
         if isinstance(caller, Refusal):
             raise self._turned_away(caller)
         body = scope.get(WHOLE_BODY)
+        said = verb.said
         if body is None:
             body = await body_of(receive, head, verb.bytes_max)
-        elif len(body) > verb.bytes_max:
-            raise too_large(verb.bytes_max)
+        else:
+            if len(body) > verb.bytes_max:
+                raise too_large(verb.bytes_max)
+            said = verb.lined or said
         must_be_json(head)
         request = verb.read(body)
         if not self._leases and type(request) is AcquireRequest:
             raise no_leases_here()
         self._permit(caller, request.namespace, request, verb)
         reached.append("service")
-        return verb.said(await verb.act(request))
+        return said(await verb.act(request))
 
     async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Said:
         if not self._leases:

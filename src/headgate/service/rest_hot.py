@@ -33,13 +33,13 @@ from headgate.service.requests import (
     parse_settle,
 )
 from headgate.service.rest_asked import Reader
-from headgate.service.rest_plain import JSON, Fields, batch_content, said_plainly
+from headgate.service.rest_plain import JSON, Fields, batch_content, lined_plainly, said_plainly
 from headgate.service.rest_read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
 from headgate.service.service import Service
 
 NO_HEADERS: Headers = []
 
-Plain = tuple[bytes, Fields]  # content and header fields, ready to be sent
+Plain = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
 
 Said = tuple[int, dict[str, Any] | Plain, Headers]
 
@@ -52,6 +52,7 @@ class Verb(NamedTuple):
     said: Callable[[Any], Said]
     touches: Callable[[Any], Iterator[str]]
     bytes_max: int = BODY_BYTES_MAX
+    lined: Callable[[Any], Said] | None = None  # `said` with lines for fields, where they are cheap
 
 
 def verbs_of(service: Service) -> dict[str, Verb]:
@@ -73,7 +74,7 @@ def verbs_of(service: Service) -> dict[str, Verb]:
 
     reader = Reader(lambda: service.settings)
     return {
-        "/v1/ratelimit/check": Verb(reader.check, service.brief, _check, _one),
+        "/v1/ratelimit/check": Verb(reader.check, service.brief, _check, _one, lined=_check_lined),
         "/v1/ratelimit/batch": Verb(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
         "/v1/ratelimit/acquire": Verb(
             within(parse_descriptors), service.check_all, _combined, descriptors
@@ -122,6 +123,10 @@ def _check(answer: Yes | CheckAnswer) -> Said:
         return 200, said_plainly(answer), NO_HEADERS
     assert isinstance(answer, CheckAnswer)
     return answer.http_status, check_body(answer), check_headers(answer)
+
+
+def _check_lined(answer: Yes | CheckAnswer) -> Said:
+    return (200, lined_plainly(answer), NO_HEADERS) if type(answer) is Yes else _check(answer)
 
 
 def _batch(results: Sequence[Yes | CheckAnswer | ServiceError]) -> Said:

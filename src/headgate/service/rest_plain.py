@@ -29,7 +29,7 @@ Fields = list[tuple[bytes, bytes]]
 class Wording:
     """What is always the same in answers about one limit."""
 
-    __slots__ = ("content", "item", "limit", "policy", "standing")
+    __slots__ = ("content", "item", "limit", "lines", "policy", "standing")
 
     def __init__(self, frame: Frame) -> None:
         capacity = b"%d" % frame.capacity
@@ -41,6 +41,12 @@ class Wording:
         rest = (
             b'"allowed":true,"tokens_remaining":%%d,"tokens_capacity":%b,"reset_at":"%%b.%%03dZ",'
             b'"degraded":false}' % capacity
+        )
+        self.lines = (
+            b"content-type: application/json\r\ncontent-length: %%d\r\n"
+            b"x-ratelimit-limit: %b\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-reset: %%d\r\n"
+            b"ratelimit-policy: %b\r\nratelimit: %b\r\n"
+            % (capacity, _escaped(policy), self.standing)
         )
         self.content = b"{" + rest
         self.item = b'{"status":200,' + rest
@@ -64,6 +70,19 @@ def said_plainly(yes: Yes) -> tuple[bytes, Fields]:
             min(-(-wait_ms // 1000), SF_INTEGER_MAX),
         )),
     ]  # fmt: skip
+
+
+def lined_plainly(yes: Yes) -> tuple[bytes, bytes]:
+    """The content, and the header fields as the lines they are."""
+    frame, remaining, wait_ms, reset_ms = yes
+    wording = frame.wording or _worded(frame)
+    content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
+    left = remaining if remaining > 0 else 0
+    shown, wait_s = left, -(-wait_ms // 1000)
+    if left > SF_INTEGER_MAX or wait_s > SF_INTEGER_MAX:
+        shown, wait_s = min(left, SF_INTEGER_MAX), min(wait_s, SF_INTEGER_MAX)
+    values = (len(content), left, -(-reset_ms // 1000), shown, wait_s)
+    return content, wording.lines % values
 
 
 def batch_content(results: Sequence[Yes | CheckAnswer | ServiceError]) -> bytes:

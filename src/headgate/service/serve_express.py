@@ -17,7 +17,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headgate.service.rest_read import WHOLE_BODY
 
-Whole = tuple[int, bytes, list[tuple[bytes, bytes]]]  # status, content, header fields
+# Status, content, and header fields, or the lines they are.
+Whole = tuple[int, bytes, list[tuple[bytes, bytes]] | bytes]
 Answer = Coroutine[Any, Any, Whole | None]
 
 
@@ -90,14 +91,18 @@ class Express:
         if whole is None or self.disconnected:
             return
         status, content, fields = whole
-        head = [*protocol.server_state.default_headers, *fields]
+        head = protocol.server_state.default_headers
         lines = b"".join([b"%b: %b\r\n" % field for field in head])
+        if isinstance(fields, bytes):
+            lines += fields
+        else:
+            lines += b"".join([b"%b: %b\r\n" % field for field in fields])
         if not self.keep_alive:
             lines += b"connection: close\r\n"
         protocol.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], lines, content))
         if not self.keep_alive:
             protocol.transport.close()
-        protocol.on_response_complete()
+        protocol.on_express_complete()
 
 
 @types.coroutine

@@ -68,6 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _in_head = True
     _extensions: dict[str, Any] | None = None
+    _idle_since_s: float | None = None
+    _idle_timer: Any = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Joined(transport))  # type: ignore[arg-type]
@@ -81,9 +83,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_head()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._idle_since_s = None
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and self._head_is_too_large(data):
@@ -144,6 +149,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._in_head = True
         super().on_response_complete()
+
+    def on_express_complete(self) -> None:
+        """The same for an express request: a look at the clock, where a timer for each request
+        would be set and taken back."""
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self._in_head = True
+        self.server_state.total_requests += 1
+        self._idle_since_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
+
+    def _look_if_idle(self) -> None:
+        """Closes a connection that has been idle for as long as it may; one timer is enough."""
+        self._idle_timer = None
+        if self._idle_since_s is None:
+            return
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._idle_timer = self.loop.call_later(left_s, self._look_if_idle)
+        else:
+            self.timeout_keep_alive_handler()
 
     def _wait_for_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)

@@ -136,7 +136,9 @@ class Service:
         """The same; unless all of it is wanted, a plain yes is told as just that."""
         scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, limits = request
         rules = self.rules
-        place = self.places.of(rules, scope, identifier, resource)
+        place = self.places.under(rules).get((scope, identifier, resource))
+        if place is None:
+            place = self.places.of(rules, scope, identifier, resource)
         if tokens is None:
             tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
         try:

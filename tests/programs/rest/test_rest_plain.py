@@ -18,7 +18,7 @@ from headgate.service.headers import check_headers
 from headgate.service.places import Place
 from headgate.service.problems import ServiceError, invalid
 from headgate.service.reading import plain_yes, read
-from headgate.service.rest_plain import batch_content, said_plainly
+from headgate.service.rest_plain import batch_content, lined_plainly, said_plainly
 from headgate.service.rules import Rule
 
 NOW_MS = 1_767_225_600_000
@@ -72,6 +72,8 @@ def test_both_ways_say_the_same(
     assert written.pop("content-type") == "application/json"
     assert written.pop("content-length") == str(len(content))
     assert list(written.items()) == check_headers(answer)
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+    assert lined_plainly(yes) == (content, lines)
     assert json.loads(batch_content([yes])) == batch_body(BatchAnswer((answer,)))
 
 

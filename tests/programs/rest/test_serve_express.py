@@ -7,11 +7,15 @@ import json
 import re
 import socket
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
+from headgate.service.serve import Server, config_of
 from headgate.service.serve_express import Express
+from headgate.service.serve_options import read_options
+from headgate.service.serve_protocol import HEAD_S
 from programs.rest.rest_kit import rest_of, served, until
 from programs.service.kit import World
 
@@ -141,3 +145,60 @@ def test_an_answer_that_waits_after_all_is_finished_in_a_task() -> None:
         said = exchange(url, request())
     assert said.startswith(b"HTTP/1.1 200")
     assert json.loads(said.partition(b"\r\n\r\n")[2])["allowed"] is True
+
+
+class Clockwork:
+    """The parts of an event loop that idle connections need, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.due: list[tuple[float, Any]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Any) -> Any:
+        self.due.append((self.now_s + delay_s, call))
+        return self
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        due, self.due = self.due, []
+        for when_s, call in due:
+            if when_s <= self.now_s:
+                call()
+            else:
+                self.due.append((when_s, call))
+
+
+def test_an_idle_connection_is_closed_by_one_timer_and_one_in_use_is_not() -> None:
+    async def flow() -> None:
+        rest = rest_of(World())
+        config = config_of(read_options(["--store", "memory://"], {}), rest, rest)
+        config.load()
+        protocol: Any = config.http_protocol_class(
+            config=config, server_state=Server(config).server_state, app_state={}
+        )
+        wire = Mock()
+        wire.is_closing.return_value = False
+        wire.get_extra_info.side_effect = lambda name: (
+            ("127.0.0.1", 1) if name in ("peername", "sockname") else None
+        )
+        protocol.connection_made(wire)
+        protocol.loop = clock = Clockwork()
+        idle_s = protocol.timeout_keep_alive
+        for _ in range(3):
+            protocol.data_received(request())
+            clock.pass_s(idle_s / 2)
+            assert len(clock.due) == 1
+        assert wire.write.call_count == 3
+        clock.pass_s(idle_s * 0.4)
+        protocol.data_received(request()[:20])  # in use again when its time would have been over
+        clock.pass_s(idle_s * 0.2)
+        assert idle_s * 0.2 < HEAD_S
+        wire.close.assert_not_called()
+        protocol.data_received(request()[20:])
+        clock.pass_s(idle_s)
+        wire.close.assert_called_once()
+
+    asyncio.run(flow())
