@@ -63,6 +63,7 @@ class Configs:
         self.namespace = parse_namespace(namespace)
         self.clock = clock
         self.cache: Cache[Looked] = Cache(int(ttl_s * 1000))
+        self._looked = self.cache.get
         self.guard: Guard | None = None  # of the latest limiter that has a breaker
         self._known_until_ms = 0
         self._terms: dict[Terms, Terms] = {}
@@ -82,7 +83,7 @@ class Configs:
 
     def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
-        looked = self.cache.get((entity_id, resource), now_ms)
+        looked = self._looked((entity_id, resource), now_ms)
         return None if looked is None else looked.plans.get(variant)
 
     async def plan(

@@ -138,19 +138,15 @@ class Engine:
         on_unavailable: OnUnavailable | None = None,
         *,
         dry_run: bool = False,
-        plan: Plan | None = None,
     ) -> Ruling:
         """All that is wanted or nothing, for callers that need no lease: a refusal is a verdict,
-        not an error. A dry run takes nothing. `plan` is that of a single want, if at hand."""
+        not an error. A dry run takes nothing."""
         if on_unavailable is not None:
             parse_rule(on_unavailable)
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
-            if plan is None or plan.bypass:
-                parts = (await self._parts(wants, now_ms))[0]
-            else:
-                parts = (plan.demands(wants[0][2]),)
+            parts = (await self._parts(wants, now_ms))[0]
             demands = joined(parts)
             if dry_run or not demands:
                 verdict = await self._asked(self.store, demands, now_ms, dry_run)

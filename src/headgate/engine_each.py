@@ -11,11 +11,22 @@ from headgate.plan import Plan
 from headgate.store import Outcome, consume_each
 
 # A verdict alone is the store's on the want's own demands, with nothing to be said about it.
-Decided = Verdict | Ruling | HeadgateError
+Ruled = Verdict | Ruling
+Decided = Ruled | HeadgateError
 
 
 class BatchEngine(Engine):
-    """An Engine that takes many requests at once."""
+    """An Engine that takes many requests at once, and one with its demands at hand."""
+
+    async def consume_planned(self, want: Want, demands: Sequence[Demand], now_ms: int) -> Ruled:
+        """What `consume` says to one want, whose demands somebody made already."""
+        try:
+            verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
+        except StoreTrouble as trouble:
+            return await self._in_trouble((want,), (demands,), trouble)
+        if type(verdict) is Verdict and not verdict.outdated and self.observer is None:
+            return verdict
+        return self._told(want, demands, verdict)
 
     async def consume_each(
         self, wants: Sequence[Want], plans: Sequence[Plan | None]
@@ -56,14 +67,17 @@ class BatchEngine(Engine):
     ) -> Ruling | HeadgateError:
         """One of several, as `consume` would have told it."""
         if isinstance(outcome, Verdict):
-            if outcome.outdated:
-                self._forget_plans(outcome)
-            if self.observer is not None:
-                self.tell("admitted" if outcome.allowed else "refused", want[0], want[1])
-            return Ruling(outcome, (demands,))
+            return self._told(want, demands, outcome)
         if not isinstance(outcome, StoreTrouble):
             return outcome
         try:
             return await self._in_trouble((want,), (demands,) if demands else (), outcome)
         except HeadgateError as error:
             return error
+
+    def _told(self, want: Want, demands: Sequence[Demand], verdict: Verdict) -> Ruling:
+        if verdict.outdated:
+            self._forget_plans(verdict)
+        if self.observer is not None:
+            self.tell("admitted" if verdict.allowed else "refused", want[0], want[1])
+        return Ruling(verdict, (demands,))

@@ -28,10 +28,6 @@ class Each:
 ONE_EACH = Each(1)
 
 
-def each_of(tokens: int) -> Each:
-    return ONE_EACH if tokens == 1 else Each(tokens)
-
-
 Amounts = Mapping[str, int] | Each
 
 

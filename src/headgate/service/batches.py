@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.decision import Verdict
-from headgate.engine import Ruling, Want
+from headgate.engine import Want
 from headgate.engine_each import Decided
 from headgate.errors import HeadgateError
 from headgate.plan import ONE_EACH, Each, Plan
@@ -120,12 +120,10 @@ def _results(
                 found.append(yes)
                 yeses.append((place, tokens))
                 continue
-            ruling = Ruling(ruling, (ruling.demands,))
-        if isinstance(ruling, Ruling):
-            found.append(service.ruled(ruling, place, tokens, False, whole, namespace))
-        else:
-            assert isinstance(ruling, HeadgateError)
+        if isinstance(ruling, HeadgateError):
             found.append(_told(service, ruling, namespace, place, tokens))
+        else:
+            found.append(service.ruled(ruling, place, tokens, False, whole, namespace))
     if service.on_yes is not None:
         _count(yeses, service.on_yes)
     return found

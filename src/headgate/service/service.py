@@ -13,7 +13,9 @@ from typing import Any, Self
 
 from headgate.config import NO_DEFAULTS
 from headgate.connect import layer_switches
-from headgate.engine import Chosen, Ruling, Want
+from headgate.decision import Verdict
+from headgate.engine import Chosen, Want
+from headgate.engine_each import Ruled
 from headgate.entities import OnUnavailable
 from headgate.errors import (
     HeadgateError,
@@ -27,7 +29,7 @@ from headgate.layers.breaker import Patience, State
 from headgate.layers.stack import Layering, layered
 from headgate.lease import LeaseBook
 from headgate.observe import Event, Observer
-from headgate.plan import Amounts, Each, each_of
+from headgate.plan import ONE_EACH, Amounts, Each
 from headgate.repository import Repository
 from headgate.service.answers import (
     AcquireAnswer,
@@ -149,9 +151,11 @@ class Service:
             plan = room.configs.warm(entity_id, resource, chosen, now_ms)
             if plan is None:
                 entity_id = await room.entered(scope, entity_id, resource, now_ms)
-            ruling = await room.engine.consume(
-                ((entity_id, resource, each_of(tokens), chosen),), dry_run=dry_run, plan=plan
-            )
+            want = (entity_id, resource, ONE_EACH if tokens == 1 else Each(tokens), chosen)
+            if plan is not None and not plan.bypass and not dry_run:
+                ruling = await room.engine.consume_planned(want, plan.demands(want[2]), now_ms)
+            else:
+                ruling = await room.engine.consume((want,), dry_run=dry_run)
         except HeadgateError as error:
             told = self.told(error, namespace, (scope, resource, tokens), dry_run)
             return self.counted(told, namespace, identifier)
@@ -167,10 +171,12 @@ class Service:
         return await decided_each(self, request)
 
     def ruled(
-        self, ruling: Ruling, place: Place, tokens: int, dry_run: bool, whole: bool, namespace: str
+        self, ruling: Ruled, place: Place, tokens: int, dry_run: bool, whole: bool, namespace: str
     ) -> Yes | CheckAnswer:
-        """What a ruling comes to, counted."""
-        verdict, parts, trouble = ruling
+        """What a ruling comes to, counted; a verdict alone is one with nothing else to say."""
+        verdict, parts, trouble = (
+            (ruling, (ruling.demands,), None) if isinstance(ruling, Verdict) else ruling
+        )
         if not (whole or dry_run or trouble is not None) and self.tells_briefly:
             yes = plain_yes(verdict, place)
             if yes is not None:
