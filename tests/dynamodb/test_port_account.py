@@ -164,7 +164,7 @@ def test_what_was_refused_is_looked_for_again_but_not_all_the_time() -> None:
 def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     canned: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(lasting_s=3600, refresh_s=0.3)
+    session = Session(lasting_s=3600, refresh_s=1.5)
     plain = port_account.Account
     monkeypatch.setattr(
         "headgate.stores.dynamodb.port.Account", lambda place: plain(place, lambda: session)
@@ -174,10 +174,11 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
         early = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(50)))
         assert all(isinstance(each, NotApplied) for each in early)
         assert "credentials" in str(early[0])
-        await asyncio.sleep(0.3)
+        while not session.refreshes:
+            await asyncio.sleep(0.01)
         await asyncio.gather(*(port.call(TAKE) for _ in range(50)))
 
-    using(canned.endpoint, test, blocking=False, timeout_ms=150)
+    using(canned.endpoint, test, blocking=False, timeout_ms=1000)
     assert session.refreshes == 1
     assert len(canned.seen) == 50
 

@@ -187,7 +187,8 @@ Test = Callable[[Port], Coroutine[Any, Any, Any]]
 
 
 def using(endpoint: str, test: Test, *, blocking: bool, **options: Any) -> Any:
-    """What the test's flow returns, run with a port of the colour."""
+    """What the test's flow returns, run with a port of the colour, and patient unless told."""
+    options.setdefault("timeout_ms", 10_000)
 
     async def main() -> Any:
         port = open_port(region="us-east-1", endpoint=endpoint, blocking=blocking, **options)

@@ -87,10 +87,8 @@ def test_several_to_nobody(credentials: None, blocking: bool) -> None:
         return await port.call_all([TAKE, CREDIT] * 10)
 
     endpoint = f"http://127.0.0.1:{free_port()}"
-    began_s = time.monotonic()
     outcomes = using(endpoint, test, blocking=blocking)
     assert all(isinstance(each, NotApplied) for each in outcomes)
-    assert time.monotonic() - began_s < 1.5
 
 
 @pytest.mark.parametrize("request_", [TAKE, CREDIT])
@@ -216,9 +214,9 @@ def test_a_call_has_its_time_and_no_more(canned: Canned, blocking: bool, request
         gate.set()
         return trouble
 
-    trouble = using(canned.endpoint, test, blocking=blocking, timeout_ms=500)
+    trouble = using(canned.endpoint, test, blocking=blocking, timeout_ms=1500)
     assert isinstance(trouble, Unreachable)
-    assert "500 ms" in str(trouble)
+    assert "1500 ms" in str(trouble)
     assert "unknown" in str(trouble)
-    assert 0.49 < took_s[0] < 2
+    assert took_s[0] > 1.49
     assert len(canned.seen) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -81,10 +80,8 @@ def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(canned: Can
     canned.default = Answer(gate=gate)
 
     async def test(port: Port) -> None:
-        began_s = time.monotonic()
         calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(10)]
         outcomes = await asyncio.gather(*calls)
-        assert time.monotonic() - began_s < 2
         gate.set()
         assert all(isinstance(each, StoreTrouble) for each in outcomes)
         unknown = [each for each in outcomes if type(each) is Unreachable]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,10 +39,9 @@ def test_threads_share_a_few_connections(canned: Canned) -> None:
 def test_several_calls_are_under_way_at_once(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.3)
     port = blocking_port(canned)
-    began_s = time.monotonic()
     assert run(port.call_all([TAKE, READ] * 4)) == [{"Attributes": {}}] * 8
-    assert time.monotonic() - began_s < 1.5
     run(port.close())
+    assert canned.open_max > 1
 
 
 def test_threads_with_several_calls_do_not_wait_for_each_other_for_ever(canned: Canned) -> None:
@@ -81,20 +79,28 @@ async def blocking_call(port: Port) -> Any:
 
 
 def test_an_interrupted_call_leaves_no_connection_out_of_step(canned: Canned) -> None:
-    canned.tell(Answer(delay_s=0.3, body=b'{"late":1}'), Answer(delay_s=0.3, body=b'{"late":2}'))
-    port = blocking_port(canned)
+    gate = threading.Event()
+    canned.tell(Answer(gate=gate, body=b'{"late":1}'), Answer(gate=gate, body=b'{"late":2}'))
+    port = blocking_port(canned, timeout_ms=20_000)
+    caller = threading.get_ident()
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def when_both_wait() -> None:
+        canned.wait_for(2)
+        signal.pthread_kill(caller, signal.SIGALRM)
+
     before = signal.signal(signal.SIGALRM, interrupt)
+    watcher = threading.Thread(target=when_both_wait)
+    watcher.start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
             run(port.call_all([TAKE, TAKE]))
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        watcher.join()
         signal.signal(signal.SIGALRM, before)
+        gate.set()
     assert run(port.call(READ)) == {"Attributes": {}}
     run(port.close())
 
