@@ -27,6 +27,8 @@ from headgate.record import (
     opened,
 )
 
+Amounts = tuple[int | None, ...]
+
 
 class Demand:
     """One bucket and how much of each of its limits is wanted, in the order of `terms.specs`.
@@ -37,7 +39,11 @@ class Demand:
 
     __slots__ = ("amounts", "key", "terms")
 
-    def __init__(self, key: BucketKey, terms: Terms, amounts: tuple[int | None, ...]) -> None:
+    # What few demands say besides; see corrections.
+    counted: Amounts | None = None
+    parts: tuple[int, ...] | None = None
+
+    def __init__(self, key: BucketKey, terms: Terms, amounts: Amounts) -> None:
         self.key = key
         self.terms = terms
         self.amounts = amounts
@@ -51,15 +57,28 @@ class Demand:
             if amount is not None:
                 yield spec.name, amount
 
-    def lined_up(self, held: Terms) -> tuple[int | None, ...]:
+    def counts(self) -> Iterator[tuple[str, int]]:
+        """What it adds to the consumption, by name."""
+        for spec, amount in zip(self.terms.specs, self.counted or self.amounts, strict=True):
+            if amount is not None:
+                yield spec.name, amount
+
+    def lined_up(self, held: Terms) -> Amounts:
         """The amounts in the order of the terms a bucket is kept under."""
+        return self._ordered(self.amounts, held)
+
+    def counted_under(self, held: Terms) -> Amounts:
+        """What it adds to the consumption, in the same order."""
+        return self._ordered(self.counted or self.amounts, held)
+
+    def _ordered(self, line: Amounts, held: Terms) -> Amounts:
         if held.core is self.terms:
-            return self.amounts
-        wanted = dict(self.named())
-        return tuple(wanted.get(spec.name) for spec in held.specs)
+            return line
+        named = {spec.name: amount for spec, amount in zip(self.terms.specs, line, strict=True)}
+        return tuple(named.get(spec.name) for spec in held.specs)
 
     def negated(self) -> Demand:
-        """The credit that undoes this debit."""
+        """The credit that undoes this debit, where all of it was taken; see corrections."""
         amounts = tuple(None if amount is None else -amount for amount in self.amounts)
         return Demand(self.key, self.terms, amounts)
 
@@ -158,6 +177,24 @@ class Verdict:
     @property
     def violations(self) -> list[LimitStatus]:
         return [status for status in self.statuses if status.exceeded and not status.limit.soft]
+
+    @property
+    def passed(self) -> Sequence[tuple[int, str]]:
+        """The soft limits that had not got what was wanted, as the place of their demand and their
+        name: it was counted, and nothing was taken."""
+        for record in self.records:
+            if record[TERMS].soft:
+                return self._passed() if self.allowed else ()
+        return ()
+
+    def _passed(self) -> list[tuple[int, str]]:
+        found = []
+        for place, (demand, before) in enumerate(zip(self.demands, self.before, strict=True)):
+            for name, wanted in demand.named():
+                cell = cell_of(before, name)
+                if cell is not None and cell.spec.soft and wanted > cell.level_milli(self.now_ms):
+                    found.append((place, name))
+        return found
 
     @property
     def retry_after_ms(self) -> int | None:
@@ -286,14 +323,15 @@ def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = Tru
     record = kept_under(record, demand.terms, now_ms)
     terms: Terms = record[TERMS]
     cells = list(record)
+    debits, counted = demand.lined_up(terms), demand.counted_under(terms)
     at = CELLS
-    for spec, debit in zip(terms.specs, demand.lined_up(terms)):  # noqa: B905
+    for spec, debit, count in zip(terms.specs, debits, counted):  # noqa: B905
         if debit is not None:
             cells[at + EPOCH], cells[at + TOKENS] = bucket.force_consume(
                 cells[at + TOKENS], cells[at + EPOCH], now_ms, spec.rate, debit
             )
             if metered:
-                cells[at + CONSUMED] += debit
+                cells[at + CONSUMED] += count
         at += STRIDE
     return tuple(cells)
 

@@ -121,8 +121,10 @@ class Engine:
             verdict = (await self._degraded(wants, on_unavailable, trouble)).verdict
             if not verdict.allowed:
                 raise refusal(verdict) from trouble
-            keep = on_error == "keep"
-            return lease_type(self.settlements, self.fallback, verdict.demands, now_ms, keep, True)
+            return lease_type(
+                self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
+                verdict.passed,
+            )  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
@@ -130,7 +132,10 @@ class Engine:
             raise refusal(verdict)
         if self.observer is not None:
             self.tell("admitted", wants[0][0], wants[0][1])
-        return lease_type(self.settlements, self.store, verdict.demands, now_ms, on_error == "keep")
+        return lease_type(
+            self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
+            verdict.passed,
+        )  # fmt: skip
 
     async def consume(
         self,

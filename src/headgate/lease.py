@@ -1,30 +1,41 @@
-"""What an acquire took and what is still owed; pure bookkeeping, no store is called here."""
+"""What an acquire took and what is still owed; pure bookkeeping, no store is called here.
+
+Each bucket of a lease has its own account, for they may have been asked different amounts, and a
+soft limit of one may have been passed: then it was counted there, and nothing was taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.bucket import MILLI, div_ceil
+from headgate.corrections import Correction
+from headgate.debits import Debit, less, total_milli, without
 from headgate.decision import Demand
 from headgate.errors import LeaseExpiredError, ValidationError
-from headgate.limits import AMOUNT_MAX, parse_amount
+from headgate.limits import AMOUNT_MAX, Spec, parse_amount
 from headgate.store import Store
 
 if TYPE_CHECKING:
     from headgate.settling import Settlements
 
+Spot = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
+Changes = dict[Spot, int]  # millitokens: debits are positive, credits negative
+
+NOWHERE = -1  # the place of what is noted on a lease without buckets
+
 
 class LeaseBook:
     """The account of one lease: what it took, when, and which limits are settled.
 
-    `demands` is what the acquire took. `later` lists further debits and credits by limit name,
-    newest last; it stays None for the many leases that never change.
+    `demands` is what the acquire took, but for the soft limits it `passed`. `standing` has the
+    debits of limits that were changed since; it stays None for the many leases that never change.
     """
 
     __slots__ = (
-        "at_ms", "closed", "degraded", "demands", "keep", "later", "owed", "settled",
-        "settlements", "store",
+        "at_ms", "closed", "degraded", "demands", "keep", "owed", "passed", "settled",
+        "settlements", "standing", "store",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +46,7 @@ class LeaseBook:
         at_ms: int,
         keep: bool,
         degraded: bool = False,
+        passed: Collection[Spot] = (),
     ) -> None:
         self.settlements = settlements
         self.store = store
@@ -42,130 +54,156 @@ class LeaseBook:
         self.at_ms = at_ms
         self.keep = keep
         self.degraded = degraded
+        self.passed = passed
         self.closed = False
-        self.later: list[tuple[int, str, int]] | None = None
+        self.standing: dict[Spot, list[Debit]] | None = None
         self.settled: set[str] | None = None
-        self.owed: dict[str, int] | None = None  # debits the store did not take, by limit
-
-    def held_milli(self, name: str) -> int:
-        """How much of a limit the lease holds now."""
-        taken = 0
-        for demand in self.demands:
-            place = demand.terms.index.get(name)
-            if place is not None and demand.amounts[place] is not None:
-                taken = demand.amounts[place] or 0
-                break
-        return taken + sum(milli for _, other, milli in self.later or () if other == name)
-
-    def returnable_milli(self, name: str) -> int:
-        """How much of a limit every bucket concerned can get back without being given more than it
-        gave."""
-        taken = [
-            demand.amounts[demand.terms.index[name]] or 0
-            for demand in self.demands
-            if self._concerns(demand, name)
-        ]
-        changed = sum(milli for _, other, milli in self.later or () if other == name)
-        return max(0, min(taken, default=0) + changed)
+        self.owed: Changes | None = None  # debits the store did not take
 
     @property
     def consumed(self) -> dict[str, int]:
         """What the lease holds by limit, in whole tokens."""
         names = [name for demand in self.demands for name, _ in demand.named()]
-        names += [name for _, name, _ in self.later or ()]
+        names += [name for _, name in self.standing or ()]
         return {name: self.held_milli(name) // MILLI for name in dict.fromkeys(names)}
 
-    def note(self, name: str, milli: int, at_ms: int) -> None:
-        if self.later is None:
-            self.later = []
-        self.later.append((at_ms, name, milli))
+    def held_milli(self, name: str) -> int:
+        """How much of a limit the lease holds now: the most that one of its buckets gave."""
+        spots = self._spots(name)
+        return max((total_milli(self.debits(spot)) // times for spot, times in spots), default=0)
 
-    def strike(self, name: str, milli: int, at_ms: int) -> None:
+    def debits(self, spot: Spot) -> Sequence[Debit]:
+        """What stands on one limit of one bucket, the oldest first."""
+        if self.standing is not None and spot in self.standing:
+            return self.standing[spot]
+        place, name = spot
+        if place == NOWHERE:
+            return ()
+        demand = self.demands[place]
+        at = demand.terms.index.get(name)
+        amount = None if at is None else demand.amounts[at]
+        return (Debit(self.at_ms, amount, spot not in self.passed),) if amount else ()
+
+    def spread(self, amounts_milli: Mapping[str, int]) -> Changes:
+        """A change of limits on each bucket it concerns."""
+        return {
+            spot: milli * times
+            for name, milli in amounts_milli.items()
+            for spot, times in self._spots(name)
+        }
+
+    def missing(self, actual_milli: Mapping[str, int]) -> Changes:
+        """What makes each bucket concerned hold exactly the actual amounts."""
+        return {
+            spot: milli * times - total_milli(self.debits(spot))
+            for name, milli in actual_milli.items()
+            for spot, times in self._spots(name)
+        }
+
+    def _spots(self, name: str) -> list[tuple[Spot, int]]:
+        """The buckets that were asked for the limit (all that have it, where none was), and how
+        often an amount counts for each: where parts of the request share one of them and not the
+        others, such as the parent of two, it counts there for each part."""
+        if not self.demands:
+            return [((NOWHERE, name), 1)]
+        having = [
+            (place, demand, demand.terms.index[name])
+            for place, demand in enumerate(self.demands)
+            if name in demand.terms.index
+        ]
+        asked = [row for row in having if row[1].amounts[row[2]] is not None]
+        times = [1 if one.parts is None else one.parts[at] or 1 for _, one, at in asked or having]
+        if len(set(times)) == 1:
+            times = [1] * len(times)
+        places = [place for place, _, _ in asked or having]
+        return [((place, name), count) for place, count in zip(places, times, strict=True)]
+
+    def debit(self, changes: Changes, at_ms: int, passed: Collection[Spot] = ()) -> None:
+        """Notes what is taken, or of passed soft limits counted."""
+        for spot, milli in changes.items():
+            if milli:
+                self._keep(spot, [*self.debits(spot), Debit(at_ms, milli, spot not in passed)])
+
+    def strike(self, changes: Changes, at_ms: int) -> None:
         """What was noted did not happen."""
-        if self.later is not None and (at_ms, name, milli) in self.later:
-            self.later.remove((at_ms, name, milli))
+        for spot, milli in changes.items():
+            left = list(self.debits(spot))
+            if Debit(at_ms, milli) in left:
+                left.remove(Debit(at_ms, milli))
+                self._keep(spot, left)
 
-    def owe(self, name: str, milli: int) -> None:
-        """A debit the store did not take is written at the end of the block."""
+    def give_back(self, changes: Changes) -> list[Demand]:
+        """The credits to send, off the books: at most what stands, and tokens only of debits that
+        took some and that the store has. Of the others the consumption goes back."""
+        tokens: Changes = {}
+        counted: Changes = {}
+        for spot, milli in changes.items():
+            left, taken, only_counted = less(self.debits(spot), -milli)
+            self._keep(spot, left)
+            owed = min(taken, (self.owed or {}).get(spot, 0))
+            if owed:
+                self.owe({spot: -owed})
+            if taken - owed + only_counted:
+                tokens[spot] = owed - taken
+                counted[spot] = owed - taken - only_counted
+        return self.demands_for(tokens, counted)
+
+    def owe(self, changes: Changes) -> None:
+        """Debits the store did not take are written at the end of the block."""
         self.owed = self.owed or {}
-        self.owed[name] = self.owed.get(name, 0) + milli
+        for spot, milli in changes.items():
+            self.owed[spot] = self.owed.get(spot, 0) + milli
 
-    def less_owed(self, name: str, credit_milli: int) -> int:
-        """What is left to give back once debits are struck out that the store never took."""
-        owed = min(credit_milli, (self.owed or {}).get(name, 0))
-        if owed:
-            self.owe(name, -owed)
-        return credit_milli - owed
+    def lose(self, changes: Changes) -> None:
+        """Debits that were noted and never written: no refund may give them back."""
+        for spot, milli in changes.items():
+            self._keep(spot, without(self.debits(spot), milli))
+
+    def _keep(self, spot: Spot, debits: list[Debit]) -> None:
+        if self.standing is None:
+            self.standing = {}
+        self.standing[spot] = debits
 
     def check_open(self) -> None:
         """Raises LeaseExpiredError once the block has ended."""
         if self.closed:
             raise LeaseExpiredError
 
-    def demands_for(self, amounts_milli: Mapping[str, int]) -> list[Demand]:
-        """Demands on every bucket of the lease that was asked for the limit; on every bucket that
-        has it, where none was asked."""
-        found = []
-        for demand in self.demands:
-            line = tuple(
-                amounts_milli[spec.name]
-                if spec.name in amounts_milli and self._concerns(demand, spec.name)
-                else None
-                for spec in demand.terms.specs
-            )
-            if any(line):
+    def demands_for(self, tokens: Changes, counted: Changes | None = None) -> list[Demand]:
+        """The changes as demands on the lease's buckets."""
+        found: list[Demand] = []
+        for place, demand in enumerate(self.demands):
+            specs = demand.terms.specs
+            line = tuple(tokens.get((place, spec.name)) for spec in specs)
+            count = tuple((counted or tokens).get((place, spec.name)) for spec in specs)
+            if not any(count):
+                continue
+            if line == count:
                 found.append(Demand(demand.key, demand.terms, line))
+            else:
+                found.append(Correction(demand.key, demand.terms, line, count))
         return found
 
     def refunds(self, now_ms: int) -> list[Demand]:
         """The credits that undo the lease, less what has been refilled since each debit.
 
         A late refund is cut by what the limit refilled meanwhile: the bucket may have been full
-        without it, and must not get a burst that it would never have had.
+        without it, and must not get a burst that it would never have had. What was only counted
+        is no longer.
         """
-        found = []
-        for demand in self.demands:
-            line = tuple(
-                self._refund(demand, place, now_ms) for place in range(len(demand.amounts))
-            )
-            if any(line):
-                found.append(Demand(demand.key, demand.terms, line))
-        return found
-
-    def _refund(self, demand: Demand, place: int, now_ms: int) -> int | None:
-        spec = demand.terms.specs[place]
-        if self.settled is not None and spec.name in self.settled:
-            return None
-        credit = 0
-        for at_ms, milli in self._debits(demand, place):
-            refilled = div_ceil(max(0, now_ms - at_ms) * spec.amount_milli, spec.period_ms)
-            credit += max(0, milli - refilled)
-        return -credit or None
-
-    def _debits(self, demand: Demand, place: int) -> list[tuple[int, int]]:
-        """The debits still standing on one limit of one bucket; credits undo the newest first."""
-        name = demand.terms.specs[place].name
-        standing = [(self.at_ms, demand.amounts[place] or 0)]
-        if self._concerns(demand, name):
-            for at_ms, other, milli in self.later or ():
-                if other == name and milli >= 0:
-                    standing.append((at_ms, milli))
-                elif other == name:
-                    standing = _less(standing, -milli)
-        return standing
-
-    def _concerns(self, demand: Demand, name: str) -> bool:
-        place = demand.terms.index.get(name)
-        if place is None:
-            return False
-        return demand.amounts[place] is not None or not self._asked(name)
-
-    def _asked(self, name: str) -> bool:
-        for demand in self.demands:
-            place = demand.terms.index.get(name)
-            if place is not None and demand.amounts[place] is not None:
-                return True
-        return False
+        tokens: Changes = {}
+        counted: Changes = {}
+        for place, demand in enumerate(self.demands):
+            for spec in demand.terms.specs:
+                if self.settled is not None and spec.name in self.settled:
+                    continue
+                debits = self.debits((place, spec.name))
+                credit = sum(_refund(one, spec, now_ms) for one in debits if one.taken)
+                only_counted = sum(one.milli for one in debits if not one.taken)
+                if credit + only_counted:
+                    tokens[place, spec.name] = -credit
+                    counted[place, spec.name] = -credit - only_counted
+        return self.demands_for(tokens, counted)
 
     def parse_changes(self, changes: Mapping[str, int], *, signed: bool = False) -> dict[str, int]:
         """Amounts by limit in millitokens, checked against the limits the lease knows."""
@@ -186,11 +224,6 @@ class LeaseBook:
         return found
 
 
-def _less(standing: list[tuple[int, int]], credit: int) -> list[tuple[int, int]]:
-    left = list(standing)
-    while credit > 0 and left:
-        at_ms, milli = left.pop()
-        if milli > credit:
-            left.append((at_ms, milli - credit))
-        credit -= milli
-    return left
+def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
+    refilled = div_ceil(max(0, now_ms - debit.at_ms) * spec.amount_milli, spec.period_ms)
+    return max(0, debit.milli - refilled)

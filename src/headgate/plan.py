@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.bucket import MILLI
+from headgate.corrections import Joint
 from headgate.decision import Demand
 from headgate.entities import Lookup, Mode, OnUnavailable
 from headgate.errors import DemandTooLarge, DisabledError, ValidationError
@@ -255,7 +256,12 @@ def _sum(one: Demand, other: Demand) -> Demand:
         a if b is None else b if a is None else a + b
         for a, b in zip(one.amounts, other.amounts, strict=True)
     )
-    return check_capacity(Demand(one.key, one.terms, amounts))
+    parts = tuple(a + b for a, b in zip(_parts(one), _parts(other), strict=True))
+    return check_capacity(Joint(one.key, one.terms, amounts, parts))
+
+
+def _parts(demand: Demand) -> tuple[int, ...]:
+    return demand.parts or tuple(int(amount is not None) for amount in demand.amounts)
 
 
 def check_capacity(demand: Demand) -> Demand:

@@ -57,10 +57,11 @@ class Terms:
 
     `own` is an override given with a call: it always wins and has no version. `sources` says which
     configuration level gave each limit. `core` is the terms a caller asked for; a bucket that
-    remembers limits beyond them (they may be in debt) holds longer terms with the same core.
+    remembers limits beyond them (they may be in debt) holds longer terms with the same core. `soft`
+    says that some limit never refuses.
     """
 
-    __slots__ = ("core", "index", "own", "sources", "specs", "version")
+    __slots__ = ("core", "index", "own", "soft", "sources", "specs", "version")
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Terms:
         self.sources = sources or ("override",) * len(specs)
         self.core = core or self
         self.index = {spec[0]: place for place, spec in enumerate(specs)}
+        self.soft = any(spec[4] for spec in specs)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Terms) and other._identity() == self._identity())

@@ -12,7 +12,7 @@ from headgate.bucket import MILLI
 from headgate.clock import Clock
 from headgate.decision import Demand
 from headgate.errors import StoreTrouble, ValidationError
-from headgate.lease import LeaseBook
+from headgate.lease import Changes, LeaseBook
 from headgate.plan import check_capacity
 from headgate.refusal import refusal, unavailable
 from headgate.waiting import Lines
@@ -31,13 +31,11 @@ class Settlements:
 
     async def adjust(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
         """Debits and credits by limit; a lease gives back at most what it holds."""
-        wanted = book.parse_changes(changes, signed=True)
-        bounded = {name: max(milli, -book.returnable_milli(name)) for name, milli in wanted.items()}
-        await self._apply(book, bounded)
+        await self._apply(book, book.spread(book.parse_changes(changes, signed=True)))
 
     async def consume(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
         """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
-        wanted = book.parse_changes(changes)
+        wanted = book.spread(book.parse_changes(changes))
         demands = book.demands_for(wanted)
         if not demands:
             return
@@ -54,29 +52,26 @@ class Settlements:
             raise refusal(verdict)
         if not verdict.demands:  # let pass by a shadow: nothing was taken
             return
-        for name, milli in wanted.items():
-            book.note(name, milli, now_ms)
+        places = {demand.key: place for place, demand in enumerate(book.demands)}
+        passed = {(places[verdict.demands[at].key], name) for at, name in verdict.passed}
+        book.debit(wanted, now_ms, passed)
 
     async def release(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
         """Gives back part of what the lease holds."""
         wanted = book.parse_changes(changes)
         for name, milli in wanted.items():
-            most = book.returnable_milli(name)
+            most = book.held_milli(name)
             if book.demands and milli > most:
                 raise ValidationError(
                     name, milli // MILLI,
                     f"is more than the lease holds ({most // MILLI}); release at most that",
                 )  # fmt: skip
-        await self._apply(book, {name: -milli for name, milli in wanted.items()})
+        await self._apply(book, book.spread({name: -milli for name, milli in wanted.items()}))
 
     async def settle(self, book: LeaseBook, actual: Mapping[str, int]) -> None:
         """The lease comes to hold exactly the actual amounts; saying it twice changes nothing."""
         wanted = book.parse_changes(actual)
-        missing = {
-            name: max(milli - book.held_milli(name), -book.returnable_milli(name))
-            for name, milli in wanted.items()
-        }
-        await self._apply(book, missing)
+        await self._apply(book, book.missing(wanted))
         book.settled = (book.settled or set()) | set(wanted)
 
     async def leave(self, book: LeaseBook, failed: bool) -> None:
@@ -91,41 +86,34 @@ class Settlements:
                 key = refunds[0].key
                 self._tell("refunded", key.entity_id, key.resource, "")
 
-    async def _apply(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
-        now_ms = self._clock()
-        for name, milli in changes.items():
-            if milli:
-                book.note(name, milli, now_ms)
-        debits = {name: milli for name, milli in changes.items() if milli > 0}
-        credits = {
-            name: -book.less_owed(name, -milli) for name, milli in changes.items() if milli < 0
-        }
+    async def _apply(self, book: LeaseBook, changes: Changes) -> None:
+        debits = {spot: milli for spot, milli in changes.items() if milli > 0}
+        credits = {spot: milli for spot, milli in changes.items() if milli < 0}
         if debits:
-            await self._debit(book, debits, now_ms)
-        back = book.demands_for({name: milli for name, milli in credits.items() if milli})
+            await self._debit(book, debits)
+        back = book.give_back(credits)
         if back:
             await self._write(book, back, "credit_lost")
 
-    async def _debit(self, book: LeaseBook, debits: Mapping[str, int], now_ms: int) -> None:
+    async def _debit(self, book: LeaseBook, debits: Changes) -> None:
         """Owed where the store does not take it; not the lease's where it was not even sent."""
+        now_ms = self._clock()
+        book.debit(debits, now_ms)
         demands = book.demands_for(debits)
         try:
             taken = not demands or await self._write(book, demands, None)
         except BaseException:
-            for name, milli in debits.items():
-                book.strike(name, milli, now_ms)
+            book.strike(debits, now_ms)
             raise
         if not taken:
-            for name, milli in debits.items():
-                book.owe(name, milli)
+            book.owe(debits)
 
     async def _write_owed(self, book: LeaseBook) -> None:
         """What stays unwritten was never taken, so no refund may give it back."""
-        owed = {name: milli for name, milli in (book.owed or {}).items() if milli}
+        owed = book.owed or {}
         demands = book.demands_for(owed)
         if demands and not await self._write(book, demands, "debit_lost"):
-            for name, milli in owed.items():
-                book.note(name, -milli, self._clock())
+            book.lose(owed)
 
     async def _write(self, book: LeaseBook, demands: list[Demand], lost: str | None) -> bool:
         """Whether the store has it; where not, `lost` names the event to report."""

@@ -147,7 +147,7 @@ def test_a_bucket_is_made_whole_or_not_at_all() -> None:
 )  # fmt: skip
 def test_an_adjustment(tokens: int, amount: int, update: str, condition: str) -> None:
     state = seen(tokens)
-    draft = expressions.adjusting(state, state.record, TERMS, (amount,), NOW_MS, metered=True)
+    draft = expressions.adjusting(state, state.record, TERMS, (amount,), NOW_MS, counted=(amount,))
     assert shown(draft) == (update, condition)
 
 

@@ -14,6 +14,7 @@ from headgate.decision import Demand, adjusted, decide
 from headgate.errors import LeaseExpiredError, ValidationError
 from headgate.lease import LeaseBook
 from headgate.limits import AMOUNT_MAX, Limit
+from headgate.plan import merged
 from headgate.record import BucketKey, Terms, cells_of, opened
 from laws.kit import DAY_MS, LAW
 
@@ -35,6 +36,15 @@ def credits_of(demands: list[Demand]) -> dict[str, dict[str, int]]:
     return {demand.key.entity_id: dict(demand.named()) for demand in demands}
 
 
+def change(book: LeaseBook, name: str, milli: int, at_ms: int) -> list[Demand]:
+    """What the flows do with a debit that is taken, or a credit; what they would send."""
+    spread = book.spread({name: milli})
+    if milli >= 0:
+        book.debit(spread, at_ms)
+        return book.demands_for(spread)
+    return book.give_back(spread)
+
+
 changes = st.lists(st.tuples(st.integers(0, 5_000), st.integers(-30, 30)), max_size=8)
 
 
@@ -47,7 +57,7 @@ def noted(book: LeaseBook, story: list[tuple[int, int]]) -> list[tuple[int, int]
     for gap_ms, tokens in story:
         bounded = max(tokens, -len(marks))
         times_ms.append(times_ms[-1] + gap_ms)
-        book.note("rpm", bounded * 1_000, times_ms[-1])
+        change(book, "rpm", tokens * 1_000, times_ms[-1])
         marks = marks[:bounded] if bounded < 0 else marks + [len(times_ms) - 1] * bounded
     return [(times_ms[mark], marks.count(mark) * 1_000) for mark in sorted(set(marks))]
 
@@ -115,8 +125,8 @@ def test_a_refund_later_than_the_refill_gives_nothing_back() -> None:
 
 def test_credits_undo_the_newest_debit_first() -> None:
     book = book_of(Demand(key("a"), ONLY_RPM, (10_000,)))
-    book.note("rpm", 5_000, NOW_MS + 9_000)
-    book.note("rpm", -6_000, NOW_MS + 9_000)
+    change(book, "rpm", 5_000, NOW_MS + 9_000)
+    change(book, "rpm", -6_000, NOW_MS + 9_000)
     assert book.held_milli("rpm") == 9_000
     assert credits_of(book.refunds(NOW_MS + 9_000)) == {"a": {"rpm": -(9_000 - 7_000)}}
 
@@ -140,13 +150,13 @@ def test_changes_go_to_the_buckets_that_were_asked_for_the_limit() -> None:
     ip = Demand(key("ip"), BOTH, (1_000, None))
     everyone = Demand(key("everyone"), ONLY_RPM, (1_000,))
     book = book_of(user, ip, everyone)
-    assert credits_of(book.demands_for({"tpm": 7_000})) == {"user": {"tpm": 7_000}}
-    assert credits_of(book.demands_for({"rpm": -1_000, "tpm": 1})) == {
+    assert credits_of(book.demands_for(book.spread({"tpm": 7_000}))) == {"user": {"tpm": 7_000}}
+    assert credits_of(book.demands_for(book.spread({"rpm": -1_000, "tpm": 1}))) == {
         "user": {"rpm": -1_000, "tpm": 1},
         "ip": {"rpm": -1_000},
         "everyone": {"rpm": -1_000},
     }
-    assert book.demands_for({"tpm": 0}) == []
+    assert book.demands_for(book.spread({"tpm": 0})) == []
     assert book.demands_for({}) == []
 
 
@@ -156,11 +166,11 @@ def test_a_limit_nobody_asked_for_is_changed_on_every_bucket_that_has_it() -> No
         Demand(key("parent"), BOTH, (1_000, None)),
         Demand(key("everyone"), ONLY_RPM, (1_000,)),
     )
-    assert credits_of(book.demands_for({"tpm": 9_000})) == {
+    assert credits_of(book.demands_for(book.spread({"tpm": 9_000}))) == {
         "user": {"tpm": 9_000},
         "parent": {"tpm": 9_000},
     }
-    book.note("tpm", 9_000, NOW_MS)
+    change(book, "tpm", 9_000, NOW_MS)
     assert book.consumed == {"rpm": 1, "tpm": 9}
     refunds = credits_of(book.refunds(NOW_MS))
     assert refunds["user"] == refunds["parent"] == {"rpm": -1_000, "tpm": -9_000}
@@ -199,7 +209,97 @@ def test_a_lease_without_buckets_holds_only_what_was_noted() -> None:
     """A bypassed or degraded acquire: any name may be changed, nothing is demanded."""
     book = book_of()
     assert book.parse_changes({"anything": 5}) == {"anything": 5_000}
-    book.note("anything", 5_000, NOW_MS)
+    assert change(book, "anything", 5_000, NOW_MS) == []
     assert book.consumed == {"anything": 5}
-    assert book.demands_for({"anything": 5_000}) == []
+    assert change(book, "anything", -9_000, NOW_MS) == []
+    assert book.consumed == {"anything": 0}
     assert book.refunds(NOW_MS) == []
+
+
+verbs = st.sampled_from(("take", "pass", "owe", "give", "give", "write", "lose"))
+stories = st.lists(st.tuples(verbs, st.integers(1, 40)), max_size=12)
+
+
+@LAW
+@given(st.booleans(), stories, st.booleans())
+def test_no_bucket_gets_back_what_it_did_not_give(
+    passed: bool, story: list[tuple[str, int]], failed: bool
+) -> None:
+    """Whatever was taken, only counted, owed or lost: tokens that come back were taken, and all
+    that the lease holds in the end is what is counted."""
+    demand = Demand(key("a"), ONLY_RPM, (10_000,))
+    book = LeaseBook(None, None, (demand,), NOW_MS, False, passed=[(0, "rpm")] if passed else [])  # type: ignore[arg-type]
+    spot = (0, "rpm")
+    taken, counted = 0 if passed else 10_000, 10_000
+    for verb, tokens in story:
+        milli = tokens * 1_000
+        if verb in ("take", "pass", "owe"):
+            book.debit({spot: milli}, NOW_MS, [spot] if verb == "pass" else [])
+            taken += milli if verb == "take" else 0
+            counted += 0 if verb == "owe" else milli
+        if verb == "owe":
+            book.owe({spot: milli})
+        if verb in ("write", "lose") and book.owed:
+            taken += book.owed[spot] if verb == "write" else 0
+            counted += book.owed[spot] if verb == "write" else 0
+            if verb == "lose":
+                book.lose(book.owed)
+            book.owed = None
+        if verb == "give":
+            for credit in book.give_back(book.spread({"rpm": -milli})):
+                taken += dict(credit.named())["rpm"]
+                counted += dict(credit.counts())["rpm"]
+        owed = (book.owed or {}).get(spot, 0)
+        assert 0 <= taken <= counted
+        assert book.held_milli("rpm") == counted + owed
+    if failed and not book.owed:
+        for credit in book.refunds(NOW_MS):
+            taken += dict(credit.named())["rpm"]
+            counted += dict(credit.counts())["rpm"]
+        assert (taken, counted) == (0, 0)
+
+
+def test_what_a_soft_limit_only_counted_is_refunded_as_counted_at_any_age() -> None:
+    demand = Demand(key("a"), BOTH, (3_000, 500_000))
+    book = LeaseBook(None, None, (demand,), NOW_MS, False, passed=[(0, "tpm")])  # type: ignore[arg-type]
+    (credit,) = book.refunds(NOW_MS + 4_000)
+    assert dict(credit.named()) == {"tpm": 0}
+    assert dict(credit.counts()) == {"tpm": -500_000}
+    (credit,) = book.refunds(NOW_MS)
+    assert dict(credit.named()) == {"rpm": -3_000, "tpm": 0}
+    assert dict(credit.counts()) == {"rpm": -3_000, "tpm": -500_000}
+
+
+def test_each_bucket_has_an_account_of_its_own() -> None:
+    """Asked 4 and 9: one actual amount for both, and none gives more than it has."""
+    book = book_of(Demand(key("x"), ONLY_RPM, (4_000,)), Demand(key("y"), ONLY_RPM, (9_000,)))
+    assert book.consumed == {"rpm": 9}
+    assert book.missing({"rpm": 6_000}) == {(0, "rpm"): 2_000, (1, "rpm"): -3_000}
+    assert credits_of(change(book, "rpm", -5_000, NOW_MS)) == {
+        "x": {"rpm": -4_000},
+        "y": {"rpm": -5_000},
+    }
+    assert book.consumed == {"rpm": 4}
+    assert credits_of(book.refunds(NOW_MS)) == {"y": {"rpm": -4_000}}
+
+
+def test_a_bucket_that_parts_of_a_request_share_counts_for_each_of_them() -> None:
+    """Two children and their parent: settling at what each asked changes nothing."""
+    one, two = (Demand(key(name), ONLY_RPM, (3_000,)) for name in ("one", "two"))
+    above = Demand(key("parent"), ONLY_RPM, (3_000,))
+    book = book_of(*merged([one, above, two, above]))
+    assert book.consumed == {"rpm": 3}
+    assert not any(book.missing({"rpm": 3_000}).values())
+    assert credits_of(change(book, "rpm", 2_000, NOW_MS)) == {
+        "one": {"rpm": 2_000},
+        "parent": {"rpm": 4_000},
+        "two": {"rpm": 2_000},
+    }
+    assert credits_of(book.refunds(NOW_MS))["parent"] == {"rpm": -10_000}
+
+
+def test_one_bucket_asked_twice_is_one_account() -> None:
+    twice = merged([Demand(key("a"), ONLY_RPM, (4_000,)), Demand(key("a"), ONLY_RPM, (5_000,))])
+    book = book_of(*twice)
+    assert book.consumed == {"rpm": 9}
+    assert book.missing({"rpm": 3_000}) == {(0, "rpm"): -6_000}

@@ -12,12 +12,13 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from headgate.clock import Clock
+from headgate.corrections import credit_of
 from headgate.decision import Demand, Verdict
 from headgate.errors import StoreTrouble
 from headgate.layers.layer import Layer
 from headgate.layers.pot import AIM_MS, SHARE, Amounts, Pot, with_held
 from headgate.port import Cancelled
-from headgate.record import TERMS, BucketKey
+from headgate.record import TERMS, BucketKey, Record
 from headgate.store import Store
 
 POTS_MAX = 10_000
@@ -138,16 +139,15 @@ class Prefetch(Layer):
             suits = after[TERMS].core == pot.terms
             if suits:
                 before = with_held(before, pot.held)
-            pot.fill(verdict, ahead, local_ms)
             del self._pots[demand.key.text]
             if suits:
+                pot.fill(verdict, ahead, local_ms)
                 after = with_held(after, pot.held)
                 self._pots[demand.key.text] = pot
             else:  # other limits count for the bucket: nothing of these is kept
                 self._strays += _some(pot.emptied())
-        told = Verdict(True, (demand,), (after,), verdict.now_ms, (before,))
-        told.outdated = verdict.outdated
-        return told
+                self._strays.append(_returned(demand, ahead, verdict))
+        return Poured(demand, before, after, verdict)
 
     async def _straight(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         """What the store says; a refusal counts only once nothing of the buckets is held here."""
@@ -239,6 +239,28 @@ class Prefetch(Layer):
 
     def _local_ms(self, now_ms: int | None) -> int:
         return self._clock() if now_ms is None else now_ms
+
+
+class Poured(Verdict):
+    """The verdict on the demand that a chunk was fetched with."""
+
+    __slots__ = ("_chunk",)
+
+    def __init__(self, demand: Demand, before: Record, after: Record, chunk: Verdict) -> None:
+        super().__init__(True, (demand,), (after,), chunk.now_ms, (before,))
+        self.outdated = chunk.outdated
+        self._chunk = chunk
+
+    @property
+    def passed(self) -> Sequence[tuple[int, str]]:
+        """What the whole chunk has passed, of that nothing was taken for its part either."""
+        return self._chunk.passed
+
+
+def _returned(demand: Demand, ahead: Amounts, verdict: Verdict) -> Demand:
+    """The credit for what was asked ahead, and taken but for soft limits that were passed."""
+    fetched = Demand(demand.key, demand.terms, tuple(milli or None for milli in ahead))
+    return credit_of(fetched, [name for _, name in verdict.passed])
 
 
 def _some(credit: Demand | None) -> list[Demand]:

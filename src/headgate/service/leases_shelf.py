@@ -245,9 +245,10 @@ class DrawerShelf:
         parts = parts_of(kept.text)
         room = await self._room(parts.namespace)
         book = LeaseBook(
-            room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep
-        )
-        book.later, book.settled, book.owed = parts.later, parts.settled, parts.owed
+            room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep,
+            passed=parts.passed,
+        )  # fmt: skip
+        book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
         book.closed = parts.state is not LeaseState.OPEN
         lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
         lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms

@@ -6,14 +6,16 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from headgate.corrections import Joint
+from headgate.debits import Debit
 from headgate.decision import Demand
 from headgate.errors import Damaged
-from headgate.lease import LeaseBook
+from headgate.lease import Changes, LeaseBook, Spot
 from headgate.limits import Spec
 from headgate.record import BucketKey, Terms
 from headgate.service.answers import LeaseState
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,10 @@ class Parts:
     at_ms: int
     keep: bool
     demands: list[Demand]
-    later: list[tuple[int, str, int]] | None
+    passed: set[Spot]
+    standing: dict[Spot, list[Debit]] | None
+    owed: Changes | None
     settled: set[str] | None
-    owed: dict[str, int] | None
 
 
 def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseBook) -> str:
@@ -41,9 +44,10 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
             "at_ms": book.at_ms,
             "keep": book.keep,
             "demands": [_demand_as_json(demand) for demand in book.demands],
-            "later": book.later,
+            "passed": [list(spot) for spot in book.passed],
+            "standing": _rows(book.standing),
+            "owed": _rows(book.owed),
             "settled": None if book.settled is None else sorted(book.settled),
-            "owed": book.owed,
         },
         separators=(",", ":"),
     )
@@ -54,7 +58,7 @@ def parts_of(text: str) -> Parts:
         values = json.loads(text)
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
-        later, settled = values["later"], values["settled"]
+        standing, owed, settled = values["standing"], values["owed"], values["settled"]
         return Parts(
             values["namespace"],
             LeaseState(values["state"]),
@@ -62,14 +66,25 @@ def parts_of(text: str) -> Parts:
             values["at_ms"],
             values["keep"],
             [_demand_from_json(row) for row in values["demands"]],
-            None if later is None else [(row[0], row[1], row[2]) for row in later],
+            {(place, name) for place, name in values["passed"]},
+            None
+            if standing is None
+            else {(at, name): _debits(rows) for at, name, rows in standing},
+            None if owed is None else {(at, name): int(milli) for at, name, milli in owed},
             None if settled is None else set(settled),
-            values.get("owed"),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(
             f"a stored lease cannot be read ({error!r}); a newer headgate may have written it"
         ) from error
+
+
+def _rows(values: dict[Spot, Any] | None) -> list[list[Any]] | None:
+    return None if values is None else [[*spot, value] for spot, value in values.items()]
+
+
+def _debits(rows: list[Any]) -> list[Debit]:
+    return [Debit(at_ms, milli, taken) for at_ms, milli, taken in rows]
 
 
 def _demand_as_json(demand: Demand) -> dict[str, Any]:
@@ -81,10 +96,14 @@ def _demand_as_json(demand: Demand) -> dict[str, Any]:
         "own": terms.own,
         "sources": list(terms.sources),
         "amounts": list(demand.amounts),
+        "parts": None if demand.parts is None else list(demand.parts),
     }
 
 
 def _demand_from_json(row: dict[str, Any]) -> Demand:
     specs = tuple(Spec(*spec) for spec in row["specs"])
     terms = Terms(specs, row["version"], own=row["own"], sources=tuple(row["sources"]))
-    return Demand(BucketKey.from_text(row["key"]), terms, tuple(row["amounts"]))
+    key, amounts, parts = BucketKey.from_text(row["key"]), tuple(row["amounts"]), row["parts"]
+    return (
+        Demand(key, terms, amounts) if parts is None else Joint(key, terms, amounts, tuple(parts))
+    )

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate import Limit
 from headgate.aggregator.records import Change, parsed, sequence_text
+from headgate.corrections import Joint
+from headgate.debits import Debit
 from headgate.decision import Demand
 from headgate.errors import Damaged, StoreTrouble, ValidationError
-from headgate.lease import LeaseBook
+from headgate.lease import LeaseBook, Spot
 from headgate.record import BucketKey, Terms, opened
 from headgate.service.answers import LeaseState
 from headgate.service.leases_text import lease_as_text, parts_of
@@ -25,11 +27,12 @@ from headgate.stores.sqlite import ledger, rows, shelf
 KEY = BucketKey("spaceship-1", "ann", "api")
 TERMS = Terms((Limit.per_minute("rpm", 5).spec, Limit.custom("once", 3, 0, 1).spec), 7)
 LEASE = {
-    "format": 1, "namespace": "default", "state": "open", "busy_until_ms": 0, "at_ms": 5,
-    "keep": False, "later": [[6, "rpm", 1000]], "settled": ["rpm"],
+    "format": 2, "namespace": "default", "state": "open", "busy_until_ms": 0, "at_ms": 5,
+    "keep": False, "passed": [[0, "once"]], "standing": [[0, "rpm", [[6, 1000, True]]]],
+    "owed": [[0, "rpm", 500]], "settled": ["rpm"],
     "demands": [{
         "key": KEY.text, "specs": [list(spec) for spec in TERMS.specs], "version": 7, "own": False,
-        "sources": ["system", "system"], "amounts": [1000, None],
+        "sources": ["system", "system"], "amounts": [1000, None], "parts": [1, 0],
     }],
 }  # fmt: skip
 RECORD: dict[str, Any] = {
@@ -53,25 +56,41 @@ def test_a_lease_is_read_or_damaged(text: str) -> None:
     outcome(Damaged, lambda: parts_of(text))
 
 
+spots = st.tuples(st.integers(-1, 3), st.sampled_from(("rpm", "once")))
+debits = st.builds(Debit, st.integers(0, 2**50), st.integers(1, 2**50), st.booleans())
+
+
 @FUZZ
 @given(
     st.sampled_from(sorted(LeaseState)),
     st.integers(0, 2**50),
     st.booleans(),
-    st.lists(st.tuples(st.integers(0, 2**50), st.sampled_from(("rpm", "once")), st.integers())),
+    st.one_of(st.none(), st.dictionaries(spots, st.lists(debits))),
+    st.one_of(st.none(), st.dictionaries(spots, st.integers())),
+    st.one_of(st.none(), st.tuples(st.integers(1, 3), st.integers(0, 3))),
     st.one_of(st.none(), st.sets(st.sampled_from(("rpm", "once")))),
 )
 def test_a_lease_reads_its_own_writing(
-    state: LeaseState, at_ms: int, keep: bool, later: list[Any], settled: set[str] | None
+    state: LeaseState,
+    at_ms: int,
+    keep: bool,
+    standing: dict[Spot, list[Debit]] | None,
+    owed: dict[Spot, int] | None,
+    parts: tuple[int, int] | None,
+    settled: set[str] | None,
 ) -> None:
     demand = Demand(KEY, TERMS, (1000, None))
-    book = LeaseBook(None, None, [demand], at_ms, keep)  # type: ignore[arg-type]
-    book.later, book.settled = later, settled
+    if parts is not None:
+        demand = Joint(KEY, TERMS, (1000, None), parts)
+    passed = {(0, "rpm")} if keep else set()
+    book = LeaseBook(None, None, [demand], at_ms, keep, passed=passed)  # type: ignore[arg-type]
+    book.standing, book.owed, book.settled = standing, owed, settled
     found = parts_of(lease_as_text("default", state, 3, book))
     assert (found.namespace, found.state, found.busy_until_ms) == ("default", state, 3)
-    assert (found.at_ms, found.keep, found.later, found.settled) == (at_ms, keep, later, settled)
-    assert [(one.key, one.terms, one.amounts) for one in found.demands] == [
-        (KEY, TERMS, demand.amounts)
+    assert (found.at_ms, found.keep, found.settled) == (at_ms, keep, settled)
+    assert (found.passed, found.standing, found.owed) == (passed, standing, owed)
+    assert [(one.key, one.terms, one.amounts, one.parts) for one in found.demands] == [
+        (KEY, TERMS, demand.amounts, parts)
     ]
 
 

@@ -166,8 +166,8 @@ MUTANTS = [
     Mutant(
         "what is consumed is not counted in an adjustment",
         "decision.py",
-        "            if metered:\n                cells[at + CONSUMED] += debit",
-        "            if metered and debit > 0:\n                cells[at + CONSUMED] += debit",
+        "            if metered:\n                cells[at + CONSUMED] += count",
+        "            if metered and debit > 0:\n                cells[at + CONSUMED] += count",
         (
             "contract/test_contract.py::test_contract[memory-consumption_is_debits_less_credits-blocking]",
         ),

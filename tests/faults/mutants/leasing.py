@@ -8,51 +8,116 @@ MUTANTS = [
     Mutant(
         "a refund does not grow older",
         "lease.py",
-        "refilled = div_ceil(max(0, now_ms - at_ms) * spec.amount_milli, spec.period_ms)",
+        "refilled = div_ceil(max(0, now_ms - debit.at_ms) * spec.amount_milli, spec.period_ms)",
         "refilled = 0",
         ("laws/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back",),
     ),
     Mutant(
         "a refund is rounded up",
         "lease.py",
-        "refilled = div_ceil(max(0, now_ms - at_ms) * spec.amount_milli, spec.period_ms)",
-        "refilled = max(0, now_ms - at_ms) * spec.amount_milli // spec.period_ms",
+        "refilled = div_ceil(max(0, now_ms - debit.at_ms) * spec.amount_milli, spec.period_ms)",
+        "refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms",
         ("laws/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back",),
     ),
     Mutant(
         "a credit undoes the oldest debit first",
-        "lease.py",
-        "        at_ms, milli = left.pop()\n        if milli > credit:\n"
-        "            left.append((at_ms, milli - credit))",
-        "        at_ms, milli = left.pop(0)\n        if milli > credit:\n"
-        "            left.insert(0, (at_ms, milli - credit))",
+        "debits.py",
+        "        debit = left.pop()\n        part = min(debit.milli, credit_milli)\n"
+        "        if debit.milli > part:\n            left.append(",
+        "        debit = left.pop(0)\n        part = min(debit.milli, credit_milli)\n"
+        "        if debit.milli > part:\n            left.insert(0, ",
         ("laws/test_lease_book.py::test_credits_undo_the_newest_debit_first",),
     ),
     Mutant(
         "what is settled is refunded",
         "lease.py",
-        "        if self.settled is not None and spec.name in self.settled:\n"
-        "            return None\n",
+        "                if self.settled is not None and spec.name in self.settled:\n"
+        "                    continue\n",
         "",
         ("laws/test_lease_book.py::test_what_is_settled_is_not_refunded",),
     ),
     Mutant(
         "a lease gives back more than it holds",
-        "settling.py",
-        "bounded = {name: max(milli, -book.returnable_milli(name)) "
-        "for name, milli in wanted.items()}",
-        "bounded = wanted",
-        (
-            "flows/test_acquire.py::test_adjust_may_go_into_debt_and_gives_back_no_more_than_was_taken[blocking-memory]",
-        ),
+        "debits.py",
+        "    return Undone(left, undone[True], undone[False])\n",
+        "    return Undone(left, undone[True] + credit_milli, undone[False])\n",
+        ("laws/test_lease_book.py::test_each_bucket_has_an_account_of_its_own",),
     ),
     Mutant(
         "a settlement adds up",
-        "settling.py",
-        "name: max(milli - book.held_milli(name), -book.returnable_milli(name))",
-        "name: milli",
+        "lease.py",
+        "            spot: milli * times - total_milli(self.debits(spot))\n",
+        "            spot: milli * times\n",
         (
             "flows/test_acquire.py::test_settle_is_absolute_and_idempotent_and_survives_an_exception[blocking-memory]",
+        ),
+    ),
+    Mutant(
+        "a refund credits what a soft limit did not give",
+        "lease.py",
+        "        return (Debit(self.at_ms, amount, spot not in self.passed),) if amount else ()\n",
+        "        return (Debit(self.at_ms, amount),) if amount else ()\n",
+        (
+            "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
+    Mutant(
+        "more of a passed soft limit counts as taken",
+        "settling.py",
+        "        book.debit(wanted, now_ms, passed)\n",
+        "        book.debit(wanted, now_ms)\n",
+        (
+            "contract/test_contract.py::test_contract[memory-a_lease_gives_back_tokens_only_of_what_it_took-blocking]",
+        ),
+    ),
+    Mutant(
+        "an undo credits what a soft limit did not give",
+        "corrections.py",
+        "        0 if amount and spec.name in passed else amount\n",
+        "        amount\n",
+        (
+            "contract/test_contract.py::test_contract[memory-what_is_taken_and_undone_leaves_no_trace-blocking]",
+        ),
+    ),
+    Mutant(
+        "what was only counted stays counted",
+        "decision.py",
+        "                cells[at + CONSUMED] += count\n",
+        "                cells[at + CONSUMED] += debit\n",
+        (
+            "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
+    Mutant(
+        "no soft limit is ever passed",
+        "decision.py",
+        "            if record[TERMS].soft:\n                return self._passed()",
+        "            if record[TERMS].own:\n                return self._passed()",
+        (
+            "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
+    Mutant(
+        "a debit that was never written is refunded",
+        "settling.py",
+        "            book.lose(owed)\n",
+        "            pass\n",
+        ("flows/test_outage.py::test_a_debit_that_was_lost_for_good_is_not_refunded",),
+    ),
+    Mutant(
+        "an owed debit is credited before it was written",
+        "lease.py",
+        "            if owed:\n                self.owe({spot: -owed})\n",
+        "            owed = 0\n",
+        ("laws/test_lease_book.py::test_no_bucket_gets_back_what_it_did_not_give",),
+    ),
+    Mutant(
+        "a parent of two counts once",
+        "lease.py",
+        "        if len(set(times)) == 1:\n",
+        "        if times:\n",
+        (
+            "laws/test_lease_book.py::test_a_bucket_that_parts_of_a_request_share_counts_for_each_of_them",
         ),
     ),
     Mutant(
@@ -88,8 +153,8 @@ MUTANTS = [
     Mutant(
         "a debit that failed is forgotten",
         "settling.py",
-        "                book.owe(name, milli)\n\n    async def",
-        "                pass\n\n    async def",
+        "            book.owe(debits)\n",
+        "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
     ),
     Mutant(

@@ -128,6 +128,24 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "redis: what was only counted stays counted",
+        BUCKET,
+        "    return limit.counted or limit.wanted\n",
+        "    return limit.wanted\n",
+        (
+            "redis/test_store.py::test_contract[redis-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: an undo credits what a soft limit did not give",
+        "stores/redis/buckets.py",
+        "credits_of(verdict), now_ms",
+        "[one.negated() for one in verdict.demands], now_ms",
+        (
+            "redis/test_store.py::test_contract[cluster-an_undone_take_gives_back_only_what_it_took-blocking]",
+        ),
+    ),
+    Mutant(
         "redis: a soft limit refuses",
         CONSUME,
         "            elseif limit.soft then\n",
@@ -137,7 +155,7 @@ MUTANTS = [
     Mutant(
         "redis: slots that agreed keep what the others refused",
         "stores/redis/buckets.py",
-        "            await self._undo(groups, outcomes, now_ms)\n",
+        "            await self._undo(outcomes, now_ms)\n",
         "            pass\n",
         ("redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
     ),

@@ -1,10 +1,28 @@
-"""Faults in the stores in memory and in SQLite, and in names."""
+"""Faults in the stores in memory, in SQLite and in DynamoDB, and in names."""
 
 from __future__ import annotations
 
 from faults.mutants.mutant import Mutant
 
 MUTANTS = [
+    Mutant(
+        "dynamodb: an undo credits what a soft limit did not give",
+        "stores/dynamodb/buckets.py",
+        "            credit_of(demand, result.passed(demand, now_ms))\n",
+        "            demand.negated()\n",
+        (
+            "dynamodb/test_model_contract.py::test_contract[an_undone_take_gives_back_only_what_it_took-blocking]",
+        ),
+    ),
+    Mutant(
+        "dynamodb: what was only counted stays counted",
+        "stores/dynamodb/outcomes.py",
+        "        return [*(demand.counted or demand.amounts)]\n",
+        "        return [*demand.amounts]\n",
+        (
+            "dynamodb/test_model_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
     Mutant(
         "memory: a bucket in debt makes room",
         "stores/memory/store.py",

@@ -47,7 +47,7 @@ class Adjuster:
     def adjust(self, demand: Demand, now_ms: int, *, metered: bool) -> Flow[bool]:
         """Whether there was a bucket to adjust; a credit makes none."""
         known = self._book.open(demand.key)
-        credit = any(amount is not None and amount < 0 for amount in demand.amounts)
+        credit = any(amount < 0 for _, amount in demand.counts())
         for attempt in range(ATTEMPTS_MAX):
             writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
             if not writes:
@@ -118,7 +118,7 @@ class Adjuster:
         record = opened(demand.terms, now_ms)
         draft = expressions.creation(
             demand.key, record, demand.amounts, new_generation(), now_ms,
-            forced=True, metered=metered,
+            forced=True, counted=(demand.counted or demand.amounts) if metered else None,
         )  # fmt: skip
         return [Planned(bucket_key(demand.key), 0, draft)]
 
@@ -137,11 +137,15 @@ def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -
         part[spec.name].amount_milli if spec.name in part else None
         for spec in standing[TERMS].specs
     ]
-    if whole.specs == seen.whole.specs and not any(amounts):
+    counted = [
+        part[spec.name].counted_milli if spec.name in part else None
+        for spec in standing[TERMS].specs
+    ]
+    if whole.specs == seen.whole.specs and not any(amounts) and not any(counted):
         return []
     draft = expressions.adjusting(
-        seen, standing, whole, amounts, now_ms,
-        metered=metered, holds={name: placed.hold for name, placed in part.items()},
+        seen, standing, whole, amounts, now_ms, counted=counted if metered else None,
+        holds={name: placed.hold for name, placed in part.items()},
     )  # fmt: skip
     return [Planned(bucket_key(demand.key, seen.shard), seen.shard, draft)]
 
@@ -164,8 +168,13 @@ def _ease(seen: Seen, demand: Demand, now_ms: int) -> int | None:
 
 def _part(demand: Demand, hold: Hold) -> Part:
     """All of it, from one shard."""
-    return {name: Placed(amount, hold) for name, amount in demand.named() if amount}
+    counts = dict(demand.counts())
+    return {
+        name: Placed(amount, hold if amount else Hold.FREE, counts[name])
+        for name, amount in demand.named()
+        if amount or counts[name]
+    }
 
 
 def _freed(part: Part) -> Part:
-    return {name: Placed(placed.amount_milli, Hold.FREE) for name, placed in part.items()}
+    return {name: placed._replace(hold=Hold.FREE) for name, placed in part.items()}

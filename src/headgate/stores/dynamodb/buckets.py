@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headgate.corrections import credit_of
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.errors import Contended, HeadgateError, StoreTrouble, Throttled
@@ -227,9 +228,9 @@ class DynamoStore:
         """
         interrupted: BaseException | None = None
         left = [
-            demand.negated()
+            credit_of(demand, result.passed(demand, now_ms))
             for place, demand in enumerate(demands)
-            if isinstance(results.get(place), Landed)
+            if isinstance(result := results.get(place), Landed)
         ]
         for attempt in range(UNDOS_MAX):
             if not left:
@@ -286,6 +287,14 @@ class TakenVerdict(Verdict):
         self.before = [one.before for one in self._landed]
         return self.before
 
+    def _passed(self) -> list[tuple[int, str]]:
+        """As the writes had it: a state that was read again may tell otherwise."""
+        return [
+            (place, name)
+            for place, (demand, one) in enumerate(zip(self.demands, self._landed, strict=True))
+            for name in one.passed(demand, self.now_ms)
+        ]
+
 
 def _is_outdated(demand: Demand, record: Record) -> bool:
     terms, held = demand.terms, record[TERMS]
@@ -295,6 +304,9 @@ def _is_outdated(demand: Demand, record: Record) -> bool:
 def _verdict(
     demands: Sequence[Demand], results: Sequence[Landed | Refused], now_ms: int
 ) -> Verdict:
+    landed = [result for result in results if isinstance(result, Landed)]
+    if len(landed) == len(results):
+        return TakenVerdict(demands, landed, now_ms)
     before: list[Record] = []
     after: list[Record] = []
     for result in results:
@@ -304,14 +316,13 @@ def _verdict(
         else:
             before.append(result.record)
             after.append(result.record)
-    allowed = all(isinstance(result, Landed) for result in results)
     waits = {
         demand.key.text: result.waits_ms
         for demand, result in zip(demands, results, strict=True)
         if isinstance(result, Refused) and result.waits_ms is not None
     }
     kind = PooledVerdict if waits else Verdict
-    verdict = kind(allowed, demands, after, now_ms, before)
+    verdict = kind(False, demands, after, now_ms, before)
     if isinstance(verdict, PooledVerdict):
         verdict.tell(waits)
     verdict.outdated = any(map(_is_outdated, demands, after))

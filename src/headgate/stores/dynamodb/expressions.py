@@ -43,12 +43,13 @@ def creation(
     now_ms: int,
     *,
     forced: bool = False,
-    metered: bool = True,
+    counted: Amounts | None = None,
 ) -> Draft:
     """A bucket nobody has used, and the first debit from it; heals what is half there.
 
     `record` is the bucket as it is opened: every limit full at `now_ms`. Forced debits may go into
-    debt, and a credit has nothing to fill.
+    debt, and a credit has nothing to fill; `counted` is then what they add to the consumption,
+    where they are metered.
     """
     draft = Draft()
     whole: Terms = record[TERMS]
@@ -59,10 +60,10 @@ def creation(
     for name, value in static_attributes(key, 0, whole, 0).items():
         draft.set(name, value)
     ends: list[int | None] = []
-    for cell, amount in zip(cells_of(record), amounts, strict=True):
-        counted = (amount or 0) if metered else 0
+    counts = _counts(amounts, counted if forced else amounts)
+    for cell, amount, count in zip(cells_of(record), amounts, counts, strict=True):
         passed = not forced and amount is not None and moves.is_passed(cell, amount, now_ms)
-        least = moves.begin(draft, cell, 0 if passed else max(0, amount or 0), counted, now_ms)
+        least = moves.begin(draft, cell, 0 if passed else max(0, amount or 0), count, now_ms)
         ends.append(moves.full_at_ms(cell, least))
     if None not in ends:
         draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
@@ -106,28 +107,29 @@ def adjusting(
     amounts: Amounts,
     now_ms: int,
     *,
-    metered: bool,
+    counted: Amounts | None,
     holds: Mapping[str, Hold] = UNHELD,
 ) -> Draft:
-    """Debits that may go into debt and credits (negative) that stop at the brim."""
+    """Debits that may go into debt and credits (negative) that stop at the brim; `counted` is what
+    they add to the consumption, where they are metered."""
     draft = _begun(seen)
     ends: list[int | None] = []
-    for was, cell, amount in _paired(seen, standing, amounts):
+    pairs = zip(_paired(seen, standing, amounts), _counts(amounts, counted), strict=True)
+    for (was, cell, amount), count in pairs:
         hold = holds.get(cell.spec.name, Hold.FREE)
         if was is None:
-            counted = amount or 0 if metered else 0
-            least = moves.begin(draft, cell, max(0, amount or 0), counted, seen.epoch_ms)
+            least = moves.begin(draft, cell, max(0, amount or 0), count, seen.epoch_ms)
         elif was.spec != cell.spec:
             need = max(0, amount or 0) if hold is Hold.HAVING else None
             least = moves.carry(draft, was, cell, amount or 0, need, now_ms)
             if hold is Hold.STILL:
                 draft.equal(names_of(cell.spec.name).tokens, was.tokens_milli)
-            if metered:
-                draft.add(names_of(cell.spec.name).consumed, amount or 0)
+            draft.add(names_of(cell.spec.name).consumed, count)
         elif amount is None:
             continue
         else:
-            least = moves.force(draft, cell, amount, now_ms, metered=metered, hold=hold)
+            draft.add(names_of(cell.spec.name).consumed, count)
+            least = moves.force(draft, cell, amount, now_ms, hold)
         if was is None or was.spec != cell.spec or (amount or 0) > 0:
             ends.append(moves.full_at_ms(cell, least))
     _retermed(draft, seen, standing, whole, now_ms)
@@ -170,6 +172,10 @@ def _paired(
         (before.get(cell.spec.name), cell, amount)
         for cell, amount in zip(cells, amounts, strict=True)
     ]
+
+
+def _counts(amounts: Amounts, counted: Amounts | None) -> list[int]:
+    return [0] * len(amounts) if counted is None else [count or 0 for count in counted]
 
 
 def _carried(draft: Draft, was: Cell, cell: Cell, amount: int | None, now_ms: int) -> int:

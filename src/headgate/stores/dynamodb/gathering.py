@@ -54,14 +54,14 @@ def gather(table: str, known: Known, demand: Demand, now_ms: int) -> Flow[Landed
 
 def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Part]:
     """What each shard gives: so much that they are left equally full, since a shard that stays
-    full gains nothing while the others do. What they lack together is asked of the first."""
+    full gains nothing while the others do. What they lack together is counted at one of them."""
     parts: list[Part] = [{} for _ in records]
     for name, wanted in demand.named():
         cells = [cell_of(record, name) for record in records]
         levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
         rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
-        if sum(levels) < wanted:  # a soft limit that is passed
-            parts[0][name] = wanted
+        if sum(levels) < wanted:  # a soft limit that is passed: the emptiest has not got it either
+            parts[levels.index(min(levels))][name] = wanted
             continue
         for part, given in zip(parts, evened(levels, rooms, wanted), strict=True):
             if given:

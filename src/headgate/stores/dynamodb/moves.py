@@ -81,9 +81,7 @@ def count(draft: Draft, cell: Cell, wanted: int, now_ms: int) -> int:
     return cell.tokens_milli
 
 
-def force(
-    draft: Draft, cell: Cell, debit: int, now_ms: int, *, metered: bool, hold: Hold = Hold.FREE
-) -> int:
+def force(draft: Draft, cell: Cell, debit: int, now_ms: int, hold: Hold = Hold.FREE) -> int:
     """A debit that may go into debt, or a credit (negative).
 
     A credit may pass the brim in the item: what is above it is not there for anybody.
@@ -91,8 +89,6 @@ def force(
     names = names_of(cell.spec.name)
     arrived = arrived_milli(cell, now_ms)
     full = cell.spec.capacity_milli - arrived
-    if metered:
-        draft.add(names.consumed, debit)
     if debit <= 0:
         draft.add(names.tokens, -debit)
         if hold is Hold.HAVING:

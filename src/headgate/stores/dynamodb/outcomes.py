@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from headgate.decision import Demand
 from headgate.errors import Throttled
-from headgate.limits import Spec
 from headgate.record import (
     CELLS,
     EVENTS,
@@ -33,6 +32,10 @@ class Landed:
     before: Record
     after: Record
 
+    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+        """The soft limits that had not got what was wanted: nothing was taken of them."""
+        return _passed(demand, self.before, now_ms) if self.before[TERMS].soft else ()
+
 
 class Took(Landed):
     """A take by one write. Hardly anybody reads how the bucket was before, so that is made when
@@ -48,7 +51,12 @@ class Took(Landed):
 
     @property
     def before(self) -> Record:  # type: ignore[override]
-        return before(self.after, self._demand, self._stood, self._now_ms)
+        passed = self.passed(self._demand, self._now_ms)
+        return before(self.after, self._demand, passed)
+
+    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+        """As the write had it, which was planned on what was seen."""
+        return _passed(demand, self._stood, now_ms) if self._stood[TERMS].soft else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +84,11 @@ def lined_up(demand: Demand, held: Terms) -> list[int | None]:
     return [*amounts, *([None] * (len(held.specs) - len(amounts)))]
 
 
-def before(after: Record, demand: Demand, stood: Record, now_ms: int) -> Record:
+def before(after: Record, demand: Demand, passed: Collection[str]) -> Record:
     """The record as the demand found it: what it took put back, but for soft limits it passed."""
     cells = [*after]
     cells[EVENTS] = 0
     terms = after[TERMS]
-    passed = _passed(demand, stood, now_ms) if _any_soft(stood[TERMS].specs) else ()
     at = CELLS + TOKENS
     for spec, wanted in zip(terms.specs, lined_up(demand, terms), strict=True):
         if wanted is not None and spec.name not in passed:
@@ -97,13 +104,6 @@ def _passed(demand: Demand, stood: Record, now_ms: int) -> set[str]:
         for cell, wanted in zip(cells_of(stood), lined_up(demand, stood[TERMS]), strict=True)
         if wanted is not None and moves.is_passed(cell, wanted, now_ms)
     }
-
-
-def _any_soft(specs: Sequence[Spec]) -> bool:
-    for spec in specs:  # noqa: SIM110 - any() costs a generator
-        if spec.soft:
-            return True
-    return False
 
 
 def busy(demand: Demand) -> Throttled:

@@ -16,16 +16,21 @@ from headgate.stores.dynamodb.moves import Hold
 
 
 class Placed(NamedTuple):
+    """`counted_milli` is added to the consumption: mostly the amount itself."""
+
     amount_milli: int
     hold: Hold
+    counted_milli: int
 
 
 Part = dict[str, Placed]  # what one shard gives, or gets (negative), by limit
 
 
 def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
-    """What each shard gives or gets; over all shards the amounts sum up."""
+    """What each shard gives or gets; over all shards the amounts sum up. What is counted apart from
+    them is counted at one."""
     parts: list[Part] = [{} for _ in records]
+    counts = dict(demand.counts())
     for name, amount in demand.named():
         cells = [cell_of(record, name) for record in records]
         levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
@@ -34,7 +39,11 @@ def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]
         hold = Hold.STILL if owing else Hold.HAVING
         for part, given in zip(parts, evened(levels, rooms, amount), strict=True):
             if given:
-                part[name] = Placed(given, hold)
+                part[name] = Placed(given, hold, given)
+        apart = counts[name] - amount
+        if apart:
+            first = parts[0].get(name, Placed(0, Hold.FREE, 0))
+            parts[0][name] = first._replace(counted_milli=first.counted_milli + apart)
     return parts
 
 

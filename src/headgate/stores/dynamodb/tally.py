@@ -40,7 +40,7 @@ class Tally:
         with self._lock:
             counters, count = self._held.setdefault(place, ({}, [0]))
             count[0] += events
-            for name, amount in demand.named():
+            for name, amount in demand.counts():
                 counters[name] = counters.get(name, 0) + amount
 
     async def live(

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.decision import Demand, Verdict, only_credits
+from headgate.corrections import credits_of
+from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.errors import HeadgateError
 from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
@@ -15,6 +16,7 @@ from headgate.stores.redis import keys
 from headgate.stores.redis.batches import Call, joined, outcome, told_each
 from headgate.stores.redis.encoding import (
     GARBLED,
+    adjustment_args,
     decoded,
     demand_args,
     hour_args,
@@ -163,28 +165,20 @@ class RedisStore:
             outcome(group, reply, self._read) for group, reply in zip(groups, replies, strict=True)
         ]
         if not all(isinstance(one, Verdict) and one.allowed for one in outcomes):
-            await self._undo(groups, outcomes, now_ms)
+            await self._undo(outcomes, now_ms)
         for one in outcomes:
             if not isinstance(one, Verdict):
                 raise one
         return _together(demands, [one for one in outcomes if isinstance(one, Verdict)])
 
-    async def _undo(
-        self, groups: list[list[Demand]], outcomes: list[Outcome], now_ms: int | None
-    ) -> None:
+    async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> None:
         calls = [
             (
                 ADJUST,
-                *self._adjust_call(
-                    [demand.negated() for demand in group],
-                    now_ms,
-                    metered=True,
-                    once=None,
-                    events=-1,
-                ),
+                *self._adjust_call(credits_of(verdict), now_ms, metered=True, once=None, events=-1),
             )
-            for group, one in zip(groups, outcomes, strict=True)
-            if isinstance(one, Verdict) and one.allowed
+            for verdict in outcomes
+            if isinstance(verdict, Verdict) and verdict.allowed
         ]
         if calls:
             await self._port.scripts(calls)
@@ -243,7 +237,7 @@ class RedisStore:
         ]
         for demand in demands:
             names += _names_of(demand.key)
-            args += [int(only_credits(demand)), *demand_args(demand)]
+            args += adjustment_args(demand)
         return names, args
 
 
@@ -285,6 +279,11 @@ class Admitted(Verdict):
         self.now_ms = reply[1]
         self.outdated = False
         self._reply = reply
+
+    @property
+    def passed(self) -> tuple[()]:
+        """A soft limit that is passed is no usual case."""
+        return ()
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("before", "records"):

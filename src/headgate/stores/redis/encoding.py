@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headgate.decision import Demand
+from headgate.decision import Demand, only_credits
 from headgate.errors import Damaged, ValidationError
 from headgate.limits import Spec
 from headgate.record import HOUR_MS, BucketKey, Record, Terms
@@ -92,6 +92,15 @@ def demand_args(demand: Demand) -> list[str | int]:
         args += limit
         args.append("" if amount is None else amount)
     return args
+
+
+def adjustment_args(demand: Demand) -> list[str | int]:
+    """An adjustment as the script takes it: how, the demand, and what is counted apart."""
+    how = int(only_credits(demand))
+    if demand.counted is None:
+        return [how, *demand_args(demand)]
+    counted = ["" if amount is None else amount for amount in demand.counted]
+    return [how + 2, *demand_args(demand), *counted]
 
 
 @functools.lru_cache(maxsize=4096)

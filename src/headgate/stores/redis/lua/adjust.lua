@@ -1,20 +1,37 @@
 -- adjust: debits may go into debt, credits stop at the brim; nothing is refused.
 -- KEYS    once marker, then per demand: bucket, index, usage prefix
 -- ARGV    now, 1 to count usage, 1 if metered, lifetime of the marker in ms ('' = none), events to
---         add to usage, then the demands; each has one argument in front: 1 if it only gives back
+--         add to usage, then the demands; each has one argument in front: 1 if it only gives back,
+--         +2 if what each of its limits adds to the consumption follows it
 -- reply   1 if applied, 0 if the marker was there
 
 local now = clock(ARGV[1])
 local counting, metered = ARGV[2] == '1', ARGV[3] == '1'
 local buckets = {}
 local at = 6
+
+local function count_apart(bucket, demand, first)
+    local counted = {}
+    for place, limit in ipairs(demand.limits) do
+        counted[limit.name] = tonumber(ARGV[first + place - 1])
+    end
+    for _, limit in ipairs(bucket.limits) do
+        limit.counted = counted[limit.name]
+    end
+end
+
 for place = 1, (#KEYS - 1) / 3 do
     local demand
-    local only_credits = ARGV[at] == '1'
+    local how = tonumber(ARGV[at])
+    local only_credits = how % 2 == 1
     demand, at = demand_at(at + 1)
     local bucket = found_at(KEYS[place * 3 - 1], demand, now)
     if bucket.crowded then
         return redis.error_reply(CROWDED)
+    end
+    if how > 1 then
+        count_apart(bucket, demand, at)
+        at = at + #demand.limits
     end
     if bucket.new and only_credits then
         bucket = false                 -- a bucket that is gone is full: nothing to give back
@@ -52,7 +69,7 @@ for place, bucket in ipairs(buckets) do
             if cell.after then
                 cell.epoch, cell.tokens = cell.after[1], cell.after[2]
                 if metered then
-                    spend(cell, bucket.limits[spot].wanted)
+                    spend(cell, spent(bucket.limits[spot]))
                 end
             end
         end

@@ -70,6 +70,11 @@ local function spend(cell, amount)
     cell.high = cell.high + carry
 end
 
+-- What is consumed of a limit: as much as is wanted, unless an adjustment counts it apart.
+local function spent(limit)
+    return limit.counted or limit.wanted
+end
+
 -- Limits as JSON has them: [name, capacity, amount, period, soft]
 local function limits_of(specs)
     local found = {}
@@ -310,8 +315,8 @@ local function count(prefix, index, limits, events, now)
         redis.call('EXPIRE', index .. ':u', USAGE_SECONDS)
     end
     for _, limit in ipairs(limits) do
-        if limit.wanted and limit.wanted ~= 0 then
-            redis.call('HINCRBY', row, stem .. limit.name, text(limit.wanted))
+        if limit.wanted and spent(limit) ~= 0 then
+            redis.call('HINCRBY', row, stem .. limit.name, text(spent(limit)))
         end
     end
 end
