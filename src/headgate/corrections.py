@@ -51,8 +51,8 @@ def credit_of(demand: Demand, passed: Collection[str]) -> Demand:
 
 def credits_of(verdict: Verdict) -> list[Demand]:
     """What undoes all that the verdict took, and gives no more."""
-    passed = verdict.passed
+    untaken = verdict.untaken
     return [
-        credit_of(demand, [name for at, name in passed if at == place])
+        credit_of(demand, [name for at, name in untaken if at == place])
         for place, demand in enumerate(verdict.demands)
     ]

@@ -179,15 +179,15 @@ class Verdict:
         return [status for status in self.statuses if status.exceeded and not status.limit.soft]
 
     @property
-    def passed(self) -> Sequence[tuple[int, str]]:
+    def untaken(self) -> Sequence[tuple[int, str]]:
         """The soft limits that had not got what was wanted, as the place of their demand and their
         name: it was counted, and nothing was taken."""
         for record in self.records:
             if record[TERMS].soft:
-                return self._passed() if self.allowed else ()
+                return self._untaken() if self.allowed else ()
         return ()
 
-    def _passed(self) -> list[tuple[int, str]]:
+    def _untaken(self) -> list[tuple[int, str]]:
         found = []
         for place, (demand, before) in enumerate(zip(self.demands, self.before, strict=True)):
             for name, wanted in demand.named():

@@ -123,7 +123,7 @@ class Engine:
                 raise refusal(verdict) from trouble
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
-                verdict.passed,
+                verdict.untaken,
             )  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
@@ -134,7 +134,7 @@ class Engine:
             self.tell("admitted", wants[0][0], wants[0][1])
         return lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
-            verdict.passed,
+            verdict.untaken,
         )  # fmt: skip
 
     async def consume(

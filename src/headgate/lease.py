@@ -29,13 +29,14 @@ NOWHERE = -1  # the place of what is noted on a lease without buckets
 class LeaseBook:
     """The account of one lease: what it took, when, and which limits are settled.
 
-    `demands` is what the acquire took, but for the soft limits it `passed`. `standing` has the
-    debits of limits that were changed since; it stays None for the many leases that never change.
+    `demands` is what the acquire took, but for soft limits that were passed (`untaken`). `standing`
+    has the debits of limits that were changed since; it stays None for the many leases that never
+    change.
     """
 
     __slots__ = (
-        "at_ms", "closed", "degraded", "demands", "keep", "owed", "passed", "settled",
-        "settlements", "standing", "store",
+        "at_ms", "closed", "degraded", "demands", "keep", "owed", "settled",
+        "settlements", "standing", "store", "untaken",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +47,7 @@ class LeaseBook:
         at_ms: int,
         keep: bool,
         degraded: bool = False,
-        passed: Collection[Spot] = (),
+        untaken: Collection[Spot] = (),
     ) -> None:
         self.settlements = settlements
         self.store = store
@@ -54,7 +55,7 @@ class LeaseBook:
         self.at_ms = at_ms
         self.keep = keep
         self.degraded = degraded
-        self.passed = passed
+        self.untaken = untaken
         self.closed = False
         self.standing: dict[Spot, list[Debit]] | None = None
         self.settled: set[str] | None = None
@@ -82,7 +83,7 @@ class LeaseBook:
         demand = self.demands[place]
         at = demand.terms.index.get(name)
         amount = None if at is None else demand.amounts[at]
-        return (Debit(self.at_ms, amount, spot not in self.passed),) if amount else ()
+        return (Debit(self.at_ms, amount, spot not in self.untaken),) if amount else ()
 
     def spread(self, amounts_milli: Mapping[str, int]) -> Changes:
         """A change of limits on each bucket it concerns."""
@@ -118,11 +119,11 @@ class LeaseBook:
         places = [place for place, _, _ in asked or having]
         return [((place, name), count) for place, count in zip(places, times, strict=True)]
 
-    def debit(self, changes: Changes, at_ms: int, passed: Collection[Spot] = ()) -> None:
+    def debit(self, changes: Changes, at_ms: int, untaken: Collection[Spot] = ()) -> None:
         """Notes what is taken, or of passed soft limits counted."""
         for spot, milli in changes.items():
             if milli:
-                self._keep(spot, [*self.debits(spot), Debit(at_ms, milli, spot not in passed)])
+                self._keep(spot, [*self.debits(spot), Debit(at_ms, milli, spot not in untaken)])
 
     def strike(self, changes: Changes, at_ms: int) -> None:
         """What was noted did not happen."""

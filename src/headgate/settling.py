@@ -53,8 +53,8 @@ class Settlements:
         if not verdict.demands:  # let pass by a shadow: nothing was taken
             return
         places = {demand.key: place for place, demand in enumerate(book.demands)}
-        passed = {(places[verdict.demands[at].key], name) for at, name in verdict.passed}
-        book.debit(wanted, now_ms, passed)
+        untaken = {(places[verdict.demands[at].key], name) for at, name in verdict.untaken}
+        book.debit(wanted, now_ms, untaken)
 
     async def release(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
         """Gives back part of what the lease holds."""

@@ -40,7 +40,6 @@ class DynamoMachine(StoreMachine):
     slack_milli = 1
     expires_ms = 50_000
     lazy_versions = True
-    returns_soft = True
     leaves_traces = True
 
 

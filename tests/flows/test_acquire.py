@@ -264,3 +264,64 @@ def test_a_soft_limit_is_reported_not_enforced(play: Play) -> None:
         assert [status.exceeded for status in verdict.statuses] == [False, True]
 
     play(flow)
+
+
+def test_a_soft_limit_gives_back_only_what_it_gave(play: Play) -> None:
+    """Whatever becomes of work that passed it, its bucket gains nothing."""
+    soft = Limit.per_minute("tpm", 5, soft=True)
+
+    async def flow(world: Any) -> None:
+        limiter = world.limiter(limits=[RPM, soft])
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 4}):
+            pass
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 400}) as lease:
+                assert lease.consumed == {"rpm": 1, "tpm": 400}
+                raise ZeroDivisionError
+        assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 1}
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 400}) as lease:
+            await lease.settle(tpm=30)
+            await lease.release(tpm=7)
+            await lease.consume(tpm=1)
+            await lease.adjust(tpm=-2)
+            assert lease.consumed == {"rpm": 1, "tpm": 22}
+        assert await limiter.available("key", "gpt-4") == {"rpm": 8, "tpm": 1}
+        states = await limiter.get_buckets(entity_id="key")
+        consumed = {state.limit_name: state.total_consumed_milli for state in states}
+        assert consumed == {"rpm": 2_000, "tpm": 26_000}
+
+    play(flow)
+
+
+def test_a_lease_of_several_amounts_is_settled_bucket_by_bucket(play: Play) -> None:
+    async def flow(world: Any) -> None:
+        limiter = world.limiter(limits=[RPM])
+        asked = [("x", "api", {"rpm": 4}), ("y", "api", {"rpm": 9})]
+        async with limiter.acquire_many(asked) as lease:
+            assert lease.consumed == {"rpm": 9}
+            await lease.settle(rpm=6)
+            assert await limiter.available("x", "api") == {"rpm": 4}
+            assert await limiter.available("y", "api") == {"rpm": 4}
+        with pytest.raises(ValidationError, match="more than the lease holds"):
+            async with limiter.acquire_many([("x", "api", {"rpm": 1})]) as lease:
+                await lease.release(rpm=2)
+
+    play(flow)
+
+
+def test_settling_two_children_leaves_their_parent_with_both(play: Play) -> None:
+    async def flow(world: Any) -> None:
+        limiter = world.limiter(limits=[RPM])
+        await limiter.create_entity("team")
+        for name in ("one", "two"):
+            await limiter.create_entity(name, parent_id="team", cascade=True)
+        asked = [(name, "api", {"rpm": 2}) for name in ("one", "two")]
+        async with limiter.acquire_many(asked) as lease:
+            await lease.settle(rpm=2)
+            assert await limiter.available("team", "api") == {"rpm": 6}
+            await lease.settle(rpm=3)
+            assert await limiter.available("team", "api") == {"rpm": 4}
+        async with limiter.acquire_many([("one", "api", {"rpm": 0})]):
+            assert await limiter.available("one", "api") == {"rpm": 4}
+
+    play(flow)

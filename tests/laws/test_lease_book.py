@@ -228,7 +228,7 @@ def test_no_bucket_gets_back_what_it_did_not_give(
     """Whatever was taken, only counted, owed or lost: tokens that come back were taken, and all
     that the lease holds in the end is what is counted."""
     demand = Demand(key("a"), ONLY_RPM, (10_000,))
-    book = LeaseBook(None, None, (demand,), NOW_MS, False, passed=[(0, "rpm")] if passed else [])  # type: ignore[arg-type]
+    book = LeaseBook(None, None, (demand,), NOW_MS, False, untaken=[(0, "rpm")] if passed else [])  # type: ignore[arg-type]
     spot = (0, "rpm")
     taken, counted = 0 if passed else 10_000, 10_000
     for verb, tokens in story:
@@ -261,7 +261,7 @@ def test_no_bucket_gets_back_what_it_did_not_give(
 
 def test_what_a_soft_limit_only_counted_is_refunded_as_counted_at_any_age() -> None:
     demand = Demand(key("a"), BOTH, (3_000, 500_000))
-    book = LeaseBook(None, None, (demand,), NOW_MS, False, passed=[(0, "tpm")])  # type: ignore[arg-type]
+    book = LeaseBook(None, None, (demand,), NOW_MS, False, untaken=[(0, "tpm")])  # type: ignore[arg-type]
     (credit,) = book.refunds(NOW_MS + 4_000)
     assert dict(credit.named()) == {"tpm": 0}
     assert dict(credit.counts()) == {"tpm": -500_000}

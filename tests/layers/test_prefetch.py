@@ -11,7 +11,7 @@ from headgate.bridge import run
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import layered
 from headgate.limits import Limit
-from headgate.record import cell_of
+from headgate.record import cell_of, cells_of
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Held, Switch, turns
@@ -175,6 +175,30 @@ def test_soft_limits_are_never_held() -> None:
     assert world.warm(soft) == 50
     assert world.held(soft) == 0
     assert len(world.store.calls) == 50
+
+
+def test_a_chunk_that_passes_a_soft_limit_is_returned_as_it_was_taken() -> None:
+    """The bucket has come under newer limits, and its soft one has not got the whole chunk: what
+    was counted ahead is counted no longer, and no token comes back that was not taken."""
+    world = World()
+    admitted = world.warm(STILL)
+    newer = Buckets(Limit.custom("n", 1000, 0, 1, soft=True), version=2)
+    others = (world.level(STILL) or 0) - 3
+    assert not world.other.take(newer.want(others)).untaken
+    untaken = 0
+    for _ in range(60):
+        world.clock.advance(1)
+        verdict = world.client.take(STILL.want(1))
+        assert verdict.allowed
+        admitted += 1
+        untaken += len(verdict.untaken)
+    run(world.layer.close())
+    assert untaken > 0
+    (record,) = world.other.peek(STILL.key()).records
+    assert record is not None
+    (cell,) = cells_of(record)
+    assert cell.consumed_milli == (others + admitted) * 1000
+    assert world.level(STILL) == 1000 - others - (admitted - untaken)
 
 
 def test_more_is_fetched_before_the_last_is_gone_and_others_are_served_meanwhile() -> None:

@@ -252,15 +252,15 @@ class Poured(Verdict):
         self._chunk = chunk
 
     @property
-    def passed(self) -> Sequence[tuple[int, str]]:
+    def untaken(self) -> Sequence[tuple[int, str]]:
         """What the whole chunk has passed, of that nothing was taken for its part either."""
-        return self._chunk.passed
+        return self._chunk.untaken
 
 
 def _returned(demand: Demand, ahead: Amounts, verdict: Verdict) -> Demand:
     """The credit for what was asked ahead, and taken but for soft limits that were passed."""
     fetched = Demand(demand.key, demand.terms, tuple(milli or None for milli in ahead))
-    return credit_of(fetched, [name for _, name in verdict.passed])
+    return credit_of(fetched, [name for _, name in verdict.untaken])
 
 
 def _some(credit: Demand | None) -> list[Demand]:

@@ -246,7 +246,7 @@ class DrawerShelf:
         room = await self._room(parts.namespace)
         book = LeaseBook(
             room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep,
-            passed=parts.passed,
+            untaken=parts.untaken,
         )  # fmt: skip
         book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
         book.closed = parts.state is not LeaseState.OPEN

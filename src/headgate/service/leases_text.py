@@ -28,7 +28,7 @@ class Parts:
     at_ms: int
     keep: bool
     demands: list[Demand]
-    passed: set[Spot]
+    untaken: set[Spot]
     standing: dict[Spot, list[Debit]] | None
     owed: Changes | None
     settled: set[str] | None
@@ -44,7 +44,7 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
             "at_ms": book.at_ms,
             "keep": book.keep,
             "demands": [_demand_as_json(demand) for demand in book.demands],
-            "passed": [list(spot) for spot in book.passed],
+            "untaken": [list(spot) for spot in book.untaken],
             "standing": _rows(book.standing),
             "owed": _rows(book.owed),
             "settled": None if book.settled is None else sorted(book.settled),
@@ -66,7 +66,7 @@ def parts_of(text: str) -> Parts:
             values["at_ms"],
             values["keep"],
             [_demand_from_json(row) for row in values["demands"]],
-            {(place, name) for place, name in values["passed"]},
+            {(place, name) for place, name in values["untaken"]},
             None
             if standing is None
             else {(at, name): _debits(rows) for at, name, rows in standing},

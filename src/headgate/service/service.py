@@ -262,7 +262,7 @@ class Service:
         store = room.engine.store if trouble is None else self._fallback
         book = LeaseBook(
             room.engine.settlements, store, verdict.demands, self.clock(), request.keep,
-            trouble is not None, verdict.passed,
+            trouble is not None, verdict.untaken,
         )  # fmt: skip
         lease = await self.leases.opened(request.namespace, book, request.ttl_ms)
         return AcquireAnswer(answer, lease)

@@ -26,7 +26,7 @@ async def _leased(arena: Arena, *wanted: tuple[str, dict[str, int]]) -> LeaseBoo
         lambda: arena.now_ms, Lines(BlockingPace()), lambda *_: None, drives_time=True
     )
     return LeaseBook(
-        flows, arena.backend.store, verdict.demands, arena.now_ms, False, passed=verdict.passed
+        flows, arena.backend.store, verdict.demands, arena.now_ms, False, untaken=verdict.untaken
     )
 
 

@@ -28,7 +28,7 @@ KEY = BucketKey("spaceship-1", "ann", "api")
 TERMS = Terms((Limit.per_minute("rpm", 5).spec, Limit.custom("once", 3, 0, 1).spec), 7)
 LEASE = {
     "format": 2, "namespace": "default", "state": "open", "busy_until_ms": 0, "at_ms": 5,
-    "keep": False, "passed": [[0, "once"]], "standing": [[0, "rpm", [[6, 1000, True]]]],
+    "keep": False, "untaken": [[0, "once"]], "standing": [[0, "rpm", [[6, 1000, True]]]],
     "owed": [[0, "rpm", 500]], "settled": ["rpm"],
     "demands": [{
         "key": KEY.text, "specs": [list(spec) for spec in TERMS.specs], "version": 7, "own": False,
@@ -82,13 +82,13 @@ def test_a_lease_reads_its_own_writing(
     demand = Demand(KEY, TERMS, (1000, None))
     if parts is not None:
         demand = Joint(KEY, TERMS, (1000, None), parts)
-    passed = {(0, "rpm")} if keep else set()
-    book = LeaseBook(None, None, [demand], at_ms, keep, passed=passed)  # type: ignore[arg-type]
+    untaken = {(0, "rpm")} if keep else set()
+    book = LeaseBook(None, None, [demand], at_ms, keep, untaken=untaken)  # type: ignore[arg-type]
     book.standing, book.owed, book.settled = standing, owed, settled
     found = parts_of(lease_as_text("default", state, 3, book))
     assert (found.namespace, found.state, found.busy_until_ms) == ("default", state, 3)
     assert (found.at_ms, found.keep, found.settled) == (at_ms, keep, settled)
-    assert (found.passed, found.standing, found.owed) == (passed, standing, owed)
+    assert (found.untaken, found.standing, found.owed) == (untaken, standing, owed)
     assert [(one.key, one.terms, one.amounts, one.parts) for one in found.demands] == [
         (KEY, TERMS, demand.amounts, parts)
     ]

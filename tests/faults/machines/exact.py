@@ -36,6 +36,10 @@ class Row(tuple[str, int, bool, int | None]):
         return self[1]
 
     @property
+    def exceeded(self) -> bool:
+        return self[2]
+
+    @property
     def wait_ms(self) -> int | None:
         return self[3]
 
@@ -44,6 +48,13 @@ class Told(NamedTuple):
     allowed: bool
     outdated: bool
     rows: list[Row]
+
+
+class Spent(NamedTuple):
+    """A demand that was admitted, and the soft limits it passed."""
+
+    demand: Demand
+    passed: set[str]
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,7 @@ class Exact:
     def __init__(self) -> None:
         self.buckets: dict[BucketKey, Bucket] = {}
         self._once: dict[tuple[str, str], int] = {}
+        self.spent: list[Spent] = []  # by the last call that was allowed
 
     def consume(self, demands: Sequence[Demand], now_ms: int) -> Told:
         held = [self._held(demand, now_ms) for demand in demands]
@@ -128,7 +140,27 @@ class Exact:
             outdated = outdated or (not demand.terms.own and demand.terms.version < bucket.version)
             if allowed or demand.key in self.buckets:
                 self.buckets[demand.key] = replace(bucket, gauges=after)
+        if allowed:
+            self.spent = [
+                Spent(
+                    demand,
+                    {name for name, wanted in demand.named() if _passes(bucket, name, wanted)},
+                )
+                for demand, bucket in zip(demands, held, strict=True)
+            ]
         return Told(allowed, outdated, rows)
+
+    def undo(self, spent: Sequence[Spent], now_ms: int) -> None:
+        """What was taken comes back; what was only counted is counted no longer."""
+        for demand, passed in spent:
+            if demand.key not in self.buckets:
+                continue
+            bucket = self._held(demand, now_ms)
+            for limit, amount in demand.named():
+                if limit in bucket.gauges:
+                    gauge = bucket.gauges[limit].counted(-amount)
+                    bucket.gauges[limit] = gauge if limit in passed else gauge.less(-amount)
+            self.buckets[demand.key] = bucket
 
     def adjust(
         self, demands: Sequence[Demand], now_ms: int, *, metered: bool, once: str | None
@@ -178,6 +210,11 @@ class Exact:
 
 def _fresh(spec: Spec, now_ms: int) -> Gauge:
     return Gauge(spec, Fraction(spec.capacity_milli), now_ms)
+
+
+def _passes(bucket: Bucket, name: str, wanted: int) -> bool:
+    gauge = bucket.gauges.get(name)
+    return gauge is not None and gauge.spec.soft and wanted > gauge.level
 
 
 def _taken(bucket: Bucket, demand: Demand) -> dict[str, Gauge] | None:

@@ -8,8 +8,9 @@ from hypothesis import reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from faults.machines.exact import Exact, Row, Told
+from faults.machines.exact import Exact, Row, Spent, Told
 from headgate.bridge import run
+from headgate.corrections import credits_of
 from headgate.decision import Demand, Verdict
 from headgate.limits import Limit
 from headgate.record import TERMS, BucketKey, Record, Terms, cells_of
@@ -27,6 +28,7 @@ POOL = (
     Limit.custom("once", 40, 0, 60),
     Limit.custom("odd", 7, 3, 11),
     Limit.custom("odd", 5, 7, 13),
+    Limit.custom("odd", 6, 5, 17, soft=True),
     Limit.custom("many", 2 * 10**11, 10**9 + 7, 3600),
 )
 GAPS_MS = (1, 3, 37, 400, 900, 1000, 60_000, 3_600_000, 40 * 86_400_000)
@@ -52,7 +54,6 @@ class StoreMachine(RuleBasedStateMachine):
     slack_milli = 0
     expires_ms = 0  # from when on a full bucket is made anew rather than written to; 0 is never
     lazy_versions = False  # whether a refusal notes a newer version only along with new limits
-    returns_soft = False  # whether an undo gives back of soft limits what it may not have taken
     leaves_traces = False  # whether what was taken and given back leaves a full bucket
 
     def opened(self) -> Store:
@@ -65,6 +66,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now_ms = START_MS
         self.version = 0
         self.refused: tuple[list[Demand], int] | None = None
+        self.admitted: list[tuple[Verdict, list[Spent]]] = []
         self.fresh = [self._terms(one) for one in limits]
         self.stale = list(self.fresh)
         self.override = Terms((POOL[0].spec,), own=True)
@@ -72,8 +74,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(wanted=asked)
     def consume(self, wanted: list[Any]) -> None:
         demands = [self._demand(*part) for part in wanted]
-        if self.returns_soft and any(spec.soft for one in demands for spec in one.terms.specs):
-            demands = demands[:1]
         self._ask(demands)
 
     @rule(early=st.booleans())
@@ -85,15 +85,30 @@ class StoreMachine(RuleBasedStateMachine):
             self._ask(demands)
 
     def _ask(self, demands: list[Demand]) -> None:
-        told = self.told(run(self.store.consume(demands, self.now_ms)))
+        verdict = run(self.store.consume(demands, self.now_ms))
+        told = self.told(verdict)
         expected = self.exact.consume(demands, self.now_ms)
-        if told.allowed != expected.allowed and self.slack_milli:
+        if self._answers(told) != self._answers(expected) and self.slack_milli:
             assert self._at_the_border(expected), f"told {told}, not {expected}"
             reject()  # both are right from here on, and go apart
         assert told[:2] == expected[:2], f"told {told}, not {expected}"
         assert self._alike(told.rows, expected.rows), f"told {told}, not {expected}"
         waits_ms = [row.wait_ms for row in expected.rows if row.wait_ms]
         self.refused = None if expected.allowed or not waits_ms else (demands, max(waits_ms))
+        if expected.allowed:
+            self.admitted.append((verdict, self.exact.spent))
+            passed = {
+                (place, name) for place, one in enumerate(self.exact.spent) for name in one[1]
+            }
+            assert set(verdict.untaken) == passed, f"passed {verdict.untaken}, not {passed}"
+
+    @rule(last=st.booleans())
+    def take_back(self, last: bool) -> None:
+        """One of those that were admitted fails, and all it took is refunded."""
+        if self.admitted:
+            verdict, spent = self.admitted.pop(-1 if last else 0)
+            run(self.store.adjust(credits_of(verdict), self.now_ms))
+            self.exact.undo(spent, self.now_ms)
 
     @rule(
         wanted=changed,
@@ -187,6 +202,11 @@ class StoreMachine(RuleBasedStateMachine):
             and abs((one.wait_ms or 0) - (other.wait_ms or 0)) <= other.step_ms * self.slack_milli
             for one, other in pairs
         )
+
+    def _answers(self, told: Told) -> tuple[bool, ...]:
+        """Whether it passed, and whether each limit had enough: a soft one that had not gives
+        nothing."""
+        return (told.allowed, *(row.exceeded for row in told.rows))
 
     def _at_the_border(self, expected: Told) -> bool:
         """Whether some limit has what is wanted, give or take what the store cannot know."""

@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "a refund credits what a soft limit did not give",
         "lease.py",
-        "        return (Debit(self.at_ms, amount, spot not in self.passed),) if amount else ()\n",
+        "        return (Debit(self.at_ms, amount, spot not in self.untaken),) if amount else ()\n",
         "        return (Debit(self.at_ms, amount),) if amount else ()\n",
         (
             "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant(
         "more of a passed soft limit counts as taken",
         "settling.py",
-        "        book.debit(wanted, now_ms, passed)\n",
+        "        book.debit(wanted, now_ms, untaken)\n",
         "        book.debit(wanted, now_ms)\n",
         (
             "contract/test_contract.py::test_contract[memory-a_lease_gives_back_tokens_only_of_what_it_took-blocking]",
@@ -91,8 +91,8 @@ MUTANTS = [
     Mutant(
         "no soft limit is ever passed",
         "decision.py",
-        "            if record[TERMS].soft:\n                return self._passed()",
-        "            if record[TERMS].own:\n                return self._passed()",
+        "            if record[TERMS].soft:\n                return self._untaken()",
+        "            if record[TERMS].own:\n                return self._untaken()",
         (
             "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
         ),

@@ -29,17 +29,21 @@ from headgate.testing import FakeClock
 RULES = NoPolicies(Rule("hourly", [Limit.per_hour("tokens", 100)]))
 ASK = {"identifier": "u1", "resource": "api", "tokens": 40, "scope": "user"}
 
+SOFT_RULES = NoPolicies(
+    Rule("soft", [Limit.per_hour("tokens", 100), Limit.per_hour("trial", 10, soft=True)])
+)
+
 Play = Callable[[Service, Service, FakeClock], Awaitable[None]]
 
 
-def between_two(folder: Path, play: Play) -> None:
+def between_two(folder: Path, play: Play, rules: NoPolicies = RULES) -> None:
     """Two processes' services on one file."""
 
     async def flow() -> None:
         clock = FakeClock()
         url = f"sqlite:///{folder}/leases.db"
         one, two = [
-            Service(await Repository.open(url, clock=clock), RULES, DEFAULT_SETTINGS)
+            Service(await Repository.open(url, clock=clock), rules, DEFAULT_SETTINGS)
             for _ in range(2)
         ]
         try:
@@ -266,5 +270,59 @@ def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) 
         clock.advance(60_000)
         await two.tick()
         assert await drawer.get(namespace_id, name) is None
+
+    between_two(tmp_path, play)
+
+
+async def counted(service: Service) -> dict[str, tuple[int, int]]:
+    """Tokens and consumption by limit, as the store has them."""
+    room = await service.room("default")
+    shown = await room.get_buckets(entity_id="user:u1")
+    return {
+        one.limit_name: (one.tokens_milli // 1000, one.total_consumed_milli // 1000)
+        for one in shown
+    }
+
+
+@pytest.mark.parametrize("end", ["settle", "release", "expire"])
+def test_what_a_soft_limit_only_counted_is_kept_with_the_lease(tmp_path: Path, end: str) -> None:
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        lease_id = await opened(one, ttl_seconds=30)
+        assert await counted(two) == {"tokens": (60, 40), "trial": (10, 40)}
+        await two.adjust(parse_adjust(lease_id, {"amounts": {"trial": -15}}))
+        assert await counted(one) == {"tokens": (60, 40), "trial": (10, 25)}
+        if end == "settle":
+            await two.settle(parse_settle(lease_id, {"amounts": {"trial": 3, "tokens": 1}}))
+            assert await counted(one) == {"tokens": (99, 1), "trial": (10, 3)}
+        elif end == "release":
+            await two.release(parse_release(lease_id, None))
+            assert await counted(one) == {"tokens": (100, 0), "trial": (10, 0)}
+        else:
+            clock.advance(31_000)
+            await two.tick()
+            assert (await counted(one))["trial"] == (10, 0)
+
+    between_two(tmp_path, play, SOFT_RULES)
+
+
+def test_a_debit_that_is_owed_is_kept_with_the_lease(tmp_path: Path) -> None:
+    """The store did not take it, so another process must not give it back."""
+
+    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+        lease_id = await opened(one)
+        store = (await one.room("default")).engine.store
+        adjust = store.adjust
+
+        async def away(*arguments: Any, **more: Any) -> bool:
+            raise Unreachable("away")
+
+        store.adjust = away  # type: ignore[method-assign]
+        assert (await one.adjust(parse_adjust(lease_id, {"tokens": 20}))).state is LeaseState.OPEN
+        store.adjust = adjust  # type: ignore[method-assign]
+        assert await left(two) == 60
+        await two.adjust(parse_adjust(lease_id, {"tokens": -15}))
+        assert await left(two) == 60
+        await two.settle(parse_settle(lease_id, {"tokens": 45}))
+        assert await left(two) == 55
 
     between_two(tmp_path, play)

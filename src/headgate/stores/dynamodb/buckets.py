@@ -287,7 +287,7 @@ class TakenVerdict(Verdict):
         self.before = [one.before for one in self._landed]
         return self.before
 
-    def _passed(self) -> list[tuple[int, str]]:
+    def _untaken(self) -> list[tuple[int, str]]:
         """As the writes had it: a state that was read again may tell otherwise."""
         return [
             (place, name)

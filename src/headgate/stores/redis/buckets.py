@@ -281,7 +281,7 @@ class Admitted(Verdict):
         self._reply = reply
 
     @property
-    def passed(self) -> tuple[()]:
+    def untaken(self) -> tuple[()]:
         """A soft limit that is passed is no usual case."""
         return ()
 
