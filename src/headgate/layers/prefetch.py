@@ -168,19 +168,20 @@ class Prefetch(Layer):
 
     async def _give_back(self, credits: Sequence[Demand], now_ms: int | None) -> None:
         """Sent at most once; where trouble hides whether it arrived, it is counted as lost."""
-        for start in range(0, len(credits), BATCH_MAX):
-            batch = credits[start : start + BATCH_MAX]
+        while credits:
+            batch, rest = _batch_of(credits)
             try:
                 await self.inner.adjust(batch, now_ms)
             except StoreTrouble:  # not the caller's trouble: it asked for something else
                 with self._lock:
                     self.lost += len(batch)
             except BaseException as error:
-                unsent = start if isinstance(error, Cancelled) else start + BATCH_MAX
+                unsent = isinstance(error, Cancelled)
                 with self._lock:  # a credit that may have arrived is not sent again
-                    self.lost += len(credits[start:unsent])
-                    self._strays += credits[unsent:]
+                    self.lost += 0 if unsent else len(batch)
+                    self._strays += credits if unsent else rest
                 raise
+            credits = rest
 
     def _from_pots(self, demands: Sequence[Demand], local_ms: int) -> Verdict | None:
         with self._lock:
@@ -261,6 +262,18 @@ def _returned(demand: Demand, ahead: Amounts, verdict: Verdict) -> Demand:
     """The credit for what was asked ahead, and taken but for soft limits that were passed."""
     fetched = Demand(demand.key, demand.terms, tuple(milli or None for milli in ahead))
     return credit_of(fetched, [name for _, name in verdict.untaken])
+
+
+def _batch_of(credits: Sequence[Demand]) -> tuple[list[Demand], list[Demand]]:
+    """The credits of one call, and the others: a call names a bucket once."""
+    batch: dict[str, Demand] = {}
+    rest: list[Demand] = []
+    for credit in credits:
+        if len(batch) < BATCH_MAX and credit.key.text not in batch:
+            batch[credit.key.text] = credit
+        else:
+            rest.append(credit)
+    return list(batch.values()), rest
 
 
 def _some(credit: Demand | None) -> list[Demand]:
