@@ -16,9 +16,9 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what was only counted stays counted",
-        "stores/dynamodb/outcomes.py",
-        "        return [*(demand.counted or demand.amounts)]\n",
-        "        return [*demand.amounts]\n",
+        "stores/dynamodb/adjusting.py",
+        "Placed(amount, hold if amount else Hold.FREE, counts[name])",
+        "Placed(amount, hold if amount else Hold.FREE, amount)",
         (
             "dynamodb/test_model_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
         ),
