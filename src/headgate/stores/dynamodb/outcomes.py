@@ -59,6 +59,20 @@ class Took(Landed):
         return _passed(demand, self._stood, now_ms) if self._stood[TERMS].soft else ()
 
 
+class Shown(Landed):
+    """A take from one shard, as seen from the whole bucket."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, before: Record, after: Record, taken: Landed) -> None:
+        super().__init__(before, after)
+        self._taken = taken
+
+    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+        """As the shard had it: the others may have had enough."""
+        return self._taken.passed(demand, now_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Nothing taken; the bucket as it stands, under the terms that count."""

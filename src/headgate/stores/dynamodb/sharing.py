@@ -13,7 +13,14 @@ from headgate.record import cell_of
 from headgate.stores.dynamodb.book import Book, Known
 from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.gathering import gather
-from headgate.stores.dynamodb.outcomes import Attempt, Landed, Refused, busy, standing_under
+from headgate.stores.dynamodb.outcomes import (
+    Attempt,
+    Landed,
+    Refused,
+    Shown,
+    busy,
+    standing_under,
+)
 from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.port import Request
 from headgate.stores.dynamodb.reading import read_items, read_shards
@@ -135,9 +142,10 @@ class Shards:
         others = [seen for number, seen in list(known.shards.items()) if number != shard]
         whole = known.shards[shard].whole if shard in known.shards else others[0].whole
         records = [seen.record for seen in others]
-        return Landed(
+        return Shown(
             Pool(whole, [result.before, *records]).record(now_ms),
             Pool(whole, [result.after, *records]).record(now_ms),
+            result,
         )
 
     def _look(self, known: Known, now_ms: int) -> Flow[None]:

@@ -1,0 +1,55 @@
+"""Soft limits of divided buckets: what was only counted in some shard never becomes tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dynamodb.shard_kit import Bucket
+from headgate.bridge import run
+from headgate.corrections import credits_of
+from headgate.limits import Limit
+from headgate.stores.dynamodb.buckets import DynamoStore
+
+SOFT = Limit.custom("x", 40, 0, 1, soft=True)  # never refills: every token can be counted
+HARD = Limit.custom("y", 4000, 0, 1)
+
+
+def state(bucket: Bucket) -> tuple[int, ...]:
+    bucket.store._book.drop(bucket.key)  # as the table has it, not as it was guessed here
+    return tuple(find(name) for name in ("x", "y") for find in (bucket.level, bucket.consumed))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_what_is_taken_and_undone_leaves_no_trace(store: DynamoStore, shards: int) -> None:
+    rng = random.Random(shards)
+    bucket = Bucket(store, [SOFT, HARD])
+    bucket.take(x=0, y=0)
+    bucket.split_to(shards)
+    for step in range(60):
+        before = state(bucket)
+        verdict = bucket.take(x=rng.choice((0, 1, 3, 7, 25, 90)), y=rng.randint(0, 30))
+        assert verdict.allowed
+        if step % 5:
+            run(store.adjust(credits_of(verdict), bucket.now_ms))
+            assert state(bucket) == before
+        elif step % 10:
+            bucket.adjust(x=rng.choice((-6, 2, 9)))  # also into debt: one shard's level differs
+
+
+def test_a_soft_limit_is_passed_where_all_shards_together_have_too_little(
+    store: DynamoStore,
+) -> None:
+    """Also where one of them has enough while another owes."""
+    bucket = Bucket(store, [SOFT, HARD])
+    bucket.take(x=0)
+    bucket.split_to(2)
+    bucket.adjust(x=35)
+    level, consumed, *_ = state(bucket)
+    verdict = bucket.take(x=39, y=2500)  # y is gathered from both
+    assert verdict.allowed
+    assert verdict.untaken == [(0, "x")]
+    assert state(bucket)[:2] == (level, consumed + 39_000)
+    run(store.adjust(credits_of(verdict), bucket.now_ms))
+    assert state(bucket) == (level, consumed, 4_000_000, 0)
