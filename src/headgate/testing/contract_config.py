@@ -96,6 +96,21 @@ async def any_change_only_lowers_the_level(arena: Arena) -> None:
                 assert after <= level
 
 
+async def a_limit_that_turns_soft_or_hard_keeps_what_it_holds(arena: Arena) -> None:
+    """S9: at the same rate it is the same bucket, and a full one gives what is taken from it."""
+    for version in range(1, 9):
+        arena.now_ms += 3_600_000
+        limits = [Limit.per_minute("x", 10, soft=version % 2 == 0), Limit.per_minute("y", version)]
+        amounts = {"x": 3} if version % 3 else {"x": 3, "y": 1}
+        demand = arena.demand(limits, amounts, version=version)
+        if version % 4 < 2:
+            assert (await arena.take(demand)).allowed
+        else:
+            await arena.adjust(demand)
+        assert await arena.level_milli("x") == 7000
+        assert await arena.consumed_milli("x") == 3000 * version
+
+
 CASES = (
     a_larger_limit_hands_out_no_full_bucket,
     a_smaller_limit_cuts_the_level_at_its_brim,
@@ -105,4 +120,5 @@ CASES = (
     limits_given_with_a_call_win,
     flapping_limits_starve_nobody,
     any_change_only_lowers_the_level,
+    a_limit_that_turns_soft_or_hard_keeps_what_it_holds,
 )

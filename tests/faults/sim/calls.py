@@ -22,6 +22,7 @@ class Action:
         self.troubles: list[StoreTrouble] = []
         self.faulty = False
         self.tab: dict[Place, int] = {}  # what it took and has not given back, as its client sees
+        self.tokens: dict[Place, int] = {}  # what buckets gave it and did not get back
 
     def next_request(self) -> int:
         self.requests += 1
@@ -43,13 +44,16 @@ class Call:
         self.verb = verb  # take, adjust, forget, look
         self.demands = {demand.key.text: demand for demand in demands}
         self.wanted: dict[Place, int] = {
-            (demand.key.text, limit): milli for demand in demands for limit, milli in demand.named()
+            (demand.key.text, limit): milli
+            for demand in demands
+            for limit, milli in demand.counts()
         }
         self.action = action
         self.metered = metered
         self.undoes = verb == "take" and len(demands) > 1
         self.strict = strict
         self.net: dict[Place, int] = {}
+        self.untaken: set[Place] = set()  # soft limits that counted it and gave nothing
         self.faulty = False  # a request of it was lost, late or held back
         self.refusable = False  # at some moment of its own it did not fit
         self.absent: set[str] = set()  # buckets that were not there at some moment of its own

@@ -92,7 +92,7 @@ async def _exact(world: World, text: str) -> None:
     """S2, S3: refused one millisecond before the wait is over, admitted then."""
     terms = await _terms(world, text)
     for spec in terms.specs if terms is not None else ():
-        if not spec.amount_milli or terms is None:
+        if not spec.amount_milli or spec.soft or terms is None:
             continue
         world.laws.checks["waits"] += 1
         store = _newcomer(world)
@@ -145,7 +145,7 @@ async def _fills(world: World, text: str) -> None:
     """Long after, a bucket gives exactly its capacity: the first round may meet old limits."""
     terms = await _terms(world, text)
     for spec in terms.specs if terms is not None else ():
-        if not spec.amount_milli or terms is None:
+        if not spec.amount_milli or spec.soft or terms is None:
             continue
         world.laws.checks["fillings"] += 1
         parts = [

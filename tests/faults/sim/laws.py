@@ -68,7 +68,7 @@ class Laws:
         if abs(late_ms) > self.late_ms_max:
             self.fail("S1", f"{call} wrote {late_ms} ms after its own moment")
         demand = call.demands[text]
-        wanted = dict(demand.named())
+        wanted = dict(demand.counts())
         limits = {limit for shard in (*before.values(), *after.values()) for limit in shard.parts}
         for limit in sorted(limits):
             self._limit(call, demand, limit, wanted.get(limit, 0), before, after, at_ms)
@@ -92,6 +92,11 @@ class Laws:
             self.fail("S4", f"{call}: {limit} of {place[0]} was moved by {net} in all")
         self.landed[place] += counted
         moved = counted if call.metered else wanted
+        if call.verb == "adjust" and moved == wanted:
+            moved = dict(demand.named()).get(limit, 0)
+        elif any(limit in s.parts and s.parts[limit].soft for s in after.values()):
+            moved = self._soft(call, place, moved, before, after)
+        self._given(call, place, moved)
         self._levels(call, place, moved, before, after)
         if moved < 0 or {shard.version for shard in before.values()} != {
             shard.version for shard in after.values()
@@ -104,6 +109,27 @@ class Laws:
         trouble = gauge.judged(level, late_ms, take=call.verb == "take" and moved > 0)
         if trouble:
             self.fail("S1", f"{call}: {limit} of {place[0]}: {trouble}")
+
+    def _soft(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> int:
+        """How many tokens a soft limit may have moved: none where it had not enough."""
+        if not moved:
+            return 0
+        if moved < 0:  # an undo
+            return 0 if place in call.untaken else moved
+        if _fall(before, after, place[1], call.moment_ms) >= moved - ROUNDING_MILLI:
+            return moved
+        self.checks["untaken"] += 1
+        call.untaken.add(place)
+        return 0
+
+    def _given(self, call: Call, place: Place, moved: int) -> None:
+        """S4: what comes back was given; pots of prefetching mix what several callers were."""
+        action = call.action
+        if action is None or not call.metered or action.client.profile.prefetch:
+            return
+        left = action.tokens[place] = action.tokens.get(place, 0) + moved
+        if left < 0:
+            self.fail("S4", f"{call}: {place} gets {-left} tokens that it never gave")
 
     def _levels(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> None:
         """S5, S7, S9: no write makes tokens, and none but a change of limits or shape loses more
@@ -277,6 +303,9 @@ def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
     own = demand.terms.own or demand.terms.version >= newest
     for limit, wanted in demand.named():
         spec = demand.terms.specs[demand.terms.index[limit]]
+        held = [shard.parts[limit] for shard in bucket.values() if limit in shard.parts]
+        if spec.soft if own or not held else any(part.soft for part in held):
+            continue
         level = 0 if bucket else spec.capacity_milli
         for number, shard in bucket.items():
             part = shard.parts.get(limit)
@@ -321,6 +350,23 @@ def nothing(text: str) -> None:
     """Nobody wants to read it."""
 
 
+def _fall(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> int:
+    """How many tokens a write took from shards that were and are, at its writer's moment; other
+    limits begin at the epoch of those before, where that is later."""
+    fall = 0
+    for number in before.keys() | after.keys():
+        old, new = _part(before, number, limit), _part(after, number, limit)
+        if new is None or before.get(number) == after.get(number):
+            continue
+        if old is None:
+            fall += new.capacity - new.level(moment_ms)
+            continue
+        same = (_pace(old), old.capacity) == (_pace(new), new.capacity)
+        at_ms = moment_ms if same else max(moment_ms, old.epoch_ms)
+        fall += min(old.level(at_ms), new.capacity) - new.level(at_ms)
+    return fall
+
+
 def _share(capacity: int, number: int, depth: int) -> int:
     for level in range(depth):
         capacity = capacity // 2 if number >> level & 1 else capacity - capacity // 2
@@ -336,4 +382,4 @@ def _pace(part: Part) -> tuple[int, int, int]:
 
 
 def _places(demands: Any) -> list[tuple[Place, int]]:
-    return [((one.key.text, limit), milli) for one in demands for limit, milli in one.named()]
+    return [((one.key.text, limit), milli) for one in demands for limit, milli in one.counts()]

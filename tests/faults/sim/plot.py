@@ -15,6 +15,7 @@ NAMESPACES = ("north", "south")
 SKEW_MS = 5000
 BURSTS = 10
 ACTS_MAX = 60
+SOFT_PART = 0.35  # of the scenarios have soft limits
 
 FAIR = [0.0, 0.0, 0.0, 0.0, 0.0]
 WEATHERS = (
@@ -34,6 +35,9 @@ class Plot:
         self.seed = seed
         self.episode = episode
         self.rng = random.Random(f"{world}/{seed}/{episode}")
+        # Apart from the rest, so that scenarios without soft limits are as they always were.
+        self.soft_rng = random.Random(f"mild/{world}/{seed}/{episode}")
+        self.softens = self.soft_rng.random() < SOFT_PART
         self.events: list[Event] = []
         self.at_ms = 1000
         self.clients = self.rng.choice(CLIENTS)
@@ -63,6 +67,9 @@ class Plot:
         ]
         if rng.random() < 0.3:
             limits.append(["c", rng.choice((5, 50)), rng.choice((0, 5, 11)), rng.choice((1, 3))])
+        for limit in limits[:2] if self.softens else ():
+            if self.soft_rng.random() < 0.5:
+                limit.append(True)
         return limits
 
     def _profile(self) -> dict[str, Any]:

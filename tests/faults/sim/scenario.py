@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-Limits = list[list[Any]]  # name, capacity, amount, period in seconds
+Limits = list[list[Any]]  # name, capacity, amount, period in seconds, and True if it is soft
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Part(NamedTuple):
     tokens: int
     consumed: int
     epoch_ms: int
+    soft: bool = False
 
     def raw(self, now_ms: int) -> int:
         return self.tokens + (now_ms - self.epoch_ms) * self.amount // self.period_ms
@@ -55,6 +56,8 @@ def from_row(row: Row, number: int) -> Shard:
     depth = row.number("sd")
     epoch_ms = row.number("rf")
     parts = {}
+    layout = row.values["lo"][1] if "lo" in row.values else ""
+    soft = {part.partition("=")[0] for part in layout.split() if part.endswith("!")}
     for name in row.values:
         if name.startswith("b_") and name.endswith("_cp"):
             limit = name[2:-3]
@@ -68,6 +71,7 @@ def from_row(row: Row, number: int) -> Shard:
                 row.number(f"b_{limit}_tk"),
                 row.number(f"b_{limit}_tc"),
                 row.number(f"b_{limit}_rf", epoch_ms),
+                limit in soft,
             )
     times = {"rf": epoch_ms, "g": row.number("g"), "cv": row.number("cv")}
     ttl = row.number("ttl") if "ttl" in row.values else None
@@ -86,6 +90,7 @@ def from_record(record: Record | None) -> Bucket:
             cell.tokens_milli,
             cell.consumed_milli,
             cell.epoch_ms,
+            cell.spec.soft,
         )
         for cell in cells_of(record)
     }

@@ -131,7 +131,7 @@ class Outer(Layer):
     async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
         action = ACTION.get()
         metered = how.get("metered", True) and not self._client.dead
-        credit = any(milli < 0 for demand in demands for _, milli in demand.named())
+        credit = any(milli < 0 for demand in demands for _, milli in demand.counts())
         if metered and credit:
             self._laws.returned(action, demands)
         done = await self.inner.adjust(demands, now_ms, **how)
@@ -173,7 +173,10 @@ class Local(Layer):
         now_ms = self._client.world.now_ms()
         for demand in demands:
             for limit, milli in demand.named():
-                _, capacity, amount, period_ms, _ = demand.terms.specs[demand.terms.index[limit]]
+                spec = demand.terms.specs[demand.terms.index[limit]]
+                if spec.soft:
+                    continue
+                _, capacity, amount, period_ms, _ = spec
                 gauge = self._gauges.setdefault((demand.key.text, limit), Gauge())
                 gauge.moved(milli, [Part(capacity, amount, period_ms, 0, 0, 0)], now_ms)
                 if take and gauge.excess > gauge.capacity_max + ROUNDING_MILLI:

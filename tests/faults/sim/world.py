@@ -179,4 +179,7 @@ class World:
 
 
 def made(limits: Limits) -> list[Limit]:
-    return [Limit(name, capacity, amount, period_s) for name, capacity, amount, period_s in limits]
+    return [
+        Limit(name, capacity, amount, period_s, soft=bool(soft))
+        for name, capacity, amount, period_s, *soft in limits
+    ]

@@ -83,7 +83,7 @@ def taking(
             passed = amount is not None and moves.is_passed(cell, amount, now_ms)
             debit = 0 if passed or amount is None else amount
             least = moves.begin(draft, cell, debit, amount or 0, seen.epoch_ms)
-        elif was.spec != cell.spec:
+        elif was.spec.rate != cell.spec.rate:
             least = _carried(draft, was, cell, amount, now_ms)
         elif amount is None:
             continue
@@ -119,7 +119,7 @@ def adjusting(
         hold = holds.get(cell.spec.name, Hold.FREE)
         if was is None:
             least = moves.begin(draft, cell, max(0, amount or 0), count, seen.epoch_ms)
-        elif was.spec != cell.spec:
+        elif was.spec.rate != cell.spec.rate:
             need = max(0, amount or 0) if hold is Hold.HAVING else None
             least = moves.carry(draft, was, cell, amount or 0, need, now_ms)
             if hold is Hold.STILL:
@@ -130,7 +130,7 @@ def adjusting(
         else:
             draft.add(names_of(cell.spec.name).consumed, count)
             least = moves.force(draft, cell, amount, now_ms, hold)
-        if was is None or was.spec != cell.spec or (amount or 0) > 0:
+        if was is None or was.spec.rate != cell.spec.rate or (amount or 0) > 0:
             ends.append(moves.full_at_ms(cell, least))
     _retermed(draft, seen, standing, whole, now_ms)
     _expire(draft, seen, ends)
