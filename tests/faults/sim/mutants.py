@@ -9,7 +9,7 @@ from unittest import mock
 
 from faults.sim.port import SimPort
 from headgate import engine
-from headgate.decision import Demand
+from headgate.decision import Demand, Verdict
 from headgate.errors import StoreTrouble
 from headgate.layers.breaker import Circuit, State
 from headgate.layers.pot import Pot
@@ -128,6 +128,16 @@ def _evicts_early(real: Any) -> Any:
     return evict
 
 
+def _all_taken(real: Any) -> Any:
+    """Nobody says that a soft limit gave nothing."""
+    return property(lambda verdict: ())
+
+
+def _all_negated(real: Any) -> Any:
+    """An undo does not ask what was taken."""
+    return lambda demand, passed: demand.negated()
+
+
 class _Nobody(StoreTrouble):
     """No trouble is of this kind."""
 
@@ -149,6 +159,14 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
     "a bucket in use is dropped": (
         "onestep",
         swapped(memory.MemoryStore, "_evict_if_full", _evicts_early),
+    ),
+    "a refund credits what a soft limit did not give": (
+        "onestep",
+        swapped(Verdict, "untaken", _all_taken),
+    ),
+    "an undo credits what a soft limit did not give": (
+        "dynamodb",
+        swapped(buckets, "credit_of", _all_negated),
     ),
     "a throttled key opens the gate": ("onestep", swapped(engine, "Throttled", lambda _: _Nobody)),
 }
