@@ -77,7 +77,7 @@ class Line:
             self._calls.put(None)
 
     def _begun(self, loop: asyncio.AbstractEventLoop) -> list[Call]:
-        for other in [one for one in self._turns if one.is_closed()]:
+        for other in [one for one in list(self._turns) if one.is_closed()]:
             self._turns.pop(other, None)
         turn = self._turns[loop] = []
         loop.call_soon(self._send, loop)
