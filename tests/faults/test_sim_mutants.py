@@ -52,7 +52,8 @@ def test_a_violation_is_shown_with_how_to_tell_it_again(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(str(tmp_path))
     with planted("a bucket in use is dropped"):
-        assert main(["--world", "onestep", "--seed", str(SEED), "--steps", "20000"]) == 1
+        asked = ["--world", "onestep", "--seed", str(SEED), "--steps", "20000", "--jobs", "1"]
+        assert main(asked) == 1
         told = capsys.readouterr().out
         [replay] = [line for line in told.splitlines() if line.startswith("the short one")]
         path = replay.split()[-1]
@@ -64,8 +65,11 @@ def test_a_violation_is_shown_with_how_to_tell_it_again(
 
 
 def test_a_run_tells_its_seed_and_what_it_met(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--world", "onestep", "--seed", "3", "--steps", "3000"]) == 0
+    asked = ["--world", "onestep", "--seed", "3", "--steps", "3000", "--jobs"]
+    assert main([*asked, "2"]) == 0
     told = capsys.readouterr().out
+    assert main([*asked, "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == told.splitlines()[:-1]
     assert told.startswith("seed 3, 3,000 steps")
     for word in ("acquire", "admitted", "lost before", "writes", "0 violations"):
         assert word in told

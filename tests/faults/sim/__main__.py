@@ -7,12 +7,14 @@ reaches the server, an answer (or the news that none will come) reaches a client
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+from faults.sim.many import reports
 from faults.sim.plot import plotted
 from faults.sim.runner import Report, simulate
 from faults.sim.scenario import Scenario
@@ -33,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=SEED)
     made.add_argument("--steps", type=int, default=STEPS)
     made.add_argument("--release", action="store_true", help=f"{RELEASE_STEPS:,} steps")
+    made.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; all cores")
     made.add_argument("--world", choices=(*WORLDS, "all"), default="all")
     made.add_argument("--episode", type=int, help="this scenario of the seed alone")
     made.add_argument("--replay", type=Path, help="a scenario that was kept in a file")
@@ -61,17 +64,15 @@ def main(arguments: list[str]) -> int:
         ]
         return max([told(report) for report in reports])
     steps = RELEASE_STEPS if chosen.release else chosen.steps
-    return explored(worlds, chosen.seed, steps)
+    return explored(worlds, chosen.seed, steps, max(1, chosen.jobs))
 
 
-def explored(worlds: tuple[str, ...], seed: int, steps: int) -> int:
+def explored(worlds: tuple[str, ...], seed: int, steps: int, jobs: int) -> int:
     """Scenario after scenario; ends with the first that breaks a promise."""
     say(f"seed {seed}, {steps:,} steps, worlds: {', '.join(worlds)}")
     sums: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     begun_s, done, episode, virtual_ms = time.perf_counter(), 0, 0, 0
-    while done < steps:
-        world = worlds[episode % len(worlds)]
-        report = simulate(plotted(world, seed, episode))
+    for report in reports(worlds, seed, jobs):
         done += report.steps
         virtual_ms += report.virtual_ms
         for kind in KINDS:
@@ -79,6 +80,8 @@ def explored(worlds: tuple[str, ...], seed: int, steps: int) -> int:
         if report.violations:
             return failed(report)
         episode += 1
+        if done >= steps:
+            break
     for kind in KINDS:
         say(f"{kind}: " + ", ".join(f"{name} {sums[kind][name]:,}" for name in sorted(sums[kind])))
     spent_s = time.perf_counter() - begun_s
