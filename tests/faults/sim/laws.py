@@ -163,8 +163,9 @@ class Laws:
             if new is not None:
                 has += new.level(at_ms)
                 same = same and (old is None or old[:3] == new[:3] or reshaped)
-                if (
+                if (  # a merge on the way may add what a clock ahead of time left in debt
                     call.verb == "take"
+                    and not reshaped
                     and old is not None
                     and old.level(at_ms) >= 0 > new.level(at_ms)
                 ):
