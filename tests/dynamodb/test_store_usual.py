@@ -43,13 +43,14 @@ def _seen(rng: random.Random, terms: Terms) -> Seen:
 
 def test_it_makes_the_write_that_the_general_one_makes() -> None:
     rng = random.Random(11)
-    compared = left = 0
+    compared = left = banded = 0
     for _ in range(6000):
         terms = _terms(rng)
         seen = _seen(rng, terms)
         amounts = tuple(rng.choice((None, 1000, 1000, 3000, 0)) for _ in terms.specs)
         demand = Demand(KEY, terms, amounts)
-        written = usual_take("a table", seen, demand, NOW_MS)
+        crowded = rng.random() < 0.5
+        written = usual_take("a table", seen, demand, NOW_MS, crowded)
         standing = kept_under(seen.record, terms, NOW_MS)
         if written is None:
             left += 1
@@ -63,12 +64,15 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
             continue
         compared += 1
         draft = expressions.taking(
-            seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=False
+            seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=crowded
         )
         assert written.params == draft.request("a table", bucket_key(KEY)).params
         assert (written.operation, written.credit) == ("UpdateItem", False)
+        alone = usual_take("a table", seen, demand, NOW_MS)
+        banded += alone is not None and alone.params != written.params
     assert compared > 1000
     assert left > 1000
+    assert banded > 100
 
 
 def test_it_opens_a_bucket_as_the_general_write_does() -> None:

@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--release", action="store_true", help=f"{RELEASE_STEPS:,} steps")
     made.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; all cores")
     made.add_argument("--world", choices=(*WORLDS, "all"), default="all")
+    made.add_argument("--first", type=int, default=0, help="scenario to begin with: to go on")
     made.add_argument("--episode", type=int, help="this scenario of the seed alone")
     made.add_argument("--replay", type=Path, help="a scenario that was kept in a file")
     made.add_argument("--trace", action="store_true", help="tell everything that happens")
@@ -64,15 +65,16 @@ def main(arguments: list[str]) -> int:
         ]
         return max([told(report) for report in reports])
     steps = RELEASE_STEPS if chosen.release else chosen.steps
-    return explored(worlds, chosen.seed, steps, max(1, chosen.jobs))
+    return explored(worlds, chosen.seed, chosen.first, steps, max(1, chosen.jobs))
 
 
-def explored(worlds: tuple[str, ...], seed: int, steps: int, jobs: int) -> int:
+def explored(worlds: tuple[str, ...], seed: int, first: int, steps: int, jobs: int) -> int:
     """Scenario after scenario; ends with the first that breaks a promise."""
-    say(f"seed {seed}, {steps:,} steps, worlds: {', '.join(worlds)}")
+    begins = f", from scenario {first}" if first else ""
+    say(f"seed {seed}, {steps:,} steps, worlds: {', '.join(worlds)}{begins}")
     sums: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     begun_s, done, episode, virtual_ms = time.perf_counter(), 0, 0, 0
-    for report in reports(worlds, seed, jobs):
+    for report in reports(worlds, seed, first, jobs):
         done += report.steps
         virtual_ms += report.virtual_ms
         for kind in KINDS:

@@ -94,7 +94,9 @@ class Laws:
         moved = counted if call.metered else wanted
         if call.verb == "adjust" and moved == wanted:
             moved = dict(demand.named()).get(limit, 0)
-        elif any(limit in s.parts and s.parts[limit].soft for s in after.values()):
+        elif place in call.untaken or any(
+            limit in s.parts and s.parts[limit].soft for s in after.values()
+        ):  # also one that has become hard since it was passed
             moved = self._soft(call, place, moved, before, after)
         self._given(call, place, moved)
         self._levels(call, place, moved, before, after)

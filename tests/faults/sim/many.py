@@ -12,9 +12,9 @@ from faults.sim.plot import plotted
 from faults.sim.runner import Report, simulate
 
 
-def reports(worlds: tuple[str, ...], seed: int, jobs: int) -> Iterator[Report]:
+def reports(worlds: tuple[str, ...], seed: int, first: int, jobs: int) -> Iterator[Report]:
     """In the order of the scenarios, however many processes there are: so the sums are the same."""
-    stories = ((worlds[number % len(worlds)], seed, number) for number in itertools.count())
+    stories = ((worlds[number % len(worlds)], seed, number) for number in itertools.count(first))
     if jobs == 1:
         yield from (episode_of(*story) for story in stories)
     under_way: deque[Future[Report]] = deque()

@@ -68,12 +68,11 @@ class Taker:
         """
         seen = known.adopted(seen, demand.terms)
         crowded = known.crowded(now_ms) and not self.strict
-        if not crowded:
-            request = usual_take(self.table, seen, demand, now_ms)
-            if request is not None:
-                outcome = yield request
-                after = learned(known, seen.shard, outcome, now_ms, told)
-                return None if after is None else Took(after.record, demand, seen.record, now_ms)
+        request = usual_take(self.table, seen, demand, now_ms, crowded)
+        if request is not None:
+            outcome = yield request
+            after = learned(known, seen.shard, outcome, now_ms, told)
+            return None if after is None else Took(after.record, demand, seen.record, now_ms)
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)

@@ -15,6 +15,7 @@ from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.expressions import MARGIN_S
 from headgate.stores.dynamodb.items import keyed
 from headgate.stores.dynamodb.items_history import TTL
+from headgate.stores.dynamodb.moves import BAND_PART
 from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
 
@@ -28,7 +29,9 @@ _encoded = json.JSONEncoder().encode
 _bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
 
 
-def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written | None:
+def usual_take(
+    table: str, seen: Seen, demand: Demand, now_ms: int, crowded: bool = False
+) -> Written | None:
     """The write; None where the take is not a usual one, or does not fit what was seen."""
     record, _, _, _, depth, generation, _, ttl_s, _, _ = seen
     terms = demand.terms
@@ -50,7 +53,12 @@ def usual_take(table: str, seen: Seen, demand: Demand, now_ms: int) -> Written |
             if not 0 < wanted <= capacity or wanted > tokens + arrived:
                 return None
             full = capacity - arrived
-            if tokens > full:
+            band = capacity // BAND_PART if crowded else 0
+            if band and tokens > full - band // 2 and wanted - arrived <= full - band:
+                full -= band  # a band is a brim that is lower
+                shape += BRIM
+                values += (full - wanted, full, wanted)
+            elif tokens > full:
                 shape += BRIM
                 values += (full - wanted, full, wanted)
             else:
