@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -201,7 +202,14 @@ class DynamoStore:
         for result in found.values():
             if isinstance(result, StoreTrouble):
                 raise result
+        await self._look_at([one for at, one in enumerate(demands) if at not in found], now_ms)
         return self._refusal(demands, found, now_ms)
+
+    async def _look_at(self, undecided: Sequence[Demand], now_ms: int) -> None:
+        """How buckets stand that were given up half-way: the wait of a refusal counts on them."""
+        for demand in undecided:
+            with contextlib.suppress(StoreTrouble):  # then what is known has to do
+                await self._pool(self._book.open(demand.key), now_ms)
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""
