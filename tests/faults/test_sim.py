@@ -97,6 +97,7 @@ def test_a_scenario_survives_being_written_down() -> None:
         (20261116, 656),  # a merge of a shard that a clock ahead of time had left in debt
         (20261116, 1340),  # what was only counted comes back after its limit has become a hard one
         (20261116, 1540),  # the wait of a refusal, where another bucket had been given up half-way
+        (20261116, 3812),  # a gathering under new limits that one shard had no part in
         (2029, 40),  # a refusal after meeting another transaction, whose state nobody had told
     ],
 )

@@ -45,11 +45,21 @@ def gather(table: str, known: Known, demand: Demand, now_ms: int) -> Flow[Landed
         done = yield from _written(table, known, writes, now_ms)
         if done:
             after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
-            for (seen, _), record in zip(stands, after, strict=True):
-                known.shards[seen.shard] = seen._replace(record=record)
+            _remember(known, stands, after, parts)
             left = Pool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
     raise busy(demand)
+
+
+def _remember(known: Known, stands: list[Stand], after: list[Record], parts: list[Part]) -> None:
+    """The states after a gathering. A shard that gave nothing was not written, and keeps its limits
+    where they are others; what one is that was given new ones, only the next answer tells."""
+    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands):
+        known.forget()
+        return
+    for (seen, _), record, part in zip(stands, after, parts, strict=True):
+        if part:
+            known.shards[seen.shard] = seen._replace(record=record)
 
 
 def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Part]:
