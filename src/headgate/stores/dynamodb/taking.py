@@ -141,10 +141,11 @@ def learned(
     """The state after a write that was done; None where it was not, and may be tried again.
 
     `made` is what the write was to make, but for its counters. `told` gets the shard where the
-    answer told its state: one that met another transaction did not.
+    answer told its state. One that met another transaction did not, and what an earlier answer
+    told may have made way meanwhile for what another task was told.
     """
-    if told is not None and not isinstance(outcome, Contended):
-        told.add(shard)
+    if told is not None:
+        told.discard(shard) if isinstance(outcome, Contended) else told.add(shard)
     if isinstance(outcome, ConditionFailed):
         old = known.shards.get(shard)
         seen = known.note(shard, outcome.item, now_ms)
