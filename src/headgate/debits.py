@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+DEBITS_MAX = 64  # of one limit of one bucket; a stream may adjust its lease for hours
+
 
 class Debit(NamedTuple):
     """One debit that stands. One that passed a soft limit was counted and took nothing."""
@@ -21,6 +23,25 @@ class Undone(NamedTuple):
     left: list[Debit]
     taken_milli: int
     counted_milli: int
+
+
+def more(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
+    """What stands with one more; where that is too many, the two oldest of a kind are one.
+
+    It counts from the older: all that was refilled since is lost to a refund, so it makes no burst.
+    """
+    found = [*standing, debit]
+    if len(found) > DEBITS_MAX:
+        first, second = found[:2] if found[0].taken == found[1].taken else _alike(found)
+        found.remove(second)
+        found[found.index(first)] = first._replace(milli=first.milli + second.milli)
+    return found
+
+
+def _alike(found: Sequence[Debit]) -> tuple[Debit, Debit]:
+    """The first two differ: the third is like one of them."""
+    one, other, third = found[:3]
+    return (one if one.taken == third.taken else other), third
 
 
 def less(standing: Sequence[Debit], credit_milli: int) -> Undone:

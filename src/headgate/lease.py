@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headgate.bucket import MILLI, div_ceil
 from headgate.corrections import Correction
-from headgate.debits import Debit, less, total_milli, without
+from headgate.debits import Debit, less, more, total_milli, without
 from headgate.decision import Demand
 from headgate.errors import LeaseExpiredError, ValidationError
 from headgate.limits import AMOUNT_MAX, Spec, parse_amount
@@ -123,7 +123,8 @@ class LeaseBook:
         """Notes what is taken, or of passed soft limits counted."""
         for spot, milli in changes.items():
             if milli:
-                self._keep(spot, [*self.debits(spot), Debit(at_ms, milli, spot not in untaken)])
+                debit = Debit(at_ms, milli, spot not in untaken)
+                self._keep(spot, more(self.debits(spot), debit))
 
     def strike(self, changes: Changes, at_ms: int) -> None:
         """What was noted did not happen."""
@@ -131,7 +132,9 @@ class LeaseBook:
             left = list(self.debits(spot))
             if Debit(at_ms, milli) in left:
                 left.remove(Debit(at_ms, milli))
-                self._keep(spot, left)
+            else:  # it is part of another by now
+                left = without(left, milli)
+            self._keep(spot, left)
 
     def give_back(self, changes: Changes) -> list[Demand]:
         """The credits to send, off the books: at most what stands, and tokens only of debits that

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.debits import DEBITS_MAX
 from headgate.decision import Demand, adjusted, decide
 from headgate.errors import LeaseExpiredError, ValidationError
 from headgate.lease import LeaseBook
@@ -303,3 +304,20 @@ def test_one_bucket_asked_twice_is_one_account() -> None:
     book = book_of(*twice)
     assert book.consumed == {"rpm": 9}
     assert book.missing({"rpm": 3_000}) == {(0, "rpm"): -6_000}
+
+
+def test_a_lease_that_is_changed_for_hours_stays_small() -> None:
+    book = book_of(Demand(key("a"), BOTH, (1000, 5000)))
+    spot = (0, "tpm")
+    for number in range(1000):
+        book.debit({spot: 1000}, NOW_MS + number, {spot} if number % 3 == 0 else ())
+    assert len(book.debits(spot)) <= DEBITS_MAX
+    assert book.held_milli("tpm") == 5000 + 1000 * 1000
+    counted = sum(debit.milli for debit in book.debits(spot) if not debit.taken)
+    assert counted == 334 * 1000
+    assert min(debit.at_ms for debit in book.debits(spot)) == NOW_MS
+    book.strike({spot: 1000}, NOW_MS + 1)  # one that is part of another by now
+    assert book.held_milli("tpm") == 5000 + 999 * 1000
+    book.strike({spot: 1000}, NOW_MS + 998)
+    assert book.held_milli("tpm") == 5000 + 998 * 1000
+    assert sum(debit.milli for debit in book.debits(spot) if not debit.taken) == counted
