@@ -98,11 +98,9 @@ def test_a_scenario_survives_being_written_down() -> None:
         (20261116, 1340),  # what was only counted comes back after its limit has become a hard one
         (20261116, 1540),  # the wait of a refusal, where another bucket had been given up half-way
         (20261116, 3812),  # a gathering under new limits that one shard had no part in
-        (
-            20261116,
-            4708,
-        ),  # the same, where an earlier answer had told it and another task's came after
         (2029, 40),  # a refusal after meeting another transaction, whose state nobody had told
+        (20261116, 4708),  # the same, where an earlier answer had told it and another came since
+        (20261117, 66),  # a soft limit that has become a hard one, of one shard so far
     ],
 )
 def test_what_was_found_once_stays_well(seed: int, episode: int) -> None:

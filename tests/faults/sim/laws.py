@@ -306,8 +306,8 @@ def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
     own = demand.terms.own or demand.terms.version >= newest
     for limit, wanted in demand.named():
         spec = demand.terms.specs[demand.terms.index[limit]]
-        held = [shard.parts[limit] for shard in bucket.values() if limit in shard.parts]
-        if spec.soft if own or not held else any(part.soft for part in held):
+        held = [one for one in bucket.values() if limit in one.parts and one.version == newest]
+        if spec.soft if own or not held else any(one.parts[limit].soft for one in held):
             continue
         level = 0 if bucket else spec.capacity_milli
         for number, shard in bucket.items():
