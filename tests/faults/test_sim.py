@@ -101,6 +101,8 @@ def test_a_scenario_survives_being_written_down() -> None:
         (2029, 40),  # a refusal after meeting another transaction, whose state nobody had told
         (20261116, 4708),  # the same, where an earlier answer had told it and another came since
         (20261117, 66),  # a soft limit that has become a hard one, of one shard so far
+        (20261117, 3542),  # shards read one after another, while tokens went between them
+        (20261117, 4172),  # an older configuration during an outage, after the limit became soft
     ],
 )
 def test_what_was_found_once_stays_well(seed: int, episode: int) -> None:

@@ -11,6 +11,7 @@ from headgate.client.address import Address
 from headgate.client.links import Lost, Unsent
 from headgate.client.wire import BadResponse, Reading, Response
 from headgate.port import finished
+from headgate.port_inlet import Inlet
 
 Result = TypeVar("Result")
 
@@ -52,10 +53,11 @@ def here() -> object:
     return asyncio.get_running_loop()
 
 
-class AsyncLink(asyncio.Protocol):
+class AsyncLink(Inlet):
     """One connection; its responses come in the order of its requests, one at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._reading: Reading | None = None
@@ -96,7 +98,7 @@ class AsyncLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._open = True
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         if self._reading is None:
             self.close()  # nobody asked
             return

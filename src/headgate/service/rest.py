@@ -47,6 +47,7 @@ from headgate.service.rest_problems import (
 from headgate.service.rest_query import query_of
 from headgate.service.rest_read import (
     BODY_BYTES_MAX,
+    HEAD,
     WHOLE_BODY,
     Gone,
     Head,
@@ -177,7 +178,9 @@ class Rest:
     async def _ask(self, verb: Verb, scope: Any, receive: Any, reached: list[str]) -> Said:
         if scope["method"] != "POST":
             raise method_not_allowed("POST")
-        head = head_of(scope["headers"])
+        head = scope.get(HEAD)
+        if head is None:
+            head = scope[HEAD] = head_of(scope["headers"])
         if self._dev:
             caller = here_or_nobody(scope, head)
         else:

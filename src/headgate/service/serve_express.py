@@ -43,10 +43,11 @@ class Express:
     __slots__ = ("_protocol", "body", "disconnected", "keep_alive", "message_event", "more_body",
                  "response_complete", "started")  # fmt: skip
 
-    def __init__(self, protocol: Any, keep_alive: bool) -> None:
+    def __init__(self, protocol: Any, keep_alive: bool, body: bytes | None = None) -> None:
+        """`body` where all of it is there."""
         self._protocol = protocol
         self.keep_alive = keep_alive
-        self.body = bytearray()
+        self.body = bytearray() if body is None else body
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
@@ -91,18 +92,30 @@ class Express:
         if whole is None or self.disconnected:
             return
         status, content, fields = whole
-        head = protocol.server_state.default_headers
-        lines = b"".join([b"%b: %b\r\n" % field for field in head])
-        if isinstance(fields, bytes):
-            lines += fields
-        else:
-            lines += b"".join([b"%b: %b\r\n" % field for field in fields])
+        lines = _usual_lines(protocol.server_state.default_headers)
+        lines += fields if isinstance(fields, bytes) else _lines(fields)
         if not self.keep_alive:
             lines += b"connection: close\r\n"
         protocol.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], lines, content))
         if not self.keep_alive:
             protocol.transport.close()
         protocol.on_express_complete()
+
+
+_usual: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
+
+
+def _usual_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+    """The lines of the server's own fields, which it makes anew each second."""
+    global _usual  # noqa: PLW0603  # one server per process
+    known = _usual
+    if known[0] is not fields:
+        known = _usual = (fields, _lines(fields))
+    return known[1]
+
+
+def _lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 @types.coroutine

@@ -15,12 +15,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headgate.service.keys_certificates import sans_of
 from headgate.service.rest_caller import SANS
 from headgate.service.serve_express import Express, Lane
+from headgate.service.serve_repeats import END, Repeats
 
 HEAD_BYTES_MAX = 32_768
 HEAD_S = 10.0
 
 HEAD = b"HTTP/1.1 "
-END = b"\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -70,6 +70,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _extensions: dict[str, Any] | None = None
     _idle_since_s: float | None = None
     _idle_timer: Any = None
+    _repeats: Repeats | None = None
+    _between = True  # nothing of a request has come that is not all there
+    _begun = b""  # what came together with the first byte of a request
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Joined(transport))  # type: ignore[arg-type]
@@ -79,6 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self._extensions = {SANS: sans_of(tls.getpeercert())}
+        if self.lane is not None:
+            self._repeats = Repeats()
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -89,6 +94,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._idle_since_s = None
+        if self._between:
+            if self._is_repeated(data):
+                return
+            self._begun = data
+        else:
+            self._begun = b""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and self._head_is_too_large(data):
@@ -103,6 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+        self._between = False
         if self._extensions is not None:
             self.scope["extensions"] = self._extensions
 
@@ -119,8 +131,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        self._between = True
         cycle: Any = self.cycle
         if type(cycle) is Express and not cycle.started and self.lane is not None:
+            if self._repeats is not None and cycle.keep_alive:
+                self._repeats.learn(self._begun, len(cycle.body), self.scope)
             cycle.start(self.lane, self.scope)
         else:
             super().on_message_complete()
@@ -135,6 +150,27 @@ class BoundedProtocol(HttpToolsProtocol):
             and self.parser.get_http_version() == "1.1"
             and not self.parser.should_upgrade()
         )
+
+    def _is_repeated(self, data: bytes) -> bool:
+        """Whether it was a whole request with a head that is known, which is under way then."""
+        if self._repeats is None or self.lane is None:
+            return False
+        found = self._repeats.scope_of(data)
+        before = self.cycle
+        if (
+            found is None
+            or (before is not None and not before.response_complete)
+            or self.timeout_keep_alive_task is not None
+            or self.pipeline
+            or self.flow.write_paused
+            or self.transport.is_closing()
+        ):
+            return False
+        scope, body = found
+        self._in_head = False
+        self.cycle = express = Express(self, True, body)  # type: ignore[assignment]
+        express.start(self.lane, scope)
+        return True
 
     def _go_the_usual_way(self, express: Express) -> None:
         """The body did not come with the head: it is waited for, with all that belongs to it."""

@@ -148,11 +148,14 @@ class Local(Layer):
         self._laws = laws
         self._client = client
         self._gauges: dict[tuple[str, str], Gauge] = {}
+        self._terms: dict[str, Terms] = {}  # that each bucket is kept under, by its text
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         action = ACTION.get()
         assert action is not None
         self._laws.checks["degraded"] += 1
+        for demand in demands:
+            self._held(demand)
         if not self._client.dead:
             if all(isinstance(one, Throttled) for one in action.troubles):
                 self._laws.fail("S11", f"event {action.event} is degraded for {action.troubles}")
@@ -172,12 +175,20 @@ class Local(Layer):
         """What this process gives by itself keeps within the limits, too."""
         now_ms = self._client.world.now_ms()
         for demand in demands:
+            held = self._held(demand)
             for limit, milli in demand.named():
-                spec = demand.terms.specs[demand.terms.index[limit]]
-                if spec.soft:
+                spec = held.specs[held.index[limit]] if limit in held.index else None
+                if spec is None or spec.soft:
                     continue
                 _, capacity, amount, period_ms, _ = spec
                 gauge = self._gauges.setdefault((demand.key.text, limit), Gauge())
                 gauge.moved(milli, [Part(capacity, amount, period_ms, 0, 0, 0)], now_ms)
                 if take and gauge.excess > gauge.capacity_max + ROUNDING_MILLI:
                     self._laws.fail("S11", f"{gauge.excess:.0f} of {limit} without the store")
+
+    def _held(self, demand: Demand) -> Terms:
+        """Whoever comes with an older version is decided by what the bucket holds."""
+        terms, held = demand.terms, self._terms.get(demand.key.text)
+        if held is None or terms.own or terms.version >= held.version:
+            held = self._terms[demand.key.text] = terms
+        return held

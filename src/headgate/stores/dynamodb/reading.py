@@ -33,33 +33,27 @@ def read_items(table: str, keys: Sequence[Key]) -> Flow[dict[Key, Item]]:
 
 
 def read_shards(table: str, known: Known, now_ms: int) -> Flow[list[Seen]]:
-    """All shards of the bucket; none where there is no bucket.
+    """All shards of the bucket, from one answer; none where there is no bucket.
 
-    It begins with those that are known and goes on to those they tell of.
+    It begins with those that are known. Where they tell of others all are read again: tokens go
+    from shard to shard, so states of different moments may lack what at no moment was missing.
     """
-    for _ in range(ROUNDS_MAX):
+    wanted = {0, *known.shards}
+    for _ in range(ROUNDS_MAX + DEPTH_MAX):
+        places = {bucket_key(known.key, shard): shard for shard in sorted(wanted)}
+        items = yield from read_items(table, list(places))
         found: dict[int, Seen] = {}
-        wanted = {0, *known.shards}
-        complete = True
-        for _ in range(DEPTH_MAX + 1):
-            places = {bucket_key(known.key, shard): shard for shard in sorted(wanted)}
-            items = yield from read_items(table, list(places))
-            for key, shard in places.items():
-                seen = known.note(shard, items.get(key), now_ms) if key in items else None
-                if seen is not None:
-                    found[shard] = seen
-            told = reachable(found)
-            wanted = told - found.keys()
-            if not wanted or wanted & set(places.values()):
-                complete = not wanted
-                break
+        for key, shard in places.items():
+            seen = known.note(shard, items[key], now_ms) if key in items else None
+            if seen is not None:
+                found[shard] = seen
         if 0 not in found:
             known.note(0, None, now_ms)
             return []
-        if complete:
-            known.shards = {shard: found[shard] for shard in sorted(reachable(found))}
+        wanted = reachable(found)
+        if wanted <= found.keys():
+            known.shards = {shard: found[shard] for shard in sorted(wanted)}
             return list(known.shards.values())
-        known.forget()
     raise Throttled(
         f"the bucket of {known.key.entity_id} on {known.key.resource} is being divided or put "
         f"together; nothing was changed: try again in a moment"

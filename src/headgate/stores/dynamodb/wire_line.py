@@ -7,6 +7,7 @@ import time
 from typing import Protocol, cast
 
 from headgate.errors import StoreTrouble
+from headgate.port_inlet import Inlet
 from headgate.stores.dynamodb import port_trouble as trouble
 from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Reply, Watch
 
@@ -48,7 +49,7 @@ class Owner(Protocol):
         """The line is no more."""
 
 
-class Line(asyncio.Protocol):
+class Line(Inlet):
     """Carries one call at a time; a timer of its own watches the call's deadline.
 
     The timer is not moved with every call: when it goes off too early for the call of that moment
@@ -58,6 +59,7 @@ class Line(asyncio.Protocol):
     def __init__(
         self, owner: Owner, place: Place, timeout_ms: int, loop: asyncio.AbstractEventLoop
     ) -> None:
+        super().__init__()
         self._owner = owner
         self._place = place
         self._timeout_ms = timeout_ms
@@ -114,7 +116,7 @@ class Line(asyncio.Protocol):
         if plain is not None:
             self._watch = Watch(plain.fileno())
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         try:
             reply = self._reader.feed(data)
             if reply is None:

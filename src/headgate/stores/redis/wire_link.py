@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headgate.errors import StoreTrouble
+from headgate.port_inlet import Inlet
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.wire import NOTHING, Reader, new_reader
@@ -39,10 +40,11 @@ GRACE_S = 0.001
 Dial = Callable[[Node, float], Awaitable[Line]]
 
 
-class Link(asyncio.Protocol):
+class Link(Inlet):
     def __init__(
         self, node: Node, dial: Dial, loop: asyncio.AbstractEventLoop, timeout_ms: int
     ) -> None:
+        super().__init__()
         self.node = node
         self._dial = dial
         self._loop = loop
@@ -126,7 +128,7 @@ class Link(asyncio.Protocol):
             with contextlib.suppress(OSError, TypeError):  # uvloop has closed it already
                 line.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         reader, sent = self._reader, self._sent
         try:
             reader.feed(data)
