@@ -121,4 +121,22 @@ MUTANTS = [
         "            if wait_ms > 10**9:\n",
         ("programs/service/test_service_deciding.py::test_what_takes_longest_is_what_blocks",),
     ),
+    Mutant(
+        "service: a known head is one request, whatever comes behind it",
+        "service/serve_repeats.py",
+        "        if found is None or found[1] != len(data):\n",
+        "        if found is None:\n",
+        ("programs/rest/test_serve_repeats.py::test_only_bytes_that_are_one_request_teach_a_head",),
+    ),
+    Mutant(
+        "service: a head is known in the middle of a request, too",
+        "service/serve_protocol.py",
+        "        if self._between:\n            if self._is_repeated(data):\n",
+        "        if self._in_head and not self._head_bytes:\n"
+        "            if self._is_repeated(data):\n",
+        (
+            "programs/rest/test_serve_repeats.py::"
+            "test_what_is_answered_does_not_depend_on_what_is_remembered",
+        ),
+    ),
 ]
