@@ -1,14 +1,19 @@
 """What Hypothesis tries is the same in every run, so that a red run can be run again; set
-HEADGATE_EXPLORE=1 to try something else each time."""
+HEADGATE_EXPLORE=1 to try something else each time.
+
+Hypothesis comes with its plugin. Where that was left out, as in the processes of planted faults,
+importing it here would take longer than most of their tests do.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 
-from hypothesis import settings
+PLUGINS = {"_hypothesis_pytestplugin", "hypothesis"}
 
-if not os.environ.get(
-    "HEADGATE_EXPLORE"
-):  # on top of what a plugin chose (mutants: the first find)
+if PLUGINS & sys.modules.keys() and not os.environ.get("HEADGATE_EXPLORE"):
+    from hypothesis import settings
+
     settings.register_profile("repeatable", settings(), derandomize=True, database=None)
     settings.load_profile("repeatable")
