@@ -136,7 +136,7 @@ MUTANTS = [
         "            if self._is_repeated(data):\n",
         (
             "programs/rest/test_serve_repeats.py::"
-            "test_what_is_answered_does_not_depend_on_what_is_remembered",
+            "test_bytes_behind_a_request_may_be_the_beginning_of_the_next",
         ),
     ),
 ]
