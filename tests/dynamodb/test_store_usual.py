@@ -7,12 +7,13 @@ from typing import Any
 
 from headgate.decision import Demand, fits
 from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, kept_under, opened
+from headgate.record import BucketKey, Terms, opened
 from headgate.stores.dynamodb import expressions, usual
 from headgate.stores.dynamodb import usual_opening as usual_opening_module
 from headgate.stores.dynamodb.layout import layout_of
-from headgate.stores.dynamodb.outcomes import lined_up
+from headgate.stores.dynamodb.outcomes import lined_up, standing_under
 from headgate.stores.dynamodb.seen import Seen, as_made, bucket_key, seen_from_item
+from headgate.stores.dynamodb.shares import share_of
 from headgate.stores.dynamodb.usual import usual_take
 from headgate.stores.dynamodb.usual_opening import usual_opening
 
@@ -31,19 +32,23 @@ def _terms(rng: random.Random) -> Terms:
 
 
 def _seen(rng: random.Random, terms: Terms) -> Seen:
-    cells: list[object] = [terms, NOW_MS // 3_600_000, 0]
-    for spec in terms.specs:
+    depth = rng.choice((0, 0, 1, 3))
+    shard = rng.randrange(1 << depth)
+    share = share_of(terms, shard, depth)
+    cells: list[object] = [share, NOW_MS // 3_600_000, 0]
+    for spec in share.specs:
         tokens = rng.choice((spec.capacity_milli, rng.randint(-5000, spec.capacity_milli)))
         cells += (NOW_MS - rng.choice((-5, 0, 1, 999, 10**5)), tokens, 7000, 7000)
     ttl_s = rng.choice((None, NOW_MS // 1000, NOW_MS // 1000 + 10**6))
-    depth = int(rng.random() < 0.05)
-    return Seen(tuple(cells), terms, layout_of(terms), 0, depth, rng.getrandbits(46), NOW_MS, ttl_s,
-                9, 0)  # fmt: skip
+    generation = rng.getrandbits(46)
+    return Seen(
+        tuple(cells), terms, layout_of(terms), shard, depth, generation, NOW_MS, ttl_s, 9, 0
+    )
 
 
 def test_it_makes_the_write_that_the_general_one_makes() -> None:
     rng = random.Random(11)
-    compared = left = banded = 0
+    compared = left = banded = divided = 0
     for _ in range(6000):
         terms = _terms(rng)
         seen = _seen(rng, terms)
@@ -51,12 +56,11 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         demand = Demand(KEY, terms, amounts)
         crowded = rng.random() < 0.5
         written = usual_take("a table", seen, demand, NOW_MS, crowded)
-        standing = kept_under(seen.record, terms, NOW_MS)
+        standing = standing_under(seen, demand, NOW_MS)
         if written is None:
             left += 1
             assert (
-                seen.depth
-                or not fits(standing, demand, NOW_MS)
+                not fits(standing, demand, NOW_MS)
                 or 0 in amounts
                 or set(amounts) == {None}
                 or any(spec.soft or not spec.amount_milli for spec in terms.specs)
@@ -66,13 +70,15 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         draft = expressions.taking(
             seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=crowded
         )
-        assert written.params == draft.request("a table", bucket_key(KEY)).params
+        assert written.params == draft.request("a table", bucket_key(KEY, seen.shard)).params
+        divided += bool(seen.depth)
         assert (written.operation, written.credit) == ("UpdateItem", False)
         alone = usual_take("a table", seen, demand, NOW_MS)
         banded += alone is not None and alone.params != written.params
     assert compared > 1000
     assert left > 1000
     assert banded > 100
+    assert divided > 500
 
 
 def test_it_opens_a_bucket_as_the_general_write_does() -> None:
@@ -130,7 +136,7 @@ def item_after(params: dict[str, Any]) -> dict[str, Any]:
 def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:
     rng = random.Random(3)
     one, twin = (Terms((Limit.per_second("x", 16).spec,), 3) for _ in range(2))
-    seen = _seen(rng, one)._replace(depth=0)
+    seen = _seen(rng, one)
     assert usual_take("t", seen, Demand(KEY, twin, (1000,)), NOW_MS) is None
 
 

@@ -14,7 +14,7 @@ from headgate.decision import Demand
 from headgate.record import BucketKey, Terms
 from headgate.stores.dynamodb.items import Item
 from headgate.stores.dynamodb.seen import Seen, seen_from_item
-from headgate.stores.dynamodb.shares import routed
+from headgate.stores.dynamodb.shares import routed, share_of
 
 BUCKETS_MAX = 10_000
 CROWDED_MS = 10_000
@@ -103,9 +103,10 @@ class Known:
         """The same under the caller's own terms where they are equal: what is identical costs no
         comparing from then on."""
         held = seen.whole
-        if held is terms or seen.depth or held.core is not held or held != terms:
+        if held is terms or held.core is not held or held != terms:
             return seen
-        found = seen._replace(whole=terms, record=(terms, *seen.record[1:]))
+        share = share_of(terms, seen.shard, seen.depth)
+        found = seen._replace(whole=terms, record=(share, *seen.record[1:]))
         if self.shards.get(seen.shard) is seen:
             self.shards[seen.shard] = found
         return found

@@ -10,7 +10,7 @@ from headgate.corrections import credit_of
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
 from headgate.errors import Contended, HeadgateError, StoreTrouble, Throttled
-from headgate.record import TERMS, BucketKey, Record, opened
+from headgate.record import TERMS, BucketKey, Record, Terms, opened
 from headgate.store import Outcome, Shard, Sighting, one_by_one
 from headgate.stores.dynamodb import finding
 from headgate.stores.dynamodb.adjusting import Adjuster
@@ -274,7 +274,7 @@ class DynamoStore:
 
 
 class TakenVerdict(Verdict):
-    """Everything landed; how the buckets were before is made when somebody reads it."""
+    """Everything landed; how the buckets were and are is made when somebody reads it."""
 
     __slots__ = ("_landed",)
 
@@ -282,18 +282,20 @@ class TakenVerdict(Verdict):
         self.allowed = True
         self.demands = demands
         self.now_ms = now_ms
-        self.records = [one.after for one in landed]
         self.outdated = False
-        for demand, record in zip(demands, self.records, strict=True):
-            if demand.terms is not record[TERMS] and _is_outdated(demand, record):
+        for demand, one in zip(demands, landed, strict=True):
+            if demand.terms is not one.terms and _is_outdated(demand, one.terms):
                 self.outdated = True
         self._landed = landed
 
     def __getattr__(self, name: str) -> Any:
-        if name != "before":
-            raise AttributeError(name)
-        self.before = [one.before for one in self._landed]
-        return self.before
+        if name == "before":
+            self.before = [one.before for one in self._landed]
+            return self.before
+        if name == "records":
+            self.records = [one.after for one in self._landed]
+            return self.records
+        raise AttributeError(name)
 
     def _untaken(self) -> list[tuple[int, str]]:
         """As the writes had it: a state that was read again may tell otherwise."""
@@ -304,8 +306,8 @@ class TakenVerdict(Verdict):
         ]
 
 
-def _is_outdated(demand: Demand, record: Record) -> bool:
-    terms, held = demand.terms, record[TERMS]
+def _is_outdated(demand: Demand, held: Terms) -> bool:
+    terms = demand.terms
     return terms is not held and not terms.own and terms.version < held.version
 
 
@@ -333,5 +335,5 @@ def _verdict(
     verdict = kind(False, demands, after, now_ms, before)
     if isinstance(verdict, PooledVerdict):
         verdict.tell(waits)
-    verdict.outdated = any(map(_is_outdated, demands, after))
+    verdict.outdated = any(map(_is_outdated, demands, [record[TERMS] for record in after]))
     return verdict

@@ -21,6 +21,7 @@ from headgate.record import (
 from headgate.stores.dynamodb import moves
 from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.flow import Flow
+from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.seen import Seen
 from headgate.stores.dynamodb.shares import share_of
 
@@ -31,6 +32,12 @@ class Landed:
 
     before: Record
     after: Record
+
+    @property
+    def terms(self) -> Terms:
+        """What the bucket is kept under now."""
+        terms: Terms = self.after[TERMS]
+        return terms
 
     def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
         """The soft limits that had not got what was wanted: nothing was taken of them."""
@@ -60,13 +67,35 @@ class Took(Landed):
 
 
 class Shown(Landed):
-    """A take from one shard, as seen from the whole bucket."""
+    """A take from one shard, as seen from the whole bucket, when somebody looks at it."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_now_ms", "_shard", "_shards", "_taken", "_whole")
 
-    def __init__(self, before: Record, after: Record, taken: Landed) -> None:
-        super().__init__(before, after)
+    def __init__(
+        self, taken: Landed, shard: int, shards: dict[int, Seen], whole: Terms, now_ms: int
+    ) -> None:
+        """`shards` are all of them, as far as they are known, and nobody else's to change."""
         self._taken = taken
+        self._shard = shard
+        self._shards = shards
+        self._whole = whole
+        self._now_ms = now_ms
+
+    @property
+    def before(self) -> Record:  # type: ignore[override]
+        return self._pooled(self._taken.before)
+
+    @property
+    def after(self) -> Record:  # type: ignore[override]
+        return self._pooled(self._taken.after)
+
+    @property
+    def terms(self) -> Terms:
+        return self._whole
+
+    def _pooled(self, record: Record) -> Record:
+        others = [seen.record for number, seen in self._shards.items() if number != self._shard]
+        return Pool(self._whole, [record, *others]).record(self._now_ms)
 
     def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
         """As the shard had it: the others may have had enough."""

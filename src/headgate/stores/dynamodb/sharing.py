@@ -21,7 +21,6 @@ from headgate.stores.dynamodb.outcomes import (
     busy,
     standing_under,
 )
-from headgate.stores.dynamodb.pool import Pool
 from headgate.stores.dynamodb.port import Request
 from headgate.stores.dynamodb.reading import read_items, read_shards
 from headgate.stores.dynamodb.seen import Seen, bucket_key
@@ -139,14 +138,9 @@ class Shards:
 
     def _shown(self, known: Known, shard: int, result: Landed, now_ms: int) -> Landed:
         """The take as seen from the whole bucket, as far as that is known."""
-        others = [seen for number, seen in list(known.shards.items()) if number != shard]
-        whole = known.shards[shard].whole if shard in known.shards else others[0].whole
-        records = [seen.record for seen in others]
-        return Shown(
-            Pool(whole, [result.before, *records]).record(now_ms),
-            Pool(whole, [result.after, *records]).record(now_ms),
-            result,
-        )
+        shards = known.shards.copy()
+        seen = shards.get(shard) or next(iter(shards.values()))
+        return Shown(result, shard, shards, seen.whole, now_ms)
 
     def _look(self, known: Known, now_ms: int) -> Flow[None]:
         """Once in a while: shards whose writes one could bear are put together."""

@@ -1,4 +1,4 @@
-"""The usual take, spelled out: an undivided bucket under the very terms of the demand.
+"""The usual take, spelled out: a bucket, or one of its shards, under the very terms of the demand.
 
 It makes the request that `expressions.taking` makes, without the steps between: the text of a write
 depends on its shape alone, so the body of a shape is made once, with places for its numbers.
@@ -33,9 +33,9 @@ def usual_take(
     table: str, seen: Seen, demand: Demand, now_ms: int, crowded: bool = False
 ) -> Written | None:
     """The write; None where the take is not a usual one, or does not fit what was seen."""
-    record, _, _, _, depth, generation, _, ttl_s, _, _ = seen
+    record, whole, _, shard, depth, generation, _, ttl_s, _, _ = seen
     terms = demand.terms
-    if record[TERMS] is not terms or depth:
+    if whole is not terms or (record[TERMS] is not terms and not depth):
         return None
     bodies = _bodies_of(terms)
     if bodies is None:
@@ -44,7 +44,7 @@ def usual_take(
     values = [generation, 1]
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, _) in zip(
-        demand.amounts, terms.specs, strict=True
+        demand.amounts, record[TERMS].specs, strict=True
     ):
         shape *= 3
         if wanted is not None:
@@ -78,7 +78,7 @@ def usual_take(
             values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
     body = bodies.get(shape) or _made(bodies, shape, terms)
     key = demand.key
-    start = start_of(table, key.namespace, key.entity_id, key.resource)
+    start = start_of(table, key.namespace, key.entity_id, key.resource, shard)
     return Written("UpdateItem", start + body % (*values,))
 
 
@@ -135,7 +135,7 @@ def _kinds(shape: int, count: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=16_384)
-def start_of(table: str, namespace: str, entity_id: str, resource: str) -> bytes:
+def start_of(table: str, namespace: str, entity_id: str, resource: str, shard: int = 0) -> bytes:
     """A body as far as its key."""
-    key = keyed(bucket_key(BucketKey(namespace, entity_id, resource)))
+    key = keyed(bucket_key(BucketKey(namespace, entity_id, resource), shard))
     return f'{{"TableName": {_encoded(table)}, "Key": {_encoded(key)}, '.encode()
