@@ -123,9 +123,11 @@ class RateLimiter(Operations):
         home = self.repository
         layering = Layering(breaker, rejections, prefetch or False, shadow)
         layering = layering.of_use(home.backend.capabilities).overruled(layer_switches(home.url))
+        pace = pace_for(clock or home.given_clock, blocking=_blocking)
         store = layered(
             home.backend.store,
             clock=home.clock,
+            pace=pace,
             on_change=lambda state: self.engine.tell("breaker", "", "", state.value),
             on_refusal=self._let_pass,
             **asdict(layering),
@@ -140,7 +142,7 @@ class RateLimiter(Operations):
             fallback,
             home.configs,
             home.clock,
-            pace_for(clock or home.given_clock, blocking=_blocking),
+            pace,
             drives_time=home.drives_time,
             defaults=self.defaults,
             on_unavailable=parse_rule(on_unavailable),

@@ -15,7 +15,8 @@ from headgate.store import Guard, Outcome, Sighting, Store, one_by_one
 class Layer:
     """A Store that wraps a Store; as it stands it changes nothing.
 
-    A layer awaits the store inside and nothing else, so it serves both colours of caller.
+    A layer awaits the store inside and gates of the pace it was given, and nothing else, so it
+    serves both colours of caller.
     """
 
     def __init__(self, inner: Store) -> None:

@@ -1,5 +1,8 @@
 """Prefetch: takes a chunk from the store at once and serves demands from it without a call.
 
+One call at a time is under way for a bucket. Who comes meanwhile and finds nothing at hand waits
+for its end, and what they all want is part of the next chunk: a herd makes a few calls.
+
 What it costs: up to 5 % of each capacity may lie in each client for up to a second, so others may
 be refused that much too early, and in any interval a client admits at most what it held at the
 beginning more than the store gave. A process that is killed loses what it held. The store counts a
@@ -10,34 +13,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from headgate.clock import Clock
 from headgate.corrections import credit_of
-from headgate.decision import Demand, Verdict
+from headgate.decision import Amounts, Demand, Verdict
 from headgate.errors import StoreTrouble
 from headgate.layers.layer import Layer
-from headgate.layers.pot import AIM_MS, SHARE, Amounts, Pot, with_held
-from headgate.port import Cancelled
+from headgate.layers.pot import SHARE, Pot, with_held
+from headgate.layers.turns import Ticket, shared
+from headgate.port import Cancelled, Gate, Pace
 from headgate.record import TERMS, BucketKey, Record
 from headgate.store import Store
 
 POTS_MAX = 10_000
 SWEEP_MAX = 16  # pots looked at beside a store call that is made anyway
 BATCH_MAX = 64
+TURNS_MAX = 8  # calls of others that a caller waits for before it goes to the store itself
+WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
 
 
 class Prefetch(Layer):
     """Serves from what it holds. `lost` counts credits of which nobody knows whether they arrived.
 
     `peek` shows the store's state, without what clients hold. Several buckets at once go to the
-    store, unless all of them are at hand.
+    store, unless all of them are at hand. Without a pace nobody waits for another's call.
     """
 
-    def __init__(self, inner: Store, clock: Clock, *, pots_max: int = POTS_MAX) -> None:
+    def __init__(
+        self, inner: Store, clock: Clock, pace: Pace | None = None, *, pots_max: int = POTS_MAX
+    ) -> None:
         super().__init__(inner)
         self.served = 0
         self.lost = 0
         self._clock = clock
+        self._pace = pace
         self._pots_max = pots_max
         self._pots: dict[str, Pot] = {}  # in the order they were filled
         self._strays: list[Demand] = []  # credits that found no way yet
@@ -67,11 +77,7 @@ class Prefetch(Layer):
             return served
         await self._give_back(self._expired(demands, local_ms), now_ms)
         if len(demands) == 1:
-            pot, ahead = self._ahead(demands[0], local_ms)
-            if pot is not None and ahead is not None:
-                verdict = await self._filled_or_held(pot, demands[0], ahead, now_ms)
-                if verdict is not None:
-                    return verdict
+            return await self._in_turn(demands[0], now_ms)
         return await self._straight(demands, now_ms)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
@@ -95,38 +101,104 @@ class Prefetch(Layer):
         await self._give_back(self._emptied(list(self._pots)), None)
         await super().detach()
 
-    async def _filled_or_held(
-        self, pot: Pot, demand: Demand, ahead: Amounts, now_ms: int | None
-    ) -> Verdict | None:
-        """The demand with more beyond it; from what is still at hand where the store has no more,
-        or is in trouble: it was asked ahead of need."""
+    async def _in_turn(self, demand: Demand, now_ms: int | None) -> Verdict:
+        """From the pot, by a call of its own or after waiting for another's; at the end of its
+        patience by a call of its own, whoever else makes one."""
+        began_ms = self._clock()
+        ticket = Ticket(demand.amounts)
+        asked_ms = now_ms
         try:
-            verdict = await self._filled(pot, demand, ahead, now_ms)
-        except StoreTrouble:
+            for _ in range(TURNS_MAX):
+                step = self._step(demand, ticket, self._local_ms(now_ms))
+                if isinstance(step, Verdict):
+                    return step
+                if isinstance(step, Turn):
+                    return await self._called(step, demand, now_ms)
+                if step is None or not await step.wait(WAIT_MS):
+                    break
+                if asked_ms is not None:  # a caller's time passes while it waits
+                    now_ms = asked_ms + self._clock() - began_ms
+        finally:
+            with self._lock:
+                ticket.leave()
+        return await self._straight((demand,), now_ms)
+
+    def _step(self, demand: Demand, ticket: Ticket, local_ms: int) -> Verdict | Turn | Gate | None:
+        """What a caller does next: nothing more, call, wait, or (None) go alone."""
+        waited = ticket.turns is not None
+        with self._lock:
+            pot = self._pots.get(demand.key.text)
+            if (
+                pot is not None
+                and pot.covers(demand, local_ms)
+                and (waited or not pot.is_low(demand, local_ms))
+            ):
+                return self._served((pot,), (demand,), local_ms)
+            trouble = None if ticket.trouble is None else shared(ticket.trouble)
+            if trouble is not None:
+                if pot is not None and pot.suits(demand):
+                    pot.use(demand.amounts)
+                raise trouble from ticket.trouble
+            if pot is None and len(self._pots) < self._pots_max:
+                pot = self._pots[demand.key.text] = Pot(demand, local_ms)
+            if pot is None or not pot.may_hold(demand):
+                return None
+            if local_ms < pot.dry_until_ms and not waited:
+                return None
+            if not pot.turns.taken:
+                ticket.leave()
+                ahead = pot.ahead(demand, local_ms)
+                pot.turns.taken = True
+                return Turn(pot, ahead)
+            if self._pace is None or pot.turns.full:
+                return None
+            return ticket.join(pot.turns, self._pace.gate())
+
+    async def _called(self, turn: Turn, demand: Demand, now_ms: int | None) -> Verdict:
+        """The demand with more beyond it, or alone; from what is still at hand where the store has
+        no more, or is in trouble: it was asked ahead of need."""
+        pot, ahead = turn
+        trouble: StoreTrouble | None = None
+        try:
+            if ahead is not None:
+                verdict = await self._filled(pot, demand, ahead, now_ms)
+                verdict = verdict or self._from_pots((demand,), self._local_ms(now_ms))
+                if verdict is not None:
+                    return verdict
+            verdict = await self._straight((demand,), now_ms)
+            if not verdict.allowed:
+                with self._lock:
+                    pot.rest(self._local_ms(now_ms), dry=True)
+            return verdict
+        except StoreTrouble as error:
+            trouble = error
             held = self._from_pots((demand,), self._local_ms(now_ms))
             if held is None:
                 raise
             return held
-        if verdict is None:
-            return self._from_pots((demand,), self._local_ms(now_ms))
-        return verdict
+        finally:
+            with self._lock:
+                pot.turns.end(trouble)
 
     async def _filled(
         self, pot: Pot, demand: Demand, ahead: Amounts, now_ms: int | None
     ) -> Verdict | None:
-        """The demand, taken together with what will be wanted next; None where that is refused."""
+        """The demand, taken together with what will be wanted next, or where that is refused with
+        what those want who wait; None where that is refused too."""
         local_ms = self._local_ms(now_ms)
-        more = zip(demand.amounts, ahead, strict=True)
-        line = tuple(None if a is None or b is None else a + b for a, b in more)
         verdict: Verdict | None = None
         try:
-            chunk = Demand(demand.key, demand.terms, line)
-            verdict = await self.inner.consume((chunk,), now_ms)
+            verdict = await self.inner.consume((_chunk(demand, ahead),), now_ms)
+            if not verdict.allowed:
+                with self._lock:
+                    less = pot.less(demand, ahead, verdict)
+                if less is not None:
+                    ahead = less
+                    verdict = await self.inner.consume((_chunk(demand, ahead),), now_ms)
         finally:
             if verdict is None or not verdict.allowed:
                 with self._lock:
-                    pot.filling = False
-                    pot.rest_until_ms = local_ms + AIM_MS
+                    pot.rest(local_ms, dry=verdict is not None)
         return self._poured(pot, demand, ahead, verdict, local_ms) if verdict.allowed else None
 
     def _poured(
@@ -135,7 +207,6 @@ class Prefetch(Layer):
         """The verdict on the demand alone; what was fetched beyond it is in the pot."""
         before, after = verdict.before[0], verdict.records[0]
         with self._lock:
-            pot.filling = False
             suits = after[TERMS].core == pot.terms
             if suits:
                 before = with_held(before, pot.held)
@@ -193,24 +264,13 @@ class Prefetch(Layer):
                 if len(demands) == 1 and pot.is_low(demand, local_ms):
                     return None
                 pots.append(pot)
-            if not pots:
-                return None
-            self.served += 1
-            pairs = [pot.serve(demand) for pot, demand in zip(pots, demands, strict=True)]
+            return self._served(pots, demands, local_ms) if pots else None
+
+    def _served(self, pots: Sequence[Pot], demands: Sequence[Demand], local_ms: int) -> Verdict:
+        self.served += 1
+        pairs = [pot.serve(demand) for pot, demand in zip(pots, demands, strict=True)]
         before, after = zip(*pairs, strict=True)
         return Verdict(True, demands, after, pots[0].store_time_ms(local_ms), before)
-
-    def _ahead(self, demand: Demand, local_ms: int) -> tuple[Pot | None, Amounts | None]:
-        """The pot of the bucket and what to fetch ahead for it; whoever gets both must fill it."""
-        with self._lock:
-            pot = self._pots.get(demand.key.text)
-            if pot is None:
-                if len(self._pots) < self._pots_max:
-                    self._pots[demand.key.text] = Pot(demand, local_ms)
-                return None, None
-            ahead = pot.ahead(demand, local_ms)
-            pot.filling = pot.filling or ahead is not None
-            return pot, ahead
 
     def _expired(self, demands: Sequence[Demand], local_ms: int) -> list[Demand]:
         """Credits for what is too old or of other terms among the demands, and for some others."""
@@ -226,7 +286,8 @@ class Prefetch(Layer):
     def _emptied(self, texts: Iterable[str], *, stays: bool = False) -> list[Demand]:
         """Credits for all that these pots hold, and for strays; the pots are gone unless they stay.
 
-        A pot that is being filled always stays: its filler will look for it.
+        A pot for which a call is under way always stays, and so does one that somebody waits for:
+        they will look for it.
         """
         with self._lock:
             credits, self._strays = self._strays, []
@@ -234,12 +295,19 @@ class Prefetch(Layer):
                 pot = self._pots.get(text)
                 if pot is not None:
                     credits += _some(pot.emptied())
-                    if not (stays or pot.filling):
+                    if not stays and pot.turns.idle:
                         del self._pots[text]
         return credits
 
     def _local_ms(self, now_ms: int | None) -> int:
         return self._clock() if now_ms is None else now_ms
+
+
+class Turn(NamedTuple):
+    """The caller's, who has to end it: what to fetch ahead for the pot, if anything."""
+
+    pot: Pot
+    ahead: Amounts | None
 
 
 class Poured(Verdict):
@@ -256,6 +324,12 @@ class Poured(Verdict):
     def untaken(self) -> Sequence[tuple[int, str]]:
         """What the whole chunk has passed, of that nothing was taken for its part either."""
         return self._chunk.untaken
+
+
+def _chunk(demand: Demand, ahead: Amounts) -> Demand:
+    both = zip(demand.amounts, ahead, strict=True)
+    line = tuple(None if a is None or b is None else a + b for a, b in both)
+    return Demand(demand.key, demand.terms, line)
 
 
 def _returned(demand: Demand, ahead: Amounts, verdict: Verdict) -> Demand:

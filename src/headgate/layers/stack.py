@@ -20,6 +20,7 @@ from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import OnRefusal, Shadow
+from headgate.port import Pace
 from headgate.store import Capabilities, Store
 
 SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
@@ -67,6 +68,7 @@ def layered(
     store: Store,
     *,
     clock: Clock,
+    pace: Pace | None = None,
     breaker: bool = True,
     rejections: bool = True,
     prefetch: bool = False,
@@ -78,15 +80,16 @@ def layered(
 ) -> Store:
     """The store with the wanted layers around it, each in its place.
 
-    `clock` never steps back. `patience` is the breaker's. `on_change` is told its new state,
-    `on_refusal` what shadow let pass.
+    `clock` never steps back. With a `pace` callers of a bucket wait for one another's call, where
+    there is prefetch. `patience` is the breaker's. `on_change` is told its new state, `on_refusal`
+    what shadow let pass.
     """
     if breaker:
         store = Breaker(store, Circuit(clock, patience=patience, rng=rng, on_change=on_change))
     if rejections:
         store = Rejections(store, clock)
     if prefetch:
-        store = Prefetch(store, clock)
+        store = Prefetch(store, clock, pace)
     if shadow:
         store = Shadow(store, on_refusal=on_refusal)
     return store

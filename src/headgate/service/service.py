@@ -30,6 +30,7 @@ from headgate.layers.stack import Layering, layered
 from headgate.lease import LeaseBook
 from headgate.observe import Event, Observer
 from headgate.plan import ONE_EACH, Amounts, Each
+from headgate.port import pace_for
 from headgate.repository import Repository
 from headgate.service.answers import (
     AcquireAnswer,
@@ -103,13 +104,12 @@ class Service:
         self._store = layered(
             backend.store if watched is None else watched(backend.store),
             clock=repository.clock,
+            pace=pace_for(repository.given_clock, blocking=False),
             patience=patience or Patience(),
             on_change=self._breaker_changed,
             **asdict(layering.overruled(layer_switches(repository.url))),
         )
-        self._fallback = MemoryStore(
-            repository.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True
-        )
+        self._fallback = MemoryStore(self.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True)
         self.waits = backend.capabilities.shared != "process"
         self._rooms: dict[str, Room] = {}
         self.leases = Leases(shelf or self._shelf(), repository.clock)

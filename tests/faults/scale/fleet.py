@@ -64,7 +64,7 @@ class Client:
         book = Book(rng=random.Random(seed))
         self.store = DynamoStore(Table(cloud.port(), TABLE, pace), book, None)
         self.top: Store = layered(
-            self.store, clock=world, prefetch=prefetch, rng=random.Random(seed)
+            self.store, clock=world, pace=pace, prefetch=prefetch, rng=random.Random(seed)
         )
 
     @property
