@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from headgate.decision import Demand
-from headgate.record import TERMS, Record, Terms, cell_of, cells_of
+from headgate.record import TERMS, Cell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb import expressions
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Known
@@ -64,14 +64,15 @@ def _remember(known: Known, stands: list[Stand], after: list[Record], parts: lis
 
 def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Part]:
     """What each shard gives: so much that they are left equally full, since a shard that stays
-    full gains nothing while the others do. What they lack together is counted at one of them."""
+    full gains nothing while the others do. What they lack together is counted at one of them, where
+    the limit is soft already: a shard may not have heard of that yet."""
     parts: list[Part] = [{} for _ in records]
     for name, wanted in demand.named():
         cells = [cell_of(record, name) for record in records]
         levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
         rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
         if sum(levels) < wanted:  # a soft limit that is passed: the emptiest has not got it either
-            parts[levels.index(min(levels))][name] = wanted
+            parts[min(_soft_at(cells), key=levels.__getitem__)][name] = wanted
             continue
         for part, given in zip(parts, evened(levels, rooms, wanted), strict=True):
             if given:
@@ -79,6 +80,12 @@ def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Part]:
         if not wanted:
             parts[levels.index(max(levels))][name] = 0
     return parts
+
+
+def _soft_at(cells: list[Cell | None]) -> list[int]:
+    """The places where the limit is soft; all of them, if it is nowhere."""
+    soft = [at for at, cell in enumerate(cells) if cell is not None and cell.spec.soft]
+    return soft or list(range(len(cells)))
 
 
 Writes = list[tuple[int, ask.Write]]
