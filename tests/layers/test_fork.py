@@ -67,6 +67,17 @@ def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path
         assert other.available("a", "api") == {"n": 1000 - 13}
 
 
+def test_a_call_of_the_parent_is_nothing_to_wait_for_in_the_child() -> None:
+    clock = FakeClock()
+    layer = Prefetch(MemoryStore(clock), clock, BlockingPace())
+    client, demand = Client(layer, clock), Buckets(STILL).want(1)
+    assert client.take(demand).allowed
+    (pot,) = layer._pots.values()
+    pot.turns.taken = True  # by another thread, say
+    assert child(lambda: client.admitted(demand, 12) == 12 and layer.served > 0)
+    assert pot.turns.taken, "it stays the parent's"
+
+
 def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
     clock = FakeClock()
     circuit = Circuit(clock)

@@ -63,6 +63,9 @@ SMALL: dict[str, Scenario] = {
     "10k/s, prefetch": partial(
         hot.one_entity, per_s=10_000, clients=10, warm_ms=400, run_ms=400, prefetch=True
     ),
+    "20k/s, prefetch, weak partitions": partial(
+        hot.one_entity, per_s=20_000, clients=20, warm_ms=400, run_ms=400, prefetch=True, bears=0.05
+    ),
     "10^8 entities": partial(crowd.many_entities, entities=10**8, asks=300, pods=3),
     "parent of 10^5": partial(hot.hot_parent, per_s=3000, clients=8, children=100_000, run_ms=600),
     "herd, each as told": partial(crowd.herd, callers=400, processes=5, how="told"),

@@ -83,6 +83,14 @@ def test_prefetch_makes_a_tenth_of_the_calls_or_fewer() -> None:
     assert found.held_back == 0
 
 
+def test_prefetch_gets_off_the_ground_where_partitions_hold_back() -> None:
+    """Without waiting for one another's call, half of it is held back and calls are more than
+    acquires."""
+    found = row("20k/s, prefetch, weak partitions")
+    assert found.admitted > found.asked * 0.8
+    assert found.calls < 0.2
+
+
 def test_a_new_entity_is_two_round_trips() -> None:
     found = row("10^8 entities")
     assert (found.trips_p50, found.trips_p99) == (2, 2)
