@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from headgate import (
     Event,
     Limit,
     OnUnavailable,
+    RateLimiter,
     RateLimitExceeded,
     SyncRateLimiter,
     SyncRepository,
@@ -21,6 +23,8 @@ from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
+from headgate.port import AsyncPace, BlockingPace
+from headgate.service.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN
 
@@ -37,7 +41,7 @@ def layers_of(limiter: SyncRateLimiter) -> list[type]:
     return found
 
 
-def counted(limiter: SyncRateLimiter) -> RecordingStore:
+def counted(limiter: RateLimiter) -> RecordingStore:
     """The calls that reach the store below all layers, from now on."""
     store: Any = limiter.engine.store
     while isinstance(store.inner, Layer):
@@ -164,3 +168,34 @@ def test_what_was_prefetched_comes_back_when_the_limiter_ends(url: str, owns: bo
         limiter.close()
         with SyncRateLimiter(repository, limits=[MANY]) as other:
             assert other.available("a", "api") == {"rph": 960}
+
+
+def test_callers_of_a_limiter_wait_for_one_anothers_call(url: str) -> None:
+    async def story() -> list[str]:
+        limits = [Limit.per_hour("rph", 100_000)]
+        async with RateLimiter(url, limits=limits, prefetch=True) as limiter:
+            await limiter.available("a", "api")
+            store = counted(limiter)
+
+            async def one() -> None:
+                async with limiter.acquire("a", "api", {"rph": 1}):
+                    pass
+
+            await asyncio.gather(*(one() for _ in range(50)))
+            return store.verbs
+
+    assert 2 <= asyncio.run(story()).count("consume") <= 5
+
+
+def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str) -> None:
+    with SyncRateLimiter(url, prefetch=True) as limiter:
+        assert isinstance(limiter.engine.store, Prefetch)
+        assert isinstance(limiter.engine.store._pace, BlockingPace)
+
+    async def story() -> None:
+        service = await Service.open(url + "?prefetch=on")
+        assert isinstance(service._store, Prefetch)
+        assert isinstance(service._store._pace, AsyncPace)
+        await service.close()
+
+    asyncio.run(story())
