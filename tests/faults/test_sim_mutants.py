@@ -11,7 +11,7 @@ from faults.sim.runner import Report, simulate
 from faults.sim.shrink import Shrinker
 
 SEED = 7
-STEPS_MAX = 50_000
+STEPS_MAX = 100_000
 EVENTS_MAX = 20
 
 

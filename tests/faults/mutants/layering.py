@@ -160,14 +160,18 @@ MUTANTS = [
         "layers/prefetch.py",
         "            with self._lock:\n                pot.turns.end(trouble)\n",
         "            if trouble is not None:\n                pot.turns.end(trouble)\n",
-        ("layers/test_prefetch_herd.py::test_a_cancelled_filler_is_followed_by_one_who_waited",),
+        (
+            "layers/test_prefetch_patience.py::test_a_cancelled_filler_is_followed_by_one_who_waited",
+        ),
     ),
     Mutant(
         "prefetch: who gave up waiting is fetched for",
         "layers/turns.py",
         "            self.turns.waiting.pop(self, None)\n",
         "",
-        ("layers/test_prefetch_herd.py::test_a_cancelled_waiter_takes_nothing_and_leaves_nothing",),
+        (
+            "layers/test_prefetch_patience.py::test_a_cancelled_waiter_takes_nothing_and_leaves_nothing",
+        ),
     ),
     Mutant(
         "prefetch: all who wait meet the same trouble one after another",
@@ -190,7 +194,7 @@ MUTANTS = [
         "layers/prefetch.py",
         "                    now_ms = asked_ms + self._clock() - began_ms\n",
         "                    now_ms = asked_ms\n",
-        ("layers/test_prefetch_herd.py::test_the_time_of_a_caller_goes_on_while_it_waits",),
+        ("layers/test_prefetch_patience.py::test_the_time_of_a_caller_goes_on_while_it_waits",),
     ),
     Mutant(
         "shadow: it refuses",
