@@ -19,7 +19,7 @@ from headgate.stores.dynamodb.buckets import DynamoStore
 
 CLIENTS = 8
 PER_MS = 20
-RUN_MS = int(os.environ.get("HEADGATE_HOT_MS", "1500"))
+RUN_MS = int(os.environ.get("HEADGATE_HOT_MS", "1100"))
 RATES = {"enough": 25, "too little": 15}  # tokens a millisecond, where 20 are asked for
 
 

@@ -37,7 +37,7 @@ def test_no_promise_is_broken(world: str, part: int) -> None:
 @pytest.mark.parametrize("world", WORLDS)
 def test_everything_that_can_happen_happens(world: str) -> None:
     """A simulation in which nothing goes wrong proves nothing."""
-    reports = [simulate(plotted(world, SEED, episode)) for episode in range(12)]
+    reports = [simulate(plotted(world, SEED, episode)) for episode in range(9)]
     for kind, names in {
         "events": "acquire cancel cancelled check crash expired limits meter reset restart sweep "
         "top_up weather",
@@ -70,15 +70,13 @@ def digest(world: str) -> str:
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_seed_tells_the_same_story_in_every_process(world: str) -> None:
     here = digest(world)
-    assert digest(world) == here
-    for hash_seed in ("1", "2"):
-        told = subprocess.run(
-            [sys.executable, "-c", DIGEST, world],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed,
-                 "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert told.stdout == here
+    told = subprocess.run(
+        [sys.executable, "-c", DIGEST, world],
+        env={**os.environ, "PYTHONHASHSEED": "1",
+             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout == here
 
 
 def test_a_scenario_survives_being_written_down() -> None:
