@@ -1,7 +1,7 @@
 """What arrives on a connection, read into a buffer that stays.
 
-An event loop that hands out bytes makes room for 256 kB before each read and gives most of it back:
-that is twice the cost of reading a short answer. A buffer of the connection's own has no such cost.
+An event loop that hands out bytes makes room for 256 kB before each read and gives most of it back.
+Where that memory comes fresh from the system each time, it costs more than reading a short answer.
 """
 
 from __future__ import annotations

@@ -176,6 +176,7 @@ class Rest:
         return self._failed(_broken())
 
     async def _ask(self, verb: Verb, scope: Any, receive: Any, reached: list[str]) -> Said:
+        body = scope.pop(WHOLE_BODY, None)  # a scope may be kept for the next request with its head
         if scope["method"] != "POST":
             raise method_not_allowed("POST")
         head = scope.get(HEAD)
@@ -187,7 +188,6 @@ class Rest:
             caller = await recognised(self._door, scope, head)
         if isinstance(caller, Refusal):
             raise self._turned_away(caller)
-        body = scope.get(WHOLE_BODY)
         said = verb.said
         if body is None:
             body = await body_of(receive, head, verb.bytes_max)

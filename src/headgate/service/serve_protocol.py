@@ -98,13 +98,12 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._is_repeated(data):
                 return
             self._begun = data
-        else:
-            self._begun = b""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and self._head_is_too_large(data):
                 return
         super().data_received(data)
+        self._begun = b""
         cycle: Any = self.cycle
         if type(cycle) is Express and not cycle.started:
             self._go_the_usual_way(cycle)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headgate.service.rest_read import WHOLE_BODY
 from headgate.service.serve import Server, config_of
 from headgate.service.serve_options import read_options
 from headgate.service.serve_repeats import BYTES_MAX, HEADS_MAX, IN_VAIN_MAX, Repeats
@@ -152,6 +153,9 @@ def test_the_second_of_two_like_requests_is_not_parsed(monkeypatch: pytest.Monke
             await stage.send(request(body))
         assert stage.wire.written.count(b"HTTP/1.1 200 OK") == 3
         assert stage.wire.written.count(b"x-ratelimit-remaining: 9\r\n") == 2  # ann's, bob's
+        assert stage.protocol._begun == b""
+        kept, _ = stage.protocol._repeats.scope_of(request())
+        assert WHOLE_BODY not in kept  # of a request its head is remembered, and no more
         await stage.leave()
 
     asyncio.run(flow())
