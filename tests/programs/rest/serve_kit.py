@@ -47,10 +47,11 @@ def command(*arguments: str) -> list[str]:
 
 
 def run_once(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """The program, where it is expected to end by itself."""
+    """The program, where it is expected to end by itself: whatever listens on its usual port."""
     return subprocess.run(
-        command(*arguments), env=environment(**more), capture_output=True, text=True, timeout=60
-    )
+        command(*arguments), env=environment(**{"HEADGATE_PORT": "0", **more}),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
 
 @contextmanager
