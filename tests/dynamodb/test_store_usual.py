@@ -5,14 +5,24 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from headgate.decision import Demand, fits
+from headgate.errors import Damaged
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms, opened
 from headgate.stores.dynamodb import expressions, usual
 from headgate.stores.dynamodb import usual_opening as usual_opening_module
+from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.layout import layout_of
 from headgate.stores.dynamodb.outcomes import lined_up, standing_under
-from headgate.stores.dynamodb.seen import Seen, as_made, bucket_key, seen_from_item
+from headgate.stores.dynamodb.seen import (
+    Seen,
+    as_made,
+    bucket_key,
+    seen_from_item,
+    with_counters,
+)
 from headgate.stores.dynamodb.shares import share_of
 from headgate.stores.dynamodb.usual import usual_take
 from headgate.stores.dynamodb.usual_opening import usual_opening
@@ -70,7 +80,9 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         draft = expressions.taking(
             seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=crowded
         )
-        assert written.params == draft.request("a table", bucket_key(KEY, seen.shard)).params
+        told = "ALL_NEW" if None in amounts else "UPDATED_NEW"
+        general = draft.request("a table", bucket_key(KEY, seen.shard)).params
+        assert written.params == {**general, "ReturnValues": told}
         divided += bool(seen.depth)
         assert (written.operation, written.credit) == ("UpdateItem", False)
         alone = usual_take("a table", seen, demand, NOW_MS)
@@ -131,6 +143,46 @@ def item_after(params: dict[str, Any]) -> dict[str, Any]:
     names, values = params["ExpressionAttributeNames"], params["ExpressionAttributeValues"]
     pairs = [one.split(" = ") for one in sets]
     return params["Key"] | {names[name]: values[value] for name, value in pairs}
+
+
+def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
+    """All but the counters and `ttl` stands as long as the generation does."""
+    rng = random.Random(14)
+    for _ in range(500):
+        seen = _seen(rng, _terms(rng))
+        told = {"b_wcu_tc": {"N": "10"}}
+        for spec in seen.whole.specs:
+            told[f"b_{spec.name}_tk"] = {"N": str(rng.randint(-9, 10**9))}
+            told[f"b_{spec.name}_tc"] = {"N": str(rng.randint(0, 10**9))}
+        fixed = {"g": seen.generation, "cv": seen.whole.version, "rf": seen.epoch_ms}
+        item = {name: {"N": str(value)} for name, value in fixed.items()}
+        item |= {"lo": {"S": seen.layout}, **told}
+        if rng.random() < 0.5:
+            told["ttl"] = {"N": "1900000000"}
+        if "ttl" in told or seen.ttl_s is not None:
+            item["ttl"] = told.get("ttl") or {"N": str(seen.ttl_s)}
+        assert with_counters(seen, told, NOW_MS) == seen_from_item(item, seen.shard, seen, NOW_MS)
+
+
+def test_a_short_answer_that_lacks_a_counter_says_so() -> None:
+    seen = _seen(random.Random(1), Terms((Limit.per_second("x", 16).spec,), 3))
+    with pytest.raises(Damaged, match="b_x_tc"):
+        with_counters(seen, {"b_wcu_tc": {"N": "10"}}, NOW_MS)
+
+
+def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:
+    """Others' answers came meanwhile: a later end of the item, or another generation."""
+    terms = Terms((Limit.per_second("x", 16).spec,), 3)
+    record = (terms, NOW_MS // 3_600_000, 0, NOW_MS, 16_000, 0, 0)
+    planned = Seen(record, terms, layout_of(terms), 0, 0, 5, NOW_MS, 1000, 1, 0)
+    told = {"b_wcu_tc": {"N": "9"}, "b_x_tk": {"N": "8000"}, "b_x_tc": {"N": "8000"}}
+    known = Known(KEY)
+    known.shards[0] = planned._replace(ttl_s=2000)
+    assert known.note_counters(planned, told, NOW_MS).ttl_s == 2000
+    known.shards[0] = planned._replace(generation=6, ttl_s=3000)
+    after = known.note_counters(planned, told, NOW_MS)
+    assert (after.generation, after.ttl_s, after.written) == (5, 1000, 9)
+    assert known.shards[0] is after
 
 
 def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:

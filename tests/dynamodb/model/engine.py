@@ -194,6 +194,16 @@ def _updated(place: Place, params: Params, row: Row | None) -> Row:
     return Row(after)
 
 
+def _moved(params: Params, after: Row | None) -> Params:
+    """The attributes that an update sets or adds to, as they are after it."""
+    if after is None or "UpdateExpression" not in params:
+        return {}
+    update = grammar.update(params["UpdateExpression"])
+    names = params.get("ExpressionAttributeNames", {})
+    moved = {names.get(path, path) for path, _ in [*update.sets, *update.adds]}
+    return {name: value for name, value in after.wire().items() if name in moved}
+
+
 Write = Callable[[Place, Params, Row | None], Row | None]
 
 
@@ -235,6 +245,9 @@ def _single(verb: str) -> Callable[[Snapshot, Params], Step]:
                 reply = {"Attributes": after.wire()} if after else {}
             case "ALL_OLD":
                 reply = {"Attributes": before.wire()} if before else {}
+            case "UPDATED_NEW" if verb == "Update":
+                told = _moved(params, after)
+                reply = {"Attributes": told} if told else {}
             case "NONE":
                 reply = {}
             case other:

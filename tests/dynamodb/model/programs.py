@@ -45,7 +45,8 @@ class Program:
 
     def _update(self) -> Request:
         part = self._update_part()
-        returned = self._rng.choice(({}, {"ReturnValues": "ALL_NEW"}, {"ReturnValues": "ALL_OLD"}))
+        told = self._rng.choice((None, "ALL_NEW", "ALL_OLD", "UPDATED_NEW"))
+        returned = {} if told is None else {"ReturnValues": told}
         return Request("UpdateItem", {"TableName": self._table, **part, **returned})
 
     def _write(self, verb: str, part: dict[str, Any]) -> Request:

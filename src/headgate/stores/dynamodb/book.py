@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headgate.decision import Demand
 from headgate.record import BucketKey, Terms
 from headgate.stores.dynamodb.items import Item
-from headgate.stores.dynamodb.seen import Seen, seen_from_item
+from headgate.stores.dynamodb.seen import Seen, seen_from_item, with_counters
 from headgate.stores.dynamodb.shares import routed, share_of
 
 BUCKETS_MAX = 10_000
@@ -69,16 +69,26 @@ class Known:
         divided as it was: then only the first shard can tell how."""
         seen = seen_from_item(item, shard, made or self.shards.get(shard), now_ms)
         if seen is not None:
-            self.absent = False
-            self.shards[shard] = seen
-            self._pace(seen, now_ms)
-            if not shard and not seen.depth and len(self.shards) > 1:
-                self.shards = {0: seen}
-        elif shard:
-            self.shards.clear()
-        else:
-            self.shards.clear()
+            return self._keep(seen, now_ms)
+        self.shards.clear()
+        if not shard:
             self.absent = True
+        return None
+
+    def note_counters(self, planned: Seen, told: Item, now_ms: int) -> Seen:
+        """Keeps what a write said that left all but the counters as it was planned on. Of the
+        rest, `ttl` may be known better by now."""
+        last = self.shards.get(planned.shard)
+        if last is None or last.generation != planned.generation:
+            last = planned
+        return self._keep(with_counters(last, told, now_ms), now_ms)
+
+    def _keep(self, seen: Seen, now_ms: int) -> Seen:
+        self.absent = False
+        self.shards[seen.shard] = seen
+        self._pace(seen, now_ms)
+        if not seen.shard and not seen.depth and len(self.shards) > 1:
+            self.shards = {0: seen}
         return seen
 
     def _pace(self, seen: Seen, now_ms: int) -> None:

@@ -133,6 +133,26 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
         raise unreadable("bucket", item, error) from error
 
 
+def with_counters(seen: Seen, told: Item, now_ms: int) -> Seen:
+    """The same after a write that moved its counters and left the generation: what it moved."""
+    record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = seen
+    try:
+        return Seen(
+            _counters(told, record[TERMS], record[CELLS::STRIDE], now_ms),
+            whole,
+            layout,
+            shard,
+            depth,
+            generation,
+            epoch_ms,
+            int(told[TTL]["N"]) if TTL in told else ttl_s,
+            int(told[WRITTEN]["N"]),
+            split_at_ms,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise unreadable("bucket", told, error) from error
+
+
 def _terms(item: Item, layout: str, version: int) -> Terms:
     numbers = []
     for limit in names_in(layout):

@@ -22,7 +22,7 @@ from headgate.stores.dynamodb.outcomes import (
     standing_under,
 )
 from headgate.stores.dynamodb.port import ConditionFailed, Request
-from headgate.stores.dynamodb.seen import Seen, as_made, bucket_key, new_generation
+from headgate.stores.dynamodb.seen import EPOCH, Seen, as_made, bucket_key, new_generation
 from headgate.stores.dynamodb.sharing import Shards
 from headgate.stores.dynamodb.usual import usual_take
 from headgate.stores.dynamodb.usual_opening import opening_of, usual_opening
@@ -71,7 +71,7 @@ class Taker:
         request = usual_take(self.table, seen, demand, now_ms, crowded)
         if request is not None:
             outcome = yield request
-            after = learned(known, seen.shard, outcome, now_ms, told)
+            after = learned(known, seen.shard, outcome, now_ms, told, seen)
             return None if after is None else Took(after.record, demand, seen.record, now_ms)
         standing = standing_under(seen, demand, now_ms)
         fitting = fits(standing, demand, now_ms)
@@ -140,7 +140,7 @@ def learned(
 ) -> Seen | None:
     """The state after a write that was done; None where it was not, and may be tried again.
 
-    `made` is what the write was to make, but for its counters. `told` gets the shard where the
+    `made` is what the write made or left, but for its counters. `told` gets the shard where the
     answer told its state. One that met another transaction did not, and what an earlier answer
     told may have made way meanwhile for what another task was told.
     """
@@ -157,4 +157,7 @@ def learned(
     if isinstance(outcome, StoreTrouble):
         raise outcome
     assert isinstance(outcome, dict)
-    return known.note(shard, outcome["Attributes"], now_ms, made)
+    attributes = outcome["Attributes"]
+    if made is not None and EPOCH not in attributes:
+        return known.note_counters(made, attributes, now_ms)
+    return known.note(shard, attributes, now_ms, made)

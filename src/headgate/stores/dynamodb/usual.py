@@ -1,7 +1,10 @@
 """The usual take, spelled out: a bucket, or one of its shards, under the very terms of the demand.
 
-It makes the request that `expressions.taking` makes, without the steps between: the text of a write
+It makes the write that `expressions.taking` makes, without the steps between: the text of a write
 depends on its shape alone, so the body of a shape is made once, with places for its numbers.
+
+Where it takes of every limit, what it moved tells all that may have changed under its generation,
+so the answer is asked to say no more than that: a fifth of the item.
 """
 
 from __future__ import annotations
@@ -101,7 +104,8 @@ def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     draft = Draft()
     draft.equal(GENERATION, 0)
     draft.add(WRITTEN, 1)
-    for spec, kind in zip(terms.specs, _kinds(shape // 2, len(terms.specs)), strict=True):
+    kinds = _kinds(shape // 2, len(terms.specs))
+    for spec, kind in zip(terms.specs, kinds, strict=True):
         names = names_of(spec.name)
         if kind == BRIM:
             draft.set_number(names.tokens, 0)
@@ -117,7 +121,8 @@ def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     write = draft.write(("", ""))
     values = write.pop("ExpressionAttributeValues")
     del write["Key"]
-    rest = json.dumps({**write, "ReturnValues": "ALL_NEW"}).replace("%", "%%")
+    told = "ALL_NEW" if LEAVE in kinds else "UPDATED_NEW"
+    rest = json.dumps({**write, "ReturnValues": told}).replace("%", "%%")
     places = ", ".join(f'"{place}": {{"N": "%d"}}' for place in values)
     if len(bodies) >= SHAPES_MAX:
         bodies.clear()
