@@ -276,15 +276,18 @@ class DynamoStore:
 class TakenVerdict(Verdict):
     """Everything landed; how the buckets were and are is made when somebody reads it."""
 
-    __slots__ = ("_landed",)
+    __slots__ = ("_landed", "_soft")
 
     def __init__(self, demands: Sequence[Demand], landed: Sequence[Landed], now_ms: int) -> None:
         self.allowed = True
         self.demands = demands
         self.now_ms = now_ms
-        self.outdated = False
+        self.outdated = self._soft = False
         for demand, one in zip(demands, landed, strict=True):
-            if demand.terms is not one.terms and _is_outdated(demand, one.terms):
+            terms = one.terms
+            if terms.soft:
+                self._soft = True
+            if demand.terms is not terms and _is_outdated(demand, terms):
                 self.outdated = True
         self._landed = landed
 
@@ -296,6 +299,10 @@ class TakenVerdict(Verdict):
             self.records = [one.after for one in self._landed]
             return self.records
         raise AttributeError(name)
+
+    @property
+    def untaken(self) -> Sequence[tuple[int, str]]:
+        return self._untaken() if self._soft else ()
 
     def _untaken(self) -> list[tuple[int, str]]:
         """As the writes had it: a state that was read again may tell otherwise."""

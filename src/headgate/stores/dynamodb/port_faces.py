@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from headgate.errors import StoreTrouble
@@ -16,17 +16,29 @@ from headgate.stores.dynamodb.wire_async import AsyncWire
 
 
 class Face:
-    """Passes every call to the flow of here and now."""
+    """Passes every call to the flow of here and now, whose coroutine it is."""
 
     def __init__(self, clock: ServiceClock, here: Callable[[], Flow]) -> None:
         self.now_ms = clock.now_ms
         self._here = here
 
-    async def call(self, request: Request) -> dict[str, Any]:
-        return await self._here().call(request)
+    def call(self, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
+        try:
+            return self._here().call(request)
+        except StoreTrouble as closed:
+            return _raising(closed)
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
-        return await self._here().call_all(requests)
+    def call_all(
+        self, requests: Sequence[Request]
+    ) -> Coroutine[Any, Any, list[dict[str, Any] | StoreTrouble]]:
+        try:
+            return self._here().call_all(requests)
+        except StoreTrouble as closed:
+            return _raising(closed)
+
+
+async def _raising(trouble: StoreTrouble) -> Any:
+    raise trouble
 
 
 class AsyncPort(Face):

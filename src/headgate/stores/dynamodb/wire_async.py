@@ -15,7 +15,8 @@ from headgate.errors import StoreTrouble
 from headgate.port import finished
 from headgate.stores.dynamodb import port_trouble as trouble
 from headgate.stores.dynamodb.wire import Place, Reply
-from headgate.stores.dynamodb.wire_line import Errand, Line
+from headgate.stores.dynamodb.wire_errand import Batch, Errand
+from headgate.stores.dynamodb.wire_line import Line
 
 CALLS_WAITING_MAX = 10_000
 
@@ -43,30 +44,25 @@ class AsyncWire:
         errand = Errand(packed, due_s, self.loop)
         self._submit(errand)
         try:
-            return await errand.future
+            await errand
         except asyncio.CancelledError:
             if not errand.sent:
                 self._withdraw(errand)
                 raise
-        errand.wait_on(self.loop)
-        return await _then_cancelled(errand)
+            _cancel_later()
+        assert errand.outcome is not None
+        return errand.outcome
 
     async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Reply | StoreTrouble]:
-        errands = [Errand(each, due_s, self.loop, kept=True) for each in packed]
+        batch = Batch(self.loop, len(packed))
+        errands = [Errand(each, due_s, self.loop, batch) for each in packed]
         for errand in errands:
             self._submit(errand)
-        cancelled = False
-        answers: list[Reply | StoreTrouble] = []
-        while len(answers) < len(errands):
-            errand = errands[len(answers)]
-            try:
-                answers.append(await errand.future)
-            except asyncio.CancelledError:
-                cancelled = True
-                errand.wait_on(self.loop)
-        if cancelled:
+        try:
+            await batch
+        except asyncio.CancelledError:
             _cancel_later()
-        return answers
+        return [errand.outcome for errand in errands if errand.outcome is not None]
 
     async def aside(self, work: Callable[[], Result], due_s: float) -> Result:
         running = self._aside.get(work)
@@ -89,8 +85,8 @@ class AsyncWire:
         for task in self._dialing:
             task.cancel()
         self._refuse(trouble.closed())
-        while busy := [line.busy.future for line in self._open if line.busy is not None]:
-            await finished(asyncio.ensure_future(asyncio.wait(busy)))
+        while busy := [line.ended for line in self._open if line.busy is not None]:
+            await finished(asyncio.ensure_future(asyncio.wait(busy)))  # an idle line is hung up now
         ended = [line.ended for line in self._open]
         self._hang_up()
         if ended:
@@ -108,7 +104,7 @@ class AsyncWire:
         """A line has nothing to carry: the next in line, if any, goes at once."""
         while self._waiting:
             errand = self._waiting.popleft()
-            if errand.kept or not errand.future.done():
+            if not errand.over:
                 line.send(errand)
                 return
         if self._closed:
@@ -207,15 +203,8 @@ class AsyncWire:
             line.hang_up()
 
 
-async def _then_cancelled(errand: Errand) -> Reply | StoreTrouble:
-    """The answer, then the cancellation that came meanwhile, at the task's next await."""
-    try:
-        return await finished(errand.future)
-    finally:
-        _cancel_later()
-
-
 def _cancel_later() -> None:
+    """The outcome is known first, then the cancellation that came meanwhile: at the next await."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own

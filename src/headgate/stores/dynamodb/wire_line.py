@@ -9,36 +9,10 @@ from typing import Protocol, cast
 from headgate.errors import StoreTrouble
 from headgate.port_inlet import Inlet
 from headgate.stores.dynamodb import port_trouble as trouble
-from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Reply, Watch
+from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Watch
+from headgate.stores.dynamodb.wire_errand import Errand
 
 GRACE_S = 0.001
-
-
-class Errand:
-    """One call on its way: waiting for a connection, then sent, then settled."""
-
-    __slots__ = ("due_s", "future", "kept", "outcome", "packed", "sent")
-
-    def __init__(
-        self, packed: bytes, due_s: float, loop: asyncio.AbstractEventLoop, *, kept: bool = False
-    ) -> None:
-        self.packed = packed
-        self.due_s = due_s
-        self.kept = kept  # sent in any case, also if its caller was cancelled meanwhile
-        self.sent = False
-        self.outcome: Reply | StoreTrouble | None = None
-        self.future: asyncio.Future[Reply | StoreTrouble] = loop.create_future()
-
-    def settle(self, outcome: Reply | StoreTrouble) -> None:
-        self.outcome = outcome
-        if not self.future.done():  # a cancelled caller looks for the outcome itself
-            self.future.set_result(outcome)
-
-    def wait_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A future for a caller whose first one was cancelled under it."""
-        self.future = loop.create_future()
-        if self.outcome is not None:
-            self.future.set_result(self.outcome)
 
 
 class Owner(Protocol):
@@ -129,11 +103,11 @@ class Line(Inlet):
         errand, self._errand = self._errand, None
         self._used_s = self._loop.time()
         reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
-        errand.settle(reply)
         if reply.keep:
             self._owner.idle(self)
         else:
             self.hang_up()
+        errand.settle(reply, at_once=True)  # last: who is woken may use this very line
 
     def connection_lost(self, error: Exception | None) -> None:
         self._watch = None

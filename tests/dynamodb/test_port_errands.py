@@ -1,0 +1,159 @@
+"""Who waits for a call is woken by the callback that read its answer, and never by another task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate.stores.dynamodb.wire import Reply
+from headgate.stores.dynamodb.wire_errand import Batch, Errand
+
+REPLY = Reply(200, b"", b"{}", True)
+
+mood = contextvars.ContextVar("mood", default="nobody's")
+
+
+def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test(asyncio.get_running_loop())
+
+    asyncio.run(main())
+
+
+def errand(loop: asyncio.AbstractEventLoop, batch: Batch | None = None) -> Errand:
+    made = Errand(b"", 0.0, loop, batch)
+    made.sent = True
+    return made
+
+
+def test_the_caller_goes_on_in_the_turn_that_read_its_answer() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        order: list[str] = []
+        call = errand(loop)
+
+        async def caller() -> None:
+            await call
+            order.append("caller")
+
+        def answered() -> None:
+            loop.call_soon(order.append, "the next turn")
+            call.settle(REPLY, at_once=True)
+
+        task = asyncio.create_task(caller())
+        loop.call_soon(answered)
+        await task
+        await asyncio.sleep(0)
+        assert order == ["caller", "the next turn"]
+        assert call.outcome is REPLY
+
+    in_loop(test)
+
+
+def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        call = errand(loop)
+        running: list[Any] = []
+
+        async def caller() -> None:
+            await call
+            running.append(asyncio.current_task())
+
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(0)
+        call.settle(REPLY, at_once=True)
+        assert running == []
+        await task
+        assert running == [task]
+
+    in_loop(test)
+
+
+def test_the_caller_goes_on_in_its_own_context() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        call = errand(loop)
+
+        async def caller() -> str:
+            mood.set("the caller's")
+            await call
+            return mood.get()
+
+        task = asyncio.create_task(caller())
+        loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+        assert await task == "the caller's"
+        assert mood.get() == "nobody's"
+
+    in_loop(test)
+
+
+def test_what_is_settled_already_is_not_waited_for() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        call = errand(loop)
+        call.settle(REPLY)
+        await call
+        await Batch(loop, 0)
+
+    in_loop(test)
+
+
+def test_a_batch_wakes_its_caller_once_with_the_last_answer() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        batch = Batch(loop, 2)
+        calls = [errand(loop, batch), errand(loop, batch)]
+
+        async def caller() -> list[Any]:
+            await batch
+            return [call.outcome for call in calls]
+
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(0)
+        calls[1].settle(REPLY, at_once=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not task.done()
+        loop.call_soon(lambda: calls[0].settle(REPLY, at_once=True))
+        assert await task == [REPLY, REPLY]
+
+    in_loop(test)
+
+
+def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        call = Errand(b"", 0.0, loop)
+
+        async def caller() -> None:
+            await call
+
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(0)
+        task.cancel("enough")
+        with pytest.raises(asyncio.CancelledError, match="enough"):
+            await task
+        call.settle(REPLY)  # whoever still has it may settle it: nobody is woken twice
+        await asyncio.sleep(0)
+
+    in_loop(test)
+
+
+def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancelled() -> None:
+    async def test(loop: asyncio.AbstractEventLoop) -> None:
+        call = errand(loop)
+
+        async def caller() -> None:
+            await call
+
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not task.done()
+        loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert call.outcome is REPLY
+
+    in_loop(test)
