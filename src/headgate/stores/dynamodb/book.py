@@ -113,7 +113,7 @@ class Known:
         """The same under the caller's own terms where they are equal: what is identical costs no
         comparing from then on."""
         held = seen.whole
-        if held is terms or held.core is not held or held != terms:
+        if held.core is not held or held != terms:
             return seen
         share = share_of(terms, seen.shard, seen.depth)
         found = seen._replace(whole=terms, record=(share, *seen.record[1:]))
@@ -153,9 +153,6 @@ class Known:
     def met_others(self, now_ms: int) -> None:
         """A prediction failed because others use the bucket, too."""
         self.crowded_until_ms = now_ms + CROWDED_MS
-
-    def crowded(self, now_ms: int) -> bool:
-        return now_ms < self.crowded_until_ms
 
 
 class Book:

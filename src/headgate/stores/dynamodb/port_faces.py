@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
 from headgate.errors import StoreTrouble
 from headgate.port_owned import PerLoop, PerProcess
@@ -48,17 +48,16 @@ class AsyncPort(Face):
         make: Callable[[Wire], Flow],
         wire: Callable[[], AsyncWire],
     ) -> None:
-        def opened() -> tuple[Flow, AsyncWire]:
-            made = wire()
-            return make(made), made
+        def leave(flow: Flow) -> None:
+            cast(AsyncWire, flow.wire).abandon()
 
-        self._own = PerLoop(opened, lambda pair: pair[1].abandon(), trouble.closed)
-        super().__init__(clock, lambda: self._own.here()[0])
+        self._own = PerLoop(lambda: make(wire()), leave, trouble.closed)
+        super().__init__(clock, self._own.here)
 
     async def close(self) -> None:
         mine = self._own.close()
         if mine is not None:
-            await mine[0].close()
+            await mine.close()
 
 
 class BlockingPort(Face):

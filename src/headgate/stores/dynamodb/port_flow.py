@@ -42,7 +42,7 @@ class Flow:
     def __init__(
         self, wire: Wire, place: Place, account: Account, clock: ServiceClock, timeout_ms: int
     ) -> None:
-        self._wire = wire
+        self.wire = wire
         self._place = place
         self._account = account
         self._clock = clock
@@ -54,11 +54,13 @@ class Flow:
         )
 
     async def call(self, request: Request) -> dict[str, Any]:
-        now_s = self._wire.now_s()
+        now_s = self.wire.now_s()
         due_s = now_s + self._timeout_s
         signer = self._account.signer(now_s) or await self._loaded(due_s)
-        answer = await self._wire.ask(self._packed(request, signer), due_s)
+        answer = await self.wire.ask(self._packed(request, signer), due_s)
         outcome = self._judged(request, answer)
+        if type(outcome) is dict:
+            return outcome
         if isinstance(outcome, trouble.NotApplied):
             outcome = (await self._second_round((request,), [outcome], signer, due_s))[0]
         if isinstance(outcome, StoreTrouble):
@@ -66,7 +68,7 @@ class Flow:
         return outcome
 
     async def call_all(self, requests: Sequence[Request]) -> list[Outcome]:
-        wire = self._wire
+        wire = self.wire
         now_s = wire.now_s()
         due_s = now_s + self._timeout_s
         try:
@@ -80,23 +82,23 @@ class Flow:
         return outcomes
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self.wire.close()
 
     async def _round(
         self, requests: Sequence[Request], signer: Signer, due_s: float
     ) -> list[Outcome]:
         packed = [self._packed(request, signer) for request in requests]
         if len(packed) == 1:
-            answers = [await self._wire.ask(packed[0], due_s)]
+            answers = [await self.wire.ask(packed[0], due_s)]
         else:
-            answers = await self._wire.ask_all(packed, due_s)
+            answers = await self.wire.ask_all(packed, due_s)
         return [self._judged(*pair) for pair in zip(requests, answers, strict=True)]
 
     async def _second_round(
         self, requests: Sequence[Request], outcomes: list[Outcome], signer: Signer, due_s: float
     ) -> list[Outcome]:
         """The outcomes, after what certainly was not applied had its second attempt."""
-        if self._wire.now_s() + PAUSE_S >= due_s:
+        if self.wire.now_s() + PAUSE_S >= due_s:
             return outcomes
         fresh, mended = await self._mended(outcomes, signer, due_s)
         again = [
@@ -106,7 +108,7 @@ class Flow:
             and (mended or not isinstance(outcome, trouble.Refused))
             and not requests[place].credit
         ]
-        if again and self._wire.now_s() < due_s:
+        if again and self.wire.now_s() < due_s:
             answers = await self._round([requests[place] for place in again], fresh, due_s)
             for place, answer in zip(again, answers, strict=True):
                 outcomes[place] = answer
@@ -118,11 +120,11 @@ class Flow:
         """Who signs now, and whether what was refused for its signature has hope with that."""
         refused = [outcome for outcome in outcomes if isinstance(outcome, trouble.Refused)]
         if not refused:
-            await self._wire.pause(PAUSE_S)
+            await self.wire.pause(PAUSE_S)
             return signer, False
         if not any(outcome.expired for outcome in refused):
             return signer, any(outcome.skewed for outcome in refused)
-        self._account.refuse(signer, self._wire.now_s())
+        self._account.refuse(signer, self.wire.now_s())
         try:
             fresh = await self._loaded(due_s)
         except trouble.NotApplied:
@@ -151,6 +153,6 @@ class Flow:
 
     async def _loaded(self, due_s: float) -> Signer:
         try:
-            return await self._wire.aside(self._account.load, due_s)
+            return await self.wire.aside(self._account.load, due_s)
         except TimeoutError as error:
             raise trouble.slow_credentials(self._timeout_ms) from error

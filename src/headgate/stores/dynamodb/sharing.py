@@ -80,7 +80,8 @@ class Shards:
 
     def is_hot(self, known: Known, seen: Seen) -> bool:
         """Whether the item takes nearly as many writes as its partition bears."""
-        return known.written_per_s(seen.shard) > SPLIT_ABOVE and may_split(seen, known.largest)
+        pace = known.paces.get(seen.shard)
+        return pace is not None and pace.per_s > SPLIT_ABOVE and may_split(seen, known.largest)
 
     def relieve(self, known: Known, seen: Seen, now_ms: int, out: set[int]) -> Flow[None]:
         """After the service held a shard back: half of it goes elsewhere, or the caller does.

@@ -53,7 +53,14 @@ class Taker:
                 yield from self.shards.split(known, seen, now_ms)
                 continue
             else:
-                result = yield from self._take_whole(known, seen, demand, now_ms, told)
+                try:
+                    result = yield from self.attempt(known, seen, demand, now_ms, told)
+                except Throttled:
+                    yield from self.shards.relieve(known, seen, now_ms, set())
+                    continue
+                if type(result) is Refused and 0 not in told:
+                    yield from self._look(known, now_ms, told)
+                    continue
             if result is not None:
                 return result
         raise busy(demand)
@@ -66,8 +73,9 @@ class Taker:
         Refused is what a state refuses that was told in this call, or is left to the caller to
         make sure of: an old one may have had tokens given back since.
         """
-        seen = known.adopted(seen, demand.terms)
-        crowded = known.crowded(now_ms) and not self.strict
+        if seen.whole is not demand.terms:
+            seen = known.adopted(seen, demand.terms)
+        crowded = now_ms < known.crowded_until_ms and not self.strict
         request = usual_take(self.table, seen, demand, now_ms, crowded)
         if request is not None:
             outcome = yield request
@@ -88,19 +96,6 @@ class Taker:
         if not fitting:  # as far as was known: what others gave back since came with the answer
             return None if fits(after.record, demand, now_ms) else Refused(after.record)
         return Took(after.record, demand, standing, now_ms)
-
-    def _take_whole(
-        self, known: Known, seen: Seen, demand: Demand, now_ms: int, told: set[int]
-    ) -> Flow[Landed | Refused | None]:
-        try:
-            result = yield from self.attempt(known, seen, demand, now_ms, told)
-        except Throttled:
-            yield from self.shards.relieve(known, seen, now_ms, set())
-            return None
-        if isinstance(result, Refused) and 0 not in told:
-            yield from self._look(known, now_ms, told)
-            return None
-        return result
 
     def _look(self, known: Known, now_ms: int, told: set[int]) -> Flow[Seen | None]:
         outcome = yield ask.get(self.table, bucket_key(known.key))
@@ -146,6 +141,11 @@ def learned(
     """
     if told is not None:
         told.discard(shard) if isinstance(outcome, Contended) else told.add(shard)
+    if type(outcome) is dict:
+        attributes = outcome["Attributes"]
+        if made is not None and EPOCH not in attributes:
+            return known.note_counters(made, attributes, now_ms)
+        return known.note(shard, attributes, now_ms, made)
     if isinstance(outcome, ConditionFailed):
         old = known.shards.get(shard)
         seen = known.note(shard, outcome.item, now_ms)
@@ -154,10 +154,5 @@ def learned(
         return None
     if isinstance(outcome, Contended):
         return None
-    if isinstance(outcome, StoreTrouble):
-        raise outcome
-    assert isinstance(outcome, dict)
-    attributes = outcome["Attributes"]
-    if made is not None and EPOCH not in attributes:
-        return known.note_counters(made, attributes, now_ms)
-    return known.note(shard, attributes, now_ms, made)
+    assert isinstance(outcome, StoreTrouble)
+    raise outcome

@@ -40,7 +40,7 @@ def usual_take(
     terms = demand.terms
     if whole is not terms or (record[TERMS] is not terms and not depth):
         return None
-    bodies = _bodies_of(terms)
+    _, bodies = _bodies.get(id(terms)) or _begun(terms)
     if bodies is None:
         return None
     shape = latest_ms = 0
@@ -85,13 +85,11 @@ def usual_take(
     return Written("UpdateItem", start + body % (*values,))
 
 
-def _bodies_of(terms: Terms) -> dict[int, bytes] | None:
-    found = _bodies.get(id(terms))
-    if found is None:
-        if len(_bodies) >= TERMS_MAX:
-            _bodies.clear()
-        found = _bodies[id(terms)] = (terms, {} if is_plain(terms) else None)
-    return found[1]
+def _begun(terms: Terms) -> tuple[Terms, dict[int, bytes] | None]:
+    if len(_bodies) >= TERMS_MAX:
+        _bodies.clear()
+    found = _bodies[id(terms)] = (terms, {} if is_plain(terms) else None)
+    return found
 
 
 def is_plain(terms: Terms) -> bool:

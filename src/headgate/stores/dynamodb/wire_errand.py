@@ -1,8 +1,8 @@
 """Calls on their way over connections of an event loop, and how who made them is woken.
 
-A future of asyncio wakes its task in the loop's next turn. Here a task is woken by the callback that
-read its answer, which saves a turn for every call. asyncio takes what is awaited here for a future
-all the same: it has the few methods that a task asks of one (see `asyncio.isfuture`).
+A future of asyncio wakes its task in the loop's next turn. Here a task is woken by the callback
+that read its answer, which saves a turn for every call. asyncio takes what is awaited here for a
+future all the same: it has the few methods that a task asks of one (see `asyncio.isfuture`).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Line(Inlet):
         return (
             transport is not None
             and not transport.is_closing()
-            and self._loop.time() - self._used_s < IDLE_S_MAX
+            and time.monotonic() - self._used_s < IDLE_S_MAX
             and (watch is None or not watch.hung_up())
         )
 
@@ -85,7 +85,7 @@ class Line(Inlet):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._used_s = self._loop.time()
+        self._used_s = time.monotonic()
         plain = transport.get_extra_info("socket")
         if plain is not None:
             self._watch = Watch(plain.fileno())
@@ -101,7 +101,7 @@ class Line(Inlet):
             self._fail(trouble.lost(self._place, f"it sent what is no reply: {error}"))
             return
         errand, self._errand = self._errand, None
-        self._used_s = self._loop.time()
+        self._used_s = time.monotonic()
         reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
         if reply.keep:
             self._owner.idle(self)
