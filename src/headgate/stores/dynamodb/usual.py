@@ -16,17 +16,17 @@ from headgate.decision import Demand
 from headgate.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.expressions import MARGIN_S
-from headgate.stores.dynamodb.items import keyed
 from headgate.stores.dynamodb.items_history import TTL
 from headgate.stores.dynamodb.moves import BAND_PART
 from headgate.stores.dynamodb.port import Written
+from headgate.stores.dynamodb.schema import PK, SK
 from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
 
 TERMS_MAX = 1024
 SHAPES_MAX = 64  # of each; many limits have more, but few of them at a time
 LEAVE, TAKE, BRIM = 0, 1, 2
 
-_encoded = json.JSONEncoder().encode
+quoted = json.encoder.encode_basestring_ascii
 
 # By the identity of terms, which an entry keeps alive: bodies by shape. None: not for this path.
 _bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
@@ -140,5 +140,6 @@ def _kinds(shape: int, count: int) -> list[int]:
 @functools.lru_cache(maxsize=16_384)
 def start_of(table: str, namespace: str, entity_id: str, resource: str, shard: int = 0) -> bytes:
     """A body as far as its key."""
-    key = keyed(bucket_key(BucketKey(namespace, entity_id, resource), shard))
-    return f'{{"TableName": {_encoded(table)}, "Key": {_encoded(key)}, '.encode()
+    pk, sk = map(quoted, bucket_key(BucketKey(namespace, entity_id, resource), shard))
+    key = f'{{"{PK}": {{"S": {pk}}}, "{SK}": {{"S": {sk}}}}}'
+    return f'{{"TableName": {quoted(table)}, "Key": {key}, '.encode()

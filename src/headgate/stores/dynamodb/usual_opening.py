@@ -17,12 +17,10 @@ from headgate.stores.dynamodb.items import Value
 from headgate.stores.dynamodb.layout import layout_of
 from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.seen import bucket_key, static_attributes
-from headgate.stores.dynamodb.usual import is_plain, start_of
+from headgate.stores.dynamodb.usual import is_plain, quoted, start_of
 
 TERMS_MAX = 1024
 NUMBERS, NAMES = 2, 6  # that go first: epoch and generation; then, after a 1, the indexes' keys
-
-_quoted = json.JSONEncoder().encode
 
 
 class Opening(NamedTuple):
@@ -73,7 +71,7 @@ def usual_opening(table: str, demand: Demand, generation: int, now_ms: int) -> W
     filled = body % (
         now_ms,
         generation,
-        *[_quoted(name).encode() for name in names],
+        *[quoted(name).encode() for name in names],
         *numbers,
         MARGIN_S - (-latest_ms // 1000),
     )
