@@ -364,7 +364,8 @@ def build_limit_status(
 def _statuses(demand: Demand, before: Record, after: Record, now_ms: int) -> Iterator[LimitStatus]:
     terms: Terms = after[TERMS]
     for name, wanted in demand.named():
-        was, now = cell_of(before, name), cell_of(after, name)
+        now = cell_of(after, name)
+        was = now if before is after else cell_of(before, name)
         if was is not None and now is not None:
             source = terms.sources[terms.index[name]]
             yield build_limit_status(demand.key, was, now, wanted, now_ms, source)

@@ -15,7 +15,20 @@ if TYPE_CHECKING:
 
 
 class HeadgateError(Exception):
-    """The base of everything headgate raises on purpose."""
+    """The base of everything headgate raises on purpose. Each can be pickled, as pools of processes
+    and task queues do with what a worker raised."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(
+    kind: type[HeadgateError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> HeadgateError:
+    """The error as it was; its constructor may want other things than its sentence."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class ValidationError(HeadgateError, ValueError):
@@ -37,11 +50,14 @@ class InvalidNameError(ValidationError):
 
 
 class RateLimitExceeded(HeadgateError):
-    """The demand does not fit now; it says which limits refused and the exact wait."""
+    """The demand does not fit now; it says which limits refused and the exact wait.
+
+    Many are caught and never read, so what it says is made when somebody does.
+    """
 
     def __init__(self, statuses: Sequence[LimitStatus]) -> None:
         self.statuses = list(statuses)
-        super().__init__(self._sentence())
+        super().__init__()
 
     @property
     def violations(self) -> list[LimitStatus]:
@@ -85,7 +101,10 @@ class RateLimitExceeded(HeadgateError):
             "limits": [status.as_dict() for status in self.statuses],
         }
 
-    def _sentence(self) -> str:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __str__(self) -> str:
         worst = self.primary_violation
         wait_ms = self.retry_after_ms
         advice = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from headgate.names import parse_limit_name
 AMOUNT_MAX = 2**53 - 1
 PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
 LIMITS_MAX = 16
+SPECS_KEPT_MAX = 4096
 
 _UNIT_SECONDS = {
     "s": 1, "sec": 1, "second": 1, "seconds": 1,
@@ -175,10 +177,11 @@ class Limit:
             self.soft,
         )
 
-    @classmethod
-    def from_spec(cls, spec: Spec) -> Limit:
+    @staticmethod
+    @functools.lru_cache(maxsize=SPECS_KEPT_MAX)
+    def from_spec(spec: Spec) -> Limit:
         """The limit in whole tokens, as people wrote it."""
-        return cls(
+        return Limit(
             spec.name,
             spec.capacity_milli // MILLI,
             spec.amount_milli // MILLI,
