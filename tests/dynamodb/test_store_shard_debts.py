@@ -11,6 +11,8 @@ from headgate.bridge import run
 from headgate.limits import Limit
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.placing import evened
+from headgate.stores.dynamodb.port import TransactionCancelled
+from headgate.stores.dynamodb.splitting import splitting
 
 
 def divided(store: DynamoStore, *limits: Limit, shards: int = 4) -> Bucket:
@@ -52,6 +54,23 @@ def test_what_is_owed_is_paid_before_anything_is_admitted(store: DynamoStore) ->
         assert not later.take(x=1).allowed
     bucket.now_ms += 41_000
     assert bucket.take(x=1).allowed
+
+
+@pytest.mark.parametrize("moved", [-45, -1, 5])
+def test_a_debt_that_moved_meanwhile_is_not_divided(store: DynamoStore, moved: int) -> None:
+    """One half would have what the other owes."""
+    bucket = Bucket(store, [Limit.per_hour("x", 100)])
+    bucket.take(x=100)
+    bucket.adjust(x=40)
+    [seen] = bucket.shards()
+    bucket.adjust(x=moved)
+    with pytest.raises(TransactionCancelled):
+        run(store._port.call(splitting(store._table.name, bucket.key, seen, bucket.now_ms)))
+    assert bucket.levels() == [(-40 - moved) * 1000]
+    bucket.split()
+    levels = bucket.levels()
+    assert len(levels) == 2
+    assert min(levels) >= 0 or max(levels) <= 0
 
 
 def test_a_credit_pays_all_debts_alike(store: DynamoStore) -> None:

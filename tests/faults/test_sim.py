@@ -101,6 +101,7 @@ def test_a_scenario_survives_being_written_down() -> None:
         (20261117, 66),  # a soft limit that has become a hard one, of one shard so far
         (20261117, 3542),  # shards read one after another, while tokens went between them
         (20261117, 4172),  # an older configuration during an outage, after the limit became soft
+        (20261121, 902),  # a debt that was paid while it was divided, on what had been seen before
         (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
     ],
 )

@@ -124,6 +124,15 @@ def sharded_scenes() -> list[Scene]:
             before=(take(odd, 1), split(odd)),
         ),
         Scene(
+            "debt is divided while it is paid",
+            ((split(big), take(big, 3)), (adjust(big, -14, route=1), take(big, 2, route=1))),
+            (watch(big),),
+            moments(0, 1),
+            (0, 0),
+            crashes=1,
+            before=(take(big, 8), adjust(big, 20)),
+        ),
+        Scene(
             "debt is divided and put together",
             ((split(odd), merge(odd)), (adjust(odd, 2, route=1), take(odd, 1))),
             (watch(odd),),

@@ -2,7 +2,8 @@
 
 Both are one transaction over the two items, so there is no moment at which a crash could leave half
 of it. What others take from the giving shard meanwhile does not stand in the way: its tokens move
-by an amount, under the condition that they stay between zero and the brim.
+by an amount, under the condition that they stay between zero and the brim. A debt is divided as it
+was seen or not at all, so that no half has anything while the other owes.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
         if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
             draft.set_number(names.tokens, cell.spec.capacity_milli - half)
             draft.at_least(names.tokens, cell.spec.capacity_milli - arrived)
+        elif half < 0:  # whatever moved a debt meanwhile would leave one half owing more
+            draft.add(names.tokens, arrived - half)
+            draft.equal(names.tokens, cell.tokens_milli)
         else:
             room = cell.spec.capacity_milli - cell.spec.capacity_milli // 2
-            least = min(cell.tokens_milli, half - arrived) if half >= 0 else cell.tokens_milli
             draft.add(names.tokens, arrived - half)
-            draft.between(names.tokens, least, room + half - arrived)
+            draft.between(names.tokens, half - arrived, room + half - arrived)
         given |= {names.tokens: number(half), names.consumed: number(0)}
     _rebased(draft, seen, moment_ms, depth)
     if seen.ttl_s is not None:
