@@ -20,6 +20,7 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.port import Request
 from headgate.stores.dynamodb.seen import bucket_key
+from headgate.stores.dynamodb.table import PAUSE_MS, PAUSE_MS_MAX
 
 PER_MINUTE = [Limit.per_minute("x", 10)]
 
@@ -399,17 +400,29 @@ class HoldingBack(Watched):
         return outcomes
 
 
-def test_an_undo_that_was_held_back_is_sent_again(dynamo_endpoint: str, table: str) -> None:
-    """It certainly was not applied: a refused demand consumes nothing, also then."""
+@pytest.mark.parametrize("times", [2, 11])
+def test_an_undo_that_was_held_back_is_sent_again(
+    dynamo_endpoint: str, table: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It certainly was not applied: a refused demand consumes nothing, also then. A key is held
+    back for the rest of a second, which is how long the undo must be able to try."""
     port = HoldingBack(port_to(dynamo_endpoint))
     store = over_port(port, table, blocking=True, usage="off").store
     assert isinstance(store, DynamoStore)
+    paused: list[int] = []
+
+    async def pause(attempt: int) -> None:
+        paused.append(min(PAUSE_MS * 2**attempt, PAUSE_MS_MAX))
+
+    monkeypatch.setattr(store._table, "pause", pause)
     wide, narrow = Bucket(store, PER_MINUTE), Bucket(store, [Limit.per_minute("x", 1)])
     both = [wide.demand(x=2), narrow.demand(x=1)]
     assert run(store.consume(both, START_MS)).allowed
-    port.refuse = 2
+    port.refuse = times
     assert not run(store.consume(both, START_MS)).allowed
     assert port.refuse == 0
+    assert len(paused) == times
+    assert times == 2 or sum(paused) > 4000  # of which half is waited on average
     assert wide.level() == 8000
     assert wide.consumed() == 2000
     run(store.close())

@@ -102,6 +102,7 @@ def test_a_scenario_survives_being_written_down() -> None:
         (20261117, 3542),  # shards read one after another, while tokens went between them
         (20261117, 4172),  # an older configuration during an outage, after the limit became soft
         (20261121, 902),  # a debt that was paid while it was divided, on what had been seen before
+        (20261121, 1964),  # an undo that was held back for longer than it was tried
         (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
     ],
 )

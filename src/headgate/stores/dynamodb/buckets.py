@@ -30,7 +30,7 @@ from headgate.stores.dynamodb.tally import Tally
 from headgate.stores.dynamodb.transacting import take_all
 from headgate.stores.dynamodb.waves import waves
 
-UNDOS_MAX = 4
+UNDOS_MAX = 12  # over some seconds: a key is held back for the rest of one
 UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
 
 
