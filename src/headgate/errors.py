@@ -19,16 +19,12 @@ class HeadgateError(Exception):
     and task queues do with what a worker raised."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), self.args, self.__dict__)
+        return _remade, (type(self), self.args), self.__dict__
 
 
-def _remade(
-    kind: type[HeadgateError], args: tuple[Any, ...], facts: dict[str, Any]
-) -> HeadgateError:
+def _remade(kind: type[HeadgateError], args: tuple[Any, ...]) -> HeadgateError:
     """The error as it was; its constructor may want other things than its sentence."""
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(facts)
-    return error
+    return kind.__new__(kind, *args)
 
 
 class ValidationError(HeadgateError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headgate.bucket import MILLI, div_ceil
+from headgate.bucket import MILLI
 from headgate.corrections import Correction
 from headgate.debits import Debit, less, more, total_milli, without
 from headgate.decision import Demand
@@ -229,5 +229,7 @@ class LeaseBook:
 
 
 def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
-    refilled = div_ceil(max(0, now_ms - debit.at_ms) * spec.amount_milli, spec.period_ms)
+    """Less what has fully arrived since: a part of a millitoken that has not is not there yet, and
+    who tries again at once would be refused for it."""
+    refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms
     return max(0, debit.milli - refilled)

@@ -15,7 +15,7 @@ from headgate.connect import check_strict, layer_switches
 from headgate.decision import Verdict
 from headgate.engine import Engine, Want
 from headgate.entities import OnUnavailable
-from headgate.errors import ValidationError
+from headgate.errors import HeadgateError, ValidationError
 from headgate.hierarchy import Explanation
 from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, detach, layered
@@ -23,7 +23,7 @@ from headgate.lease import LeaseBook
 from headgate.limits import Limit
 from headgate.observe import Observer
 from headgate.operations import Operations
-from headgate.port import pace_for
+from headgate.port import cancelled_now, ended, pace_for
 from headgate.repository import Repository
 from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
@@ -39,20 +39,20 @@ class Lease(LeaseBook):
 
     async def adjust(self, **changes: int) -> None:
         """Adds to (or, negative, gives back of) what was taken; may go into debt, never refuses."""
-        await self.settlements.adjust(self, changes)
+        await ended(self.settlements.adjust(self, changes))
 
     async def consume(self, **more: int) -> None:
         """Takes more if it fits, else raises RateLimitExceeded and takes nothing."""
-        await self.settlements.consume(self, more)
+        await ended(self.settlements.consume(self, more))
 
     async def release(self, **back: int) -> None:
         """Gives back part of what was taken."""
-        await self.settlements.release(self, back)
+        await ended(self.settlements.release(self, back))
 
     async def settle(self, **actual: int) -> None:
         """Makes the lease hold exactly these amounts; saying it twice changes nothing. What is
         settled stays, however the block ends."""
-        await self.settlements.settle(self, actual)
+        await ended(self.settlements.settle(self, actual))
 
 
 class Acquiring:
@@ -68,17 +68,35 @@ class Acquiring:
         on_error: str,
         wait_s: float | None,
     ) -> None:
-        self._engine = engine
+        self._engine: Engine | None = engine  # None once it was entered
         self._wants = wants
         self._on_unavailable = on_unavailable
         self._on_error = on_error
         self._wait_s = wait_s
 
     async def __aenter__(self) -> Lease:
-        self._lease = lease = await self._engine.acquire(
-            Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-        )
+        engine, self._engine = self._engine, None
+        if engine is None:
+            raise entered_before()
+        try:
+            self._lease = lease = await engine.acquire(
+                Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+            )
+        except HeadgateError:
+            await cancelled_now()
+            raise
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await self._cancelled_before_the_block(lease)
         return lease
+
+    async def _cancelled_before_the_block(self, lease: Lease) -> None:
+        try:
+            await cancelled_now()
+        except BaseException:
+            lease.keep = False
+            await lease.settlements.leave(lease, True)
+            raise
 
     async def __aexit__(
         self,
@@ -90,7 +108,7 @@ class Acquiring:
         if kind is None and lease.owed is None:
             lease.closed = True
         else:
-            await lease.settlements.leave(lease, kind is not None)
+            await ended(lease.settlements.leave(lease, kind is not None))
 
 
 class RateLimiter(Operations):
@@ -191,11 +209,11 @@ class RateLimiter(Operations):
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
         """What an acquire would be told now, parents included; consumes nothing."""
-        return await self.engine.check(((entity_id, resource, consume, limits),))
+        return await ended(self.engine.check(((entity_id, resource, consume, limits),)))
 
     async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         """What acquire_many would be told now; consumes nothing."""
-        return await self.engine.check(many_wanted(requests))
+        return await ended(self.engine.check(many_wanted(requests)))
 
     async def explain(self, entity_id: str, resource: str) -> Explanation:
         """Which level gave each limit and why, for the entity and the parents it cascades to."""
@@ -250,6 +268,13 @@ class RateLimiter(Operations):
 
     def _defaults(self) -> Defaults:
         return self.defaults
+
+
+def entered_before() -> ValidationError:
+    """Two blocks of one acquire would share one lease."""
+    return ValidationError(
+        "acquire", "it", "was entered before; call limiter.acquire(…) anew for each block"
+    )
 
 
 def also_wanted(entity_id: str, also: object, limits: Sequence[Limit] | None) -> list[Want]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -98,20 +99,41 @@ async def finished(work: asyncio.Future[Result]) -> Result:
     Work that was sent may already have taken tokens. So a cancellation waits for its end and is
     delivered at the next await of the task, when whoever asked knows what there is to undo.
     """
-    cancelled = False
+    cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
             if type(work) is Sent:  # a tenth of the cost
                 await work
             else:
                 await asyncio.wait((work,))
-        except asyncio.CancelledError:
-            cancelled = True
+        except asyncio.CancelledError as why:
+            cancelled = why
         except Exception:  # noqa: BLE001  # the work's own, and told below
             break
-    if cancelled:
-        task = asyncio.current_task()
-        assert task is not None
-        task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own
-        task.cancel()
+    if cancelled is not None:
+        cancel_later(cancelled)
     return work.result()
+
+
+def cancel_later(why: asyncio.CancelledError) -> None:
+    """The outcome is known first, then the cancellation that came meanwhile: at the next await."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own
+    task.cancel(*why.args[:1])  # anyio knows its own by the message
+
+
+async def ended(call: Awaitable[Result]) -> Result:
+    """What the call comes to, unless the task was cancelled meanwhile."""
+    try:
+        return await call
+    finally:
+        await cancelled_now()
+
+
+async def cancelled_now() -> None:
+    """Where a call ends: a cancellation that waited for its outcome is raised here, not later and
+    elsewhere, and a task that only ever makes such calls can be cancelled."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from headgate.engine import Engine, Want
 from headgate.entities import OnUnavailable
 from headgate.hierarchy import Explanation
 from headgate.lease import LeaseBook
-from headgate.limiter import RateLimiter, also_wanted, many_wanted
+from headgate.limiter import RateLimiter, also_wanted, entered_before, many_wanted
 from headgate.limits import Limit
 from headgate.observe import Observer
 from headgate.sync_admin import SyncAdmin
@@ -55,15 +55,18 @@ class SyncAcquiring:
         on_error: str,
         wait_s: float | None,
     ) -> None:
-        self._engine = engine
+        self._engine: Engine | None = engine  # None once it was entered
         self._wants = wants
         self._on_unavailable = on_unavailable
         self._on_error = on_error
         self._wait_s = wait_s
 
     def __enter__(self) -> SyncLease:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            raise entered_before()
         self._lease = lease = run(
-            self._engine.acquire(
+            engine.acquire(
                 SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
             )
         )

@@ -426,3 +426,18 @@ def test_an_undo_that_was_held_back_is_sent_again(
     assert wide.level() == 8000
     assert wide.consumed() == 2000
     run(store.close())
+
+
+def test_a_newer_version_of_the_same_limits_is_heard_of_with_the_next_take(
+    clients: list[DynamoStore],
+) -> None:
+    """Something else may have changed with it, such as the entity's parent."""
+    older, newer = (Bucket(store, PER_MINUTE, "versioned") for store in clients)
+    assert older.take(x=1).allowed
+    assert not older.take(x=1).outdated
+    newer.terms = Terms(newer.terms.specs, 2)
+    assert newer.take(x=1).allowed
+    told = older.take(x=1)
+    assert told.allowed
+    assert told.outdated
+    assert not newer.take(x=1).outdated

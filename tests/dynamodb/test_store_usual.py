@@ -81,6 +81,8 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
             seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=crowded
         )
         told = "ALL_NEW" if None in amounts else "UPDATED_NEW"
+        if told == "UPDATED_NEW":
+            draft.touch("cv")
         general = draft.request("a table", bucket_key(KEY, seen.shard)).params
         assert written.params == {**general, "ReturnValues": told}
         divided += bool(seen.depth)
@@ -150,7 +152,7 @@ def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
     rng = random.Random(14)
     for _ in range(500):
         seen = _seen(rng, _terms(rng))
-        told = {"b_wcu_tc": {"N": "10"}}
+        told = {"b_wcu_tc": {"N": "10"}, "cv": {"N": str(seen.whole.version)}}
         for spec in seen.whole.specs:
             told[f"b_{spec.name}_tk"] = {"N": str(rng.randint(-9, 10**9))}
             told[f"b_{spec.name}_tc"] = {"N": str(rng.randint(0, 10**9))}
@@ -162,6 +164,18 @@ def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
         if "ttl" in told or seen.ttl_s is not None:
             item["ttl"] = told.get("ttl") or {"N": str(seen.ttl_s)}
         assert with_counters(seen, told, NOW_MS) == seen_from_item(item, seen.shard, seen, NOW_MS)
+
+
+def test_a_short_answer_tells_of_a_newer_version() -> None:
+    rng = random.Random(15)
+    for _ in range(200):
+        seen = _seen(rng, _terms(rng))
+        told = {"b_wcu_tc": {"N": "10"}, "cv": {"N": "9"}}
+        for spec in seen.whole.specs:
+            told |= {f"b_{spec.name}_tk": {"N": "5"}, f"b_{spec.name}_tc": {"N": "6"}}
+        after = with_counters(seen, told, NOW_MS)
+        assert after.whole == Terms(seen.whole.specs, 9, sources=seen.whole.sources)
+        assert after.record[0] == share_of(after.whole, seen.shard, seen.depth)
 
 
 def test_a_short_answer_that_lacks_a_counter_says_so() -> None:

@@ -75,7 +75,7 @@ def test_a_refund_is_each_standing_debit_less_what_has_refilled_since(
     assert book.consumed == {"rpm": held // 1_000}
     now_ms = NOW_MS + sum(gap_ms for gap_ms, _ in story) + age_ms
     per_ms = Fraction(7_000, 9_000)
-    refund = sum(max(0, milli - math.ceil(per_ms * (now_ms - at))) for at, milli in standing)
+    refund = sum(max(0, milli - math.floor(per_ms * (now_ms - at))) for at, milli in standing)
     expected = {"a": {"rpm": -refund}} if refund else {}
     assert credits_of(book.refunds(now_ms)) == expected
     book.settled = {"rpm"}
@@ -118,9 +118,21 @@ def test_an_immediate_refund_gives_everything_back() -> None:
     assert credits_of(book.refunds(NOW_MS - 50)) == credits_of(book.refunds(NOW_MS))
 
 
+@pytest.mark.parametrize("age_ms", [0, 1, 7, 999, 1000, 50_000])
+def test_who_failed_and_tries_again_at_once_gets_in(age_ms: int) -> None:
+    """The bucket was full: with the refund, and what has arrived since, it is full again."""
+    terms = Terms((Limit.per_day("runs", 1).spec,), 1)
+    demand = Demand(key("a"), terms, (1_000,))
+    verdict, (record,) = decide([demand], [None], NOW_MS)
+    assert verdict.allowed
+    for refund in book_of(demand).refunds(NOW_MS + age_ms):
+        record = adjusted(record, refund, NOW_MS + age_ms)
+    assert decide([demand], [record], NOW_MS + age_ms)[0].allowed
+
+
 def test_a_refund_later_than_the_refill_gives_nothing_back() -> None:
     book = book_of(Demand(key("a"), BOTH, (3_000, 2_000)))
-    assert credits_of(book.refunds(NOW_MS + 4_000)) == {"a": {"tpm": -(2_000 - 67)}}
+    assert credits_of(book.refunds(NOW_MS + 4_000)) == {"a": {"tpm": -(2_000 - 66)}}
     assert book.refunds(NOW_MS + 2 * 60_000) == []
 
 

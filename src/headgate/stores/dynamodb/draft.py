@@ -72,6 +72,11 @@ class Draft:
             self._parts.append(("add", name))
             self._values.append(number(amount))
 
+    def touch(self, name: str) -> None:
+        """Leaves it as it is, and has an answer of what was moved tell it."""
+        self._parts.append(("add", name))
+        self._values.append(number(0))
+
     def remove(self, name: str) -> None:
         self._parts.append(("remove", name))
 

@@ -134,11 +134,19 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
 
 
 def with_counters(seen: Seen, told: Item, now_ms: int) -> Seen:
-    """The same after a write that moved its counters and left the generation: what it moved."""
+    """The same after a write that moved its counters and left the generation, by what it moved.
+
+    Another may have brought a newer version of the same limits: who comes with an older one is to
+    hear of it.
+    """
     record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = seen
     try:
+        terms = record[TERMS]
+        if VERSION in told and int(told[VERSION]["N"]) != whole.version:
+            whole = Terms(whole.specs, int(told[VERSION]["N"]), sources=whole.sources)
+            terms = share_of(whole, shard, depth)
         return Seen(
-            _counters(told, record[TERMS], record[CELLS::STRIDE], now_ms),
+            _counters(told, terms, record[CELLS::STRIDE], now_ms),
             whole,
             layout,
             shard,

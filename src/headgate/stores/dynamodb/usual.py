@@ -3,8 +3,8 @@
 It makes the write that `expressions.taking` makes, without the steps between: the text of a write
 depends on its shape alone, so the body of a shape is made once, with places for its numbers.
 
-Where it takes of every limit, what it moved tells all that may have changed under its generation,
-so the answer is asked to say no more than that: a fifth of the item.
+Where it takes of every limit, what it moved and the version tell all that may have changed under
+its generation, so the answer is asked to say no more than that: a fifth of the item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.stores.dynamodb.items_history import TTL
 from headgate.stores.dynamodb.moves import BAND_PART
 from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.schema import PK, SK
-from headgate.stores.dynamodb.seen import GENERATION, WRITTEN, Seen, bucket_key, names_of
+from headgate.stores.dynamodb.seen import GENERATION, VERSION, WRITTEN, Seen, bucket_key, names_of
 
 TERMS_MAX = 1024
 SHAPES_MAX = 64  # of each; many limits have more, but few of them at a time
@@ -116,12 +116,18 @@ def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     if shape % 2:
         draft.set_number(TTL, 0)
         draft.at_most(TTL, 0)
+    told = "ALL_NEW"
+    if LEAVE not in kinds:
+        told = "UPDATED_NEW"
+        draft.touch(VERSION)
     write = draft.write(("", ""))
     values = write.pop("ExpressionAttributeValues")
     del write["Key"]
-    told = "ALL_NEW" if LEAVE in kinds else "UPDATED_NEW"
     rest = json.dumps({**write, "ReturnValues": told}).replace("%", "%%")
-    places = ", ".join(f'"{place}": {{"N": "%d"}}' for place in values)
+    parts = [f'"{place}": {{"N": "%d"}}' for place in values]
+    if told != "ALL_NEW":
+        parts[-1] = parts[-1].replace("%d", "0")
+    places = ", ".join(parts)
     if len(bodies) >= SHAPES_MAX:
         bodies.clear()
     body = f'{rest[1:-1]}, "ExpressionAttributeValues": {{{places}}}}}'.encode()

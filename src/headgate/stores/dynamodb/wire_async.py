@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from headgate.errors import StoreTrouble
-from headgate.port import finished
+from headgate.port import cancel_later, finished
 from headgate.stores.dynamodb import port_trouble as trouble
 from headgate.stores.dynamodb.wire import Place, Reply
 from headgate.stores.dynamodb.wire_errand import Batch, Errand
@@ -45,11 +45,11 @@ class AsyncWire:
         self._submit(errand)
         try:
             await errand
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as why:
             if not errand.sent:
                 self._withdraw(errand)
                 raise
-            _cancel_later()
+            cancel_later(why)
         assert errand.outcome is not None
         return errand.outcome
 
@@ -60,8 +60,8 @@ class AsyncWire:
             self._submit(errand)
         try:
             await batch
-        except asyncio.CancelledError:
-            _cancel_later()
+        except asyncio.CancelledError as why:
+            cancel_later(why)
         return [errand.outcome for errand in errands if errand.outcome is not None]
 
     async def aside(self, work: Callable[[], Result], due_s: float) -> Result:
@@ -180,7 +180,8 @@ class AsyncWire:
                 )
         except (OSError, UnicodeError) as error:
             line.hang_up()
-            if not self._open:
+            self._dialing.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            if not self._open:  # who is refused may ask again at once, and is to dial then
                 self._refuse(trouble.of_dialing(error, place, self._timeout_ms))
             return
         except BaseException:
@@ -201,11 +202,3 @@ class AsyncWire:
         self._refuse(trouble.closed())
         for line in list(self._open):
             line.hang_up()
-
-
-def _cancel_later() -> None:
-    """The outcome is known first, then the cancellation that came meanwhile: at the next await."""
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own
-    task.cancel()

@@ -49,13 +49,23 @@ class Awaited:
     def wake(self, at_once: bool) -> None:
         """`at_once` is for callbacks of the loop: a task cannot be woken by another."""
         self.over = True
-        wakeup = self._wakeup
+        wakeup, self._wakeup = self._wakeup, None
         if wakeup is None:
             return
-        if at_once and asyncio.current_task(self._loop) is None:
-            self._context.run(wakeup, self)
-        else:
+        if not at_once or asyncio.current_task(self._loop) is not None:
             self._loop.call_soon(wakeup, self, context=self._context)
+            return
+        try:
+            self._context.run(wakeup, self)
+        except (
+            SystemExit,
+            KeyboardInterrupt,
+        ) as ending:  # the loop's to raise, not the transport's
+            self._loop.call_soon(_raised, ending)
+
+
+def _raised(ending: BaseException) -> None:
+    raise ending
 
 
 class Errand(Awaited):
@@ -90,8 +100,12 @@ class Errand(Awaited):
             self.wake(at_once)
 
     def result(self) -> None:
-        if self._why is not None:
-            raise self._why
+        why, self._why = self._why, None
+        if why is not None:
+            try:
+                raise why
+            finally:
+                del why  # it would keep itself, by its traceback
 
     def cancel(self, msg: object = None) -> bool:
         if self.sent or self.over:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from headgate.errors import StoreTrouble
-from headgate.port import finished
+from headgate.port import cancel_later, finished
 from headgate.stores.redis.wire import pack
 
 ASKING = pack(("ASKING",))
@@ -47,12 +47,9 @@ def settle(future: Future, outcome: Any) -> None:
         future.set_result(outcome)
 
 
-async def seen_through(answer: Future) -> Any:
+async def seen_through(answer: Future, why: asyncio.CancelledError) -> Any:
     """The answer, then the cancellation that came meanwhile, at the task's next await."""
     try:
         return await finished(answer)
     finally:
-        task = asyncio.current_task()
-        assert task is not None
-        task.uncancel()  # the count stays as it was, so asyncio.timeout still knows its own
-        task.cancel()
+        cancel_later(why)

@@ -70,11 +70,12 @@ class Link(Inlet):
         future = self._submit(packed, due_s, asking)
         try:
             return await future
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             answer = self._answer_of(future)
             if answer is None:
                 raise  # never sent, nothing to wait for
-        return await seen_through(answer)
+            why = cancelled
+        return await seen_through(answer, why)
 
     def _submit(self, packed: bytes, due_s: float, asking: bool) -> Future:
         if self._closed:
