@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from headgate.integrations.gate import asyncio_limiter, blocking_limiter, is_off
-from headgate.integrations.outgoing import Call, debits, outgoing, told_wait_ms
+from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
 from headgate.limiter import RateLimiter
 from headgate.limits import Limit
 from headgate.sync import SyncRateLimiter
@@ -52,8 +52,10 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
             now_ms = self.limiter.engine.clock()
             wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                verdict = await self.limiter.check_many([habits.glance(call)])
-                await lease.adjust(**debits(verdict, wait_ms))
+                glance = habits.glance(call)
+                with learning(self.limiter.engine, glance):
+                    verdict = await self.limiter.check_many([glance])
+                    await lease.adjust(**debits(verdict, wait_ms))
             return response
 
     async def aclose(self) -> None:
@@ -90,8 +92,10 @@ class LimitedTransport(httpx.BaseTransport):
             now_ms = self.limiter.engine.clock()
             wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                verdict = self.limiter.check_many([habits.glance(call)])
-                lease.adjust(**debits(verdict, wait_ms))
+                glance = habits.glance(call)
+                with learning(self.limiter.engine, glance):
+                    verdict = self.limiter.check_many([glance])
+                    lease.adjust(**debits(verdict, wait_ms))
             return response
 
     def close(self) -> None:

@@ -1,13 +1,18 @@
-"""Outgoing calls: what each takes, and what the other side's refusals teach us. Pure."""
+"""Outgoing calls: what each takes, and what the other side's refusals teach us."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from headgate.decision import Verdict
+from headgate.engine import Engine
 from headgate.entities import OnUnavailable
+from headgate.errors import HeadgateError
 from headgate.integrations.keys import scoped
 from headgate.integrations.llm_provider import Told, debit_for, read_headers
 from headgate.integrations.rates import Rates, parse_rates
@@ -18,6 +23,8 @@ from headgate.plan import Each
 RETRY_MS_MAX = 3_600_000
 WAIT_S = 30.0
 BUSY = (429, 503)
+
+_log = logging.getLogger("headgate")
 
 
 class Call(NamedTuple):
@@ -83,9 +90,24 @@ def debits(verdict: Verdict, wait_ms: int) -> dict[str, int]:
     return {name: debit for name, debit in found.items() if debit}
 
 
+@contextmanager
+def learning(engine: Engine, glance: tuple[Any, ...]) -> Iterator[None]:
+    """The wait is taken down inside. Trouble with it is told and logged, never raised: the call
+    was made, and its response is the caller's."""
+    try:
+        yield
+    except HeadgateError as error:
+        entity_id, resource, *_ = glance
+        engine.tell("debit_lost", entity_id, resource, str(error))
+        _log.warning("that %s asked to be left alone was not kept: %s", entity_id, error)
+
+
 def _until(text: str, now_ms: int) -> int | None:
+    """Of an HTTP date; those without a zone are in UTC."""
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
     return max(0, int(moment.timestamp() * 1000) - now_ms)

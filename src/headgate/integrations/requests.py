@@ -18,7 +18,7 @@ from requests.exceptions import ConnectionError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from headgate.integrations.gate import blocking_limiter, is_off
-from headgate.integrations.outgoing import Call, debits, outgoing, told_wait_ms
+from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
 from headgate.limits import Limit
 from headgate.sync import SyncRateLimiter
 
@@ -55,8 +55,10 @@ class LimitedAdapter(HTTPAdapter):
             now_ms = self.limiter.engine.clock()
             wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                verdict = self.limiter.check_many([habits.glance(call)])
-                lease.adjust(**debits(verdict, wait_ms))
+                glance = habits.glance(call)
+                with learning(self.limiter.engine, glance):
+                    verdict = self.limiter.check_many([glance])
+                    lease.adjust(**debits(verdict, wait_ms))
             return response
 
     def close(self) -> None:

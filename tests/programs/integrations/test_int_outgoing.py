@@ -14,13 +14,21 @@ import pytest
 import requests
 from int_kit import blocking, limiter, run
 
-from headgate import Limit, RateLimitExceeded, ValidationError
+from headgate import (
+    Limit,
+    OnUnavailable,
+    RateLimiter,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    ValidationError,
+)
 from headgate.integrations.gate import limits_off
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.llm import LlmLimiter
 from headgate.integrations.llm_sync import SyncLlmLimiter
 from headgate.integrations.outgoing import Call, by_host, told_wait_ms
 from headgate.integrations.requests import LimitedAdapter
+from headgate.observe import Event
 from headgate.testing import FakeClock
 
 RATE = [Limit.per_second("rps", 2)]
@@ -182,6 +190,36 @@ def test_async_retry_after_and_connections_never_made(server: Server) -> None:
     run(flow())
 
 
+AWAY = "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("kind", ["httpx", "requests"])
+def test_a_response_is_never_lost_to_the_store(kind: str, server: Server, caplog: Any) -> None:
+    events: list[Event] = []
+    gate = SyncRateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
+    client: Any = httpx.Client(transport=LimitedTransport(gate, RATE))
+    if kind == "requests":
+        client = requests.Session()
+        client.mount("http://", LimitedAdapter(gate, RATE))
+    with gate, client:
+        assert client.get(url_of(server, "/busy")).status_code == 429
+    assert [one.entity_id for one in events if one.kind == "debit_lost"] == ["host:127.0.0.1"]
+    assert "host:127.0.0.1 asked to be left alone" in caplog.text
+
+
+def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:
+    events: list[Event] = []
+
+    async def flow() -> int:
+        gate = RateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
+        transport = AsyncLimitedTransport(gate, RATE)
+        async with gate, httpx.AsyncClient(transport=transport) as client:
+            return (await client.get(url_of(server, "/busy"))).status_code
+
+    assert run(flow()) == 429
+    assert [one.kind for one in events].count("debit_lost") == 1
+
+
 def test_what_the_other_side_says() -> None:
     now_ms = 1_700_000_000_000
     date = {"retry-after": "Tue, 14 Nov 2023 22:13:30 GMT"}
@@ -191,6 +229,25 @@ def test_what_the_other_side_says() -> None:
     assert told_wait_ms(429, {"retry-after": "soon"}, now_ms) is None
     assert told_wait_ms(429, {}, now_ms) is None
     assert told_wait_ms(429, {"retry-after": "999999999"}, now_ms) == 3_600_000
+    assert told_wait_ms(429, {"retry-after": "Tue Nov 14 22:13:30 2023"}, now_ms) == 10_000
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
+        "Wed, 21 Oct 2015 07:28:00 +99999999999999",
+        "Wed, 21 Oct 2015 07:28:00 +9999",
+        "Wed, 99 Oct 2015 07:28:00 GMT",
+    ],
+)
+def test_dates_that_are_none(date: str) -> None:
+    assert told_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) is None
+
+
+@pytest.mark.parametrize("date", ["Mon, 01 Jan 0001 00:00:00", "Mon, 01 Jan 0001 00:00:00 +2359"])
+def test_a_moment_long_ago_is_now(date: str) -> None:
+    assert told_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) == 0
 
 
 def test_options() -> None:
