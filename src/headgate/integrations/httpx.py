@@ -15,8 +15,8 @@ import httpx
 
 from headgate.integrations.gate import asyncio_limiter, blocking_limiter, is_off
 from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
+from headgate.integrations.rates import Rates
 from headgate.limiter import RateLimiter
-from headgate.limits import Limit
 from headgate.sync import SyncRateLimiter
 
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -28,7 +28,7 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
     def __init__(
         self,
         limiter: RateLimiter,
-        limits: str | Limit | list[Limit] | None = None,
+        limits: Rates = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         **options: Any,
@@ -68,7 +68,7 @@ class LimitedTransport(httpx.BaseTransport):
     def __init__(
         self,
         limiter: SyncRateLimiter,
-        limits: str | Limit | list[Limit] | None = None,
+        limits: Rates = None,
         *,
         transport: httpx.BaseTransport | None = None,
         **options: Any,

@@ -19,7 +19,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from headgate.integrations.gate import blocking_limiter, is_off
 from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
-from headgate.limits import Limit
+from headgate.integrations.rates import Rates
 from headgate.sync import SyncRateLimiter
 
 
@@ -29,7 +29,7 @@ class LimitedAdapter(HTTPAdapter):
     def __init__(
         self,
         limiter: SyncRateLimiter,
-        limits: str | Limit | list[Limit] | None = None,
+        limits: Rates = None,
         *,
         adapter: HTTPAdapter | None = None,
         **options: Any,

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, get_type_hints
 
 import httpx
 import pytest
@@ -27,6 +27,7 @@ from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.llm import LlmLimiter
 from headgate.integrations.llm_sync import SyncLlmLimiter
 from headgate.integrations.outgoing import Call, by_host, told_wait_ms
+from headgate.integrations.rates import Rates
 from headgate.integrations.requests import LimitedAdapter
 from headgate.observe import Event
 from headgate.testing import FakeClock
@@ -248,6 +249,13 @@ def test_dates_that_are_none(date: str) -> None:
 @pytest.mark.parametrize("date", ["Mon, 01 Jan 0001 00:00:00", "Mon, 01 Jan 0001 00:00:00 +2359"])
 def test_a_moment_long_ago_is_now(date: str) -> None:
     assert told_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) == 0
+
+
+@pytest.mark.parametrize("face", [AsyncLimitedTransport, LimitedTransport, LimitedAdapter])
+def test_limits_may_be_any_sequence(face: Any) -> None:
+    assert get_type_hints(face.__init__)["limits"] == Rates
+    gate = limiter() if face is AsyncLimitedTransport else blocking()
+    assert face(gate, tuple(RATE)).habits.limits == tuple(RATE)
 
 
 def test_options() -> None:
