@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Unpack
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
@@ -50,6 +51,15 @@ class Refused(Exception):
         super().__init__(answer.detail)
 
 
+class RefusedOverHttp(Refused, HTTPException):
+    """One that every app can answer, also one that was only mounted in a prepared one."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        headers = {**dict(answer.headers), "cache-control": "no-store"}
+        HTTPException.__init__(self, answer.status, answer.detail, headers)
+
+
 def limits_for(app: FastAPI) -> None:
     """Prepares the app: refusals become 429 problems, admissions get their headers."""
     app.add_middleware(_Telling)
@@ -80,7 +90,7 @@ class RateLimit:
             raise ValidationError("app", "it", "is not prepared; call limits_for(app) once")
         answer = await self.gate.ask(caller_of(connection.scope))
         if not answer.allowed:
-            raise Refused(answer)
+            raise (RefusedOverHttp if connection.scope["type"] == "http" else Refused)(answer)
         answers.append(answer)
 
     def guard(self, endpoint: Endpoint) -> Endpoint:

@@ -195,6 +195,48 @@ def test_two_limits_on_one_route() -> None:
     assert refused.headers.get_list("x-ratelimit-limit") == ["1"]
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_app_mounted_in_a_prepared_one(prepared: bool) -> None:
+    app, inner = FastAPI(), FastAPI()
+    limits_for(app)
+    if prepared:
+        limits_for(inner)
+    app.mount("/inner", inner)
+
+    @inner.get("/", dependencies=[Depends(RateLimit(limiter(), "1/minute"))])
+    async def visited() -> str:
+        return "x"
+
+    assert get(app, "/inner/").headers["x-ratelimit-remaining"] == "0"
+    refused = get(app, "/inner/")
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "60"
+    assert refused.headers["ratelimit"] == '"per_minute";r=0;t=60'
+    assert refused.headers["cache-control"] == "no-store"
+    assert refused.json()["detail"] == "Try again in 60 s."
+    assert ("violated-policies" in refused.json()) is prepared
+    kind = "application/problem+json" if prepared else "application/json"
+    assert refused.headers["content-type"] == kind
+
+
+@pytest.mark.parametrize("denial", [True, False])
+def test_a_websocket_of_an_app_mounted_in_a_prepared_one(denial: bool) -> None:
+    app, inner = FastAPI(), FastAPI()
+    limits_for(app)
+    app.mount("/inner", inner)
+
+    @inner.websocket("/ws", dependencies=[Depends(RateLimit(limiter(), "1/minute"))])
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    assert run(websocket(app, "/inner/ws"))[0]["type"] == "websocket.accept"
+    refused = run(websocket(app, "/inner/ws", denial=denial))[0]
+    if denial:
+        assert (refused["type"], refused["status"]) == ("websocket.http.response.start", 429)
+    else:
+        assert (refused["type"], refused["code"]) == ("websocket.close", 1008)
+
+
 def test_the_switch() -> None:
     app = make_app("1/minute")
     with limits_off():
