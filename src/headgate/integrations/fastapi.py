@@ -14,9 +14,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, Unpack
+from typing import Annotated, Any, TypeVar, Unpack
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -77,7 +77,7 @@ class RateLimit:
     ) -> None:
         self.gate = async_gate(Gate(limiter, limits, **options))
         # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
-        self.__signature__ = inspect.Signature([_connection_parameter()])
+        self.__signature__ = inspect.Signature([_parameter(_CONNECTION, HTTPConnection)])
 
     async def __call__(self, headgate_connection: HTTPConnection) -> None:
         """The dependency: takes the cost of the request or raises Refused."""
@@ -96,16 +96,22 @@ class RateLimit:
     def guard(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint behind the limit; it needs no `request` parameter of its own."""
 
+        # Resolved here, as FastAPI would look for the names of annotations in this module.
+        signature = inspect.signature(endpoint, eval_str=True)
+        name = _CONNECTION
+        while name in signature.parameters:  # of another limit on the same route
+            name += "_"
+
         @functools.wraps(endpoint)
         async def limited(*args: Any, **kwargs: Any) -> Any:
-            await self.ask(kwargs.pop(_CONNECTION))
+            await self.ask(kwargs.pop(name))
             if inspect.iscoroutinefunction(endpoint):
                 return await endpoint(*args, **kwargs)
             return await run_in_threadpool(endpoint, *args, **kwargs)
 
-        # Resolved here, as FastAPI would look for the names of annotations in this module.
-        signature = inspect.signature(endpoint, eval_str=True)
-        parameters = [*signature.parameters.values(), _connection_parameter()]
+        # By a dependency, as FastAPI hands the connection itself to one parameter only.
+        handed = Annotated[HTTPConnection, Depends(_handed_on)]
+        parameters = [*signature.parameters.values(), _parameter(name, handed)]
         parameters.sort(key=lambda parameter: parameter.kind)
         limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return limited  # type: ignore[return-value]
@@ -136,5 +142,9 @@ async def _refuse(connection: Any, error: Exception) -> Any:
     return Response(answer.body, answer.status, dict(answer.refusal_headers))
 
 
-def _connection_parameter() -> inspect.Parameter:
-    return inspect.Parameter(_CONNECTION, inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)
+async def _handed_on(headgate_connection: HTTPConnection) -> HTTPConnection:
+    return headgate_connection
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from int_kit import client, get, hang_up, headers_of, limiter, run, websocket
 from pydantic import BaseModel
+from starlette.requests import HTTPConnection
 
 from headgate import ValidationError
 from headgate.integrations.fastapi import RateLimit, limits_for
@@ -193,6 +194,29 @@ def test_two_limits_on_one_route() -> None:
     assert refused.status_code == 429
     assert refused.json()["violated-policies"] == ["per_hour"]
     assert refused.headers.get_list("x-ratelimit-limit") == ["1"]
+
+
+def test_several_guards_on_one_route() -> None:
+    app = FastAPI()
+    limits_for(app)
+    gate = limiter()
+
+    def limit(rate: str) -> RateLimit:
+        return RateLimit(gate, rate, resource=f"of-{rate}")
+
+    @app.get("/")
+    @limit("9/minute").guard
+    @limit("8/minute").guard
+    @limit("1/hour").guard
+    async def behind_three(own: HTTPConnection, q: int = 7) -> str:
+        return f"{own.url.path} {q}"
+
+    first = get(app)
+    assert (first.status_code, first.json()) == (200, "/ 7")
+    assert first.headers.get_list("x-ratelimit-limit") == ["1"]
+    assert get(app).json()["violated-policies"] == ["per_hour"]
+    names = [one["name"] for one in app.openapi()["paths"]["/"]["get"]["parameters"]]
+    assert names == ["q"]
 
 
 @pytest.mark.parametrize("prepared", [True, False])
