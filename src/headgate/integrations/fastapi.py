@@ -107,7 +107,9 @@ class RateLimit:
             await self.ask(kwargs.pop(name))
             if inspect.iscoroutinefunction(endpoint):
                 return await endpoint(*args, **kwargs)
-            return await run_in_threadpool(endpoint, *args, **kwargs)
+            found = await run_in_threadpool(endpoint, *args, **kwargs)
+            # Objects that are called, and functions around others, do not look async.
+            return await found if inspect.isawaitable(found) else found
 
         # By a dependency, as FastAPI hands the connection itself to one parameter only.
         handed = Annotated[HTTPConnection, Depends(_handed_on)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -217,6 +218,25 @@ def test_several_guards_on_one_route() -> None:
     assert get(app).json()["violated-policies"] == ["per_hour"]
     names = [one["name"] for one in app.openapi()["paths"]["/"]["get"]["parameters"]]
     assert names == ["q"]
+
+
+class Called:
+    async def __call__(self, q: int = 7) -> int:
+        return q
+
+
+def passed_on(q: int = 7) -> Any:
+    return Called()(q)
+
+
+@pytest.mark.parametrize("endpoint", [Called(), functools.partial(Called(), 7), passed_on])
+def test_guards_of_endpoints_that_do_not_look_async(endpoint: Any) -> None:
+    app = FastAPI()
+    limits_for(app)
+    app.get("/")(RateLimit(limiter(), "1/minute").guard(endpoint))
+    first = get(app)
+    assert (first.status_code, first.json()) == (200, 7)
+    assert get(app).status_code == 429
 
 
 @pytest.mark.parametrize("prepared", [True, False])
