@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
-from flask import Flask, Response, after_this_request, current_app, g, request
+from flask import Flask, Response, after_this_request, current_app, request
 
 from headgate.integrations.answering import Answer
 from headgate.integrations.gate import Gate, Options, blocking_gate
@@ -20,7 +20,7 @@ from headgate.integrations.keys import Caller
 from headgate.integrations.rates import Rates
 from headgate.sync import SyncRateLimiter
 
-ANSWERS = "headgate_answers"
+ANSWER = "headgate.answer"  # in the environ, for `g` outlives requests where a context is pushed
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -55,10 +55,8 @@ class RateLimit:
         answer = self.gate.ask_blocking(current_caller())
         if not answer.allowed:
             return _refusal(answer)
-        answers = g.setdefault(ANSWERS, [])
-        if not answers:
-            after_this_request(_told)
-        answers.append(answer)
+        request.environ[ANSWER] = answer
+        after_this_request(_told)
         return None
 
 
@@ -74,8 +72,8 @@ def current_caller() -> Caller:
 
 
 def _told(response: Response) -> Response:
-    """The headers of the limit asked last, which is the innermost."""
-    for name, value in g.get(ANSWERS)[-1].headers:
+    """The headers of the limit asked last, which is the innermost; once more changes nothing."""
+    for name, value in request.environ[ANSWER].headers:
         response.headers.setdefault(name, value)
     return response
 

@@ -136,6 +136,29 @@ def test_a_whole_app() -> None:
     assert both.headers.getlist("X-RateLimit-Limit") == ["100"]
 
 
+def test_requests_inside_one_context_of_the_app() -> None:
+    app = make_app("9/minute")
+    RateLimit(blocking(), "100/minute", resource="app").init_app(app)
+    client = app.test_client()
+    with app.app_context():  # as fixtures of tests and scripts push it
+        left = [client.get("/text").headers.get("X-RateLimit-Remaining") for _ in range(3)]
+        assert left == ["8", "7", "6"]
+        assert list(flask.g) == [], "nothing piles up"
+
+
+def test_a_response_made_twice_has_the_headers() -> None:
+    app = make_app()
+
+    @app.after_request
+    def broken(response: flask.Response) -> flask.Response:
+        if response.status_code == 200:
+            raise RuntimeError  # flask answers 500, and finishes that one too
+        return response
+
+    answer = app.test_client().get("/text")
+    assert (answer.status_code, answer.headers["X-RateLimit-Remaining"]) == (500, "1")
+
+
 def test_store_away_switch_and_bad_set_up() -> None:
     gate = blocking()
     gate.engine.use(FaultyStore(gate.engine.store, before=[Unreachable("host")] * 9))
