@@ -11,10 +11,10 @@ carries a request from one to the other where the rest of the site is of the oth
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Unpack
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import async_only_middleware, sync_only_middleware
 
@@ -45,7 +45,8 @@ class RateLimit:
 
     def guard(self, view: View) -> View:
         """The view behind the limit; it must be of the limiter's kind, async or not."""
-        if inspect.iscoroutinefunction(view) is not self.is_async:
+        # Django's own test: before Python 3.12 inspect does not know what as_view() marks.
+        if iscoroutinefunction(view) is not self.is_async:
             raise ValidationError(
                 "view", getattr(view, "__name__", view),
                 "is of the other kind: async views take a RateLimiter, others a SyncRateLimiter",

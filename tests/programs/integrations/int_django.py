@@ -10,6 +10,7 @@ import django
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import path
+from django.views import View
 
 if not settings.configured:
     settings.configure(
@@ -92,6 +93,16 @@ def free(request: HttpRequest) -> HttpResponse:
     return HttpResponse("free")
 
 
+class InLoop(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("loop")
+
+
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("plain")
+
+
 class Rest(APIView):
     throttle_classes = [throttle(SYNC, "2/minute", resource="rest")]  # noqa: RUF012
 
@@ -123,6 +134,8 @@ class TooMuch(APIView):
 urlpatterns = [
     path("plain/<int:number>", plain),
     path("async", in_loop),
+    path("class", sync_limit("class").guard(Plain.as_view())),
+    path("aclass", async_limit("aclass").guard(InLoop.as_view())),
     path("crowd", crowd),
     path("stream", stream),
     path("astream", async_stream),

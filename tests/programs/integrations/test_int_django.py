@@ -57,6 +57,18 @@ def test_an_async_view() -> None:
     check(*answers)
 
 
+def test_views_that_are_classes() -> None:
+    client = Client()
+    check(*(client.get("/class") for _ in range(3)))
+
+    async def visit() -> list[Any]:
+        return [await AsyncClient().get("/aclass") for _ in range(3)]
+
+    check(*run(visit()))
+    with pytest.raises(ValidationError, match="other kind"):
+        RateLimit(SYNC, "1/minute").guard(int_django.InLoop.as_view())
+
+
 @pytest.mark.parametrize("limit", [sync_limit("site"), async_limit("site")])
 def test_the_whole_site_from_both_sides(limit: RateLimit) -> None:
     SITE["limit"] = limit
