@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,11 @@ COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">u
     "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
     show_default=True, metavar="SECONDS", help="Time between two looks.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="One look, no live view; so does --json.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="One look, no live view; so do --json, and output that is no terminal.",
+)
 @pass_session
 def top(session: Session, resource: str | None, count: int, interval_s: float, once: bool) -> None:
     """The buckets that are used fastest, live; Ctrl-C ends it.
@@ -52,7 +57,7 @@ def top(session: Session, resource: str | None, count: int, interval_s: float, o
         parse_resource(resource)
     with session.repository() as repository:
         seen = run(look(repository.core, resource))
-        if once or session.as_json:
+        if once or session.as_json or not sys.stdout.isatty():
             rows = busiest(seen, None, count)
             show(session, _document(seen, rows), _headline(seen), _rows(rows))
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from headgate import Limit, SyncRateLimiter, SyncRepository
 from headgate.bridge import run as run_flow
 from headgate.testing import FakeClock
@@ -49,3 +51,14 @@ def test_once(run: Any, well: Any) -> None:
     assert [(one["entity_id"], one["consumed"]) for one in items] == [("b", 60)]
     shown = run("top", "--once", "--resource", "r").out
     assert shown.index("\nb ") < shown.index("\na ")
+
+
+def test_without_a_terminal_it_looks_once(
+    run: Any, well: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slept(_: float) -> None:
+        raise KeyboardInterrupt  # the end of a live view, which there must not be
+
+    well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
+    monkeypatch.setattr("headgate.cli.top.time.sleep", slept)
+    assert "\na " in run("top").out
