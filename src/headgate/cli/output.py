@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.session import Misuse, Session
-from headgate.cli.text import clean, speaks_utf8
+from headgate.cli.text import clean, seen, speaks_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +84,7 @@ def _unseen(done: int, total: int | None) -> None:
 @contextlib.contextmanager
 def progress(session: Session, title: str) -> Iterator[Step]:
     """`step(done, total)` moves a bar on standard error; silent where nobody watches."""
-    if session.as_json or not sys.stderr.isatty():
+    if session.as_json or not seen(sys.stderr):
         yield _unseen
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -103,7 +103,7 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
     """Goes on only with --yes or a person's consent."""
     if yes:
         return
-    if session.as_json or not sys.stdin.isatty():
+    if session.as_json or not seen(sys.stdin):
         why = "nobody can be asked: --json is given, or standard input is no terminal"
         raise Misuse(f"{question} It needs consent.", why, "add --yes")
     if not click.confirm(clean(question), err=True):

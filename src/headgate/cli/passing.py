@@ -16,7 +16,10 @@ OWN_OPTIONS = {**SETTINGS, "ignore_unknown_options": True, "help_option_names": 
 
 
 class PassedOn(Verb):
-    """Its line belongs to the program; the common options stand before its name."""
+    """Its line belongs to the program, as does its output; the common options stand before its
+    name."""
+
+    answers = False
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

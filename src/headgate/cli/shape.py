@@ -7,12 +7,13 @@ The common options may stand before or after the command: `headgate --json entit
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from headgate.cli.session import Session
+from headgate.cli.session import Misuse, Session
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -77,7 +78,20 @@ class Told(click.Command):
 
 
 class Verb(Told):
-    """A command that does something."""
+    """A command that does something, and says how it went where it `answers`."""
+
+    answers = True
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Refused where standard output is closed: the next file opened, maybe the store's, would
+        be in its place."""
+        if self.answers and sys.stdout is None:
+            raise Misuse(
+                "standard output is closed",
+                "nobody could be told the answer, so nothing was done",
+                "leave it open; >/dev/null drops the answer and keeps the exit code",
+            )
+        return super().invoke(ctx)
 
 
 class Noun(Told, click.Group):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import TextIO
 
 
 def speaks_utf8() -> bool:
     """Whether standard output takes every letter; JSON has another way of writing them."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return str(encoding).lower().replace("-", "").replace("_", "") == "utf8"
+
+
+def seen(stream: TextIO | None) -> bool:
+    """Whether a person is at the other end; Python has None for a stream that is closed."""
+    return stream is not None and stream.isatty()
 
 
 def lenient() -> None:

@@ -58,6 +58,35 @@ def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def _closed(streams: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command, begun by a shell that closes some of its streams."""
+    line = f'exec "$@" {streams}'
+    url = f"sqlite:///{cwd}/limits.db"
+    return subprocess.run(
+        ["sh", "-c", line, "sh", *COMMAND, "-u", url, *arguments], cwd=cwd, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_without_standard_output_nothing_is_done(tmp_path: Path, more: tuple[str, ...]) -> None:
+    gate = ("check", "cron", "db", "runs=1", "--limit", "runs:1/day", "--take")
+    done = _closed(">&-", *gate, *more, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: standard output is closed\n"), done.stderr
+    assert ">/dev/null" in done.stderr
+    assert not (tmp_path / "limits.db").exists()
+    assert _closed(">/dev/null", *gate, cwd=tmp_path).returncode == 0
+    assert _closed(">/dev/null", *gate, cwd=tmp_path).returncode == 3
+
+
+def test_without_the_other_streams(tmp_path: Path) -> None:
+    asked = _closed("<&-", "entity", "delete", "nobody", cwd=tmp_path)
+    assert asked.returncode == 2
+    assert "--yes" in asked.stderr
+    assert _closed("2>&-", "export", "-o", "out.jsonl", cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(run: Any, shell: str) -> None:
     script = run("completion", shell).out
