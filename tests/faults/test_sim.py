@@ -103,6 +103,10 @@ def test_a_scenario_survives_being_written_down() -> None:
         (20261117, 4172),  # an older configuration during an outage, after the limit became soft
         (20261121, 902),  # a debt that was paid while it was divided, on what had been seen before
         (20261121, 1964),  # an undo that was held back for longer than it was tried
+        (
+            20261122,
+            774,
+        ),  # a refusal in one step under new limits, planned on two states of a bucket
         (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
     ],
 )

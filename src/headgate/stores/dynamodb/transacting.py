@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headgate.decision import Demand, fits
 from headgate.record import TERMS, Record, cells_of, opened
@@ -17,12 +18,29 @@ from headgate.stores.dynamodb.book import Known
 from headgate.stores.dynamodb.flow import Flow, committed
 from headgate.stores.dynamodb.outcomes import Landed, Refused, busy, lined_up, standing_under
 from headgate.stores.dynamodb.reading import read_items
-from headgate.stores.dynamodb.seen import bucket_key, new_generation
+from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
 from headgate.stores.dynamodb.taking import Taker, learned
 
 ATTEMPTS_MAX = 8
 
 Results = list[Landed | Refused]
+
+
+class Stand(NamedTuple):
+    """A bucket towards a demand, planned on one state: while an answer is awaited, others of this
+    process may come to know it better."""
+
+    known: Known
+    seen: Seen | None
+    demand: Demand
+    record: Record
+
+    @staticmethod
+    def of(known: Known, demand: Demand, now_ms: int) -> Stand:
+        seen = known.shards.get(0)
+        if seen is None:
+            return Stand(known, None, demand, opened(demand.terms, now_ms))
+        return Stand(known, seen, demand, standing_under(seen, demand, now_ms))
 
 
 def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Results | None]:
@@ -32,23 +50,20 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
         yield from _looked(taker.table, known, now_ms)
         if any(seen.depth for one in known for seen in list(one.shards.values())):
             return None
-        stands = [
-            _standing(one, demand, now_ms) for one, demand in zip(known, demands, strict=True)
-        ]
-        fitting = [fits(*pair, now_ms) for pair in zip(stands, demands, strict=True)]
-        if not all(fitting) and number:
-            rows = zip(known, demands, stands, strict=True)
-            if (yield from _all_kept(taker.table, list(rows), now_ms)):
-                return [Refused(record) for record in stands]
+        stands = [Stand.of(*pair, now_ms) for pair in zip(known, demands, strict=True)]
+        fitting = all(fits(one.record, one.demand, now_ms) for one in stands)
+        if not fitting and number:
+            if (yield from _all_kept(taker.table, stands, now_ms)):
+                return [Refused(one.record) for one in stands]
             continue
-        if not all(fitting):  # as far as was known: now it is asked
+        if not fitting:  # as far as was known: now it is asked
             for one in known:
                 one.forget()
             continue
-        writes = [_write(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+        writes = [_write(one, now_ms) for one in stands]
         outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
         if committed(outcome):
-            return [_landed(*row, now_ms) for row in zip(known, demands, stands, strict=True)]
+            return [_landed(one, now_ms) for one in stands]
         for one in known:
             one.forget()
     raise busy(demands[0])
@@ -63,13 +78,8 @@ def _looked(table: str, known: Sequence[Known], now_ms: int) -> Flow[None]:
             one.note(0, items.get(bucket_key(one.key)), now_ms)
 
 
-def _standing(known: Known, demand: Demand, now_ms: int) -> Record:
-    seen = known.shards.get(0)
-    return opened(demand.terms, now_ms) if seen is None else standing_under(seen, demand, now_ms)
-
-
-def _write(known: Known, demand: Demand, standing: Record, now_ms: int) -> ask.Write:
-    seen = known.shards.get(0)
+def _write(stand: Stand, now_ms: int) -> ask.Write:
+    _, seen, demand, standing = stand
     key = bucket_key(demand.key)
     if seen is None:
         draft = expressions.creation(demand.key, standing, demand.amounts, new_generation(), now_ms)
@@ -80,11 +90,10 @@ def _write(known: Known, demand: Demand, standing: Record, now_ms: int) -> ask.W
     return {"Update": draft.write(key)}
 
 
-def _all_kept(table: str, rows: Sequence[tuple[Known, Demand, Record]], now_ms: int) -> Flow[bool]:
+def _all_kept(table: str, stands: Sequence[Stand], now_ms: int) -> Flow[bool]:
     """A refusal under new terms keeps them: the wait it tells counts on their pace. False where
     somebody else was faster, and the state is known better now."""
-    for known, demand, standing in rows:
-        seen = known.shards.get(0)
+    for known, seen, demand, standing in stands:
         whole = None if seen is None else expressions.whole_terms(seen, demand, standing)
         if seen is None or whole is None or whole.specs == seen.whole.specs:
             continue
@@ -96,8 +105,9 @@ def _all_kept(table: str, rows: Sequence[tuple[Known, Demand, Record]], now_ms: 
     return True
 
 
-def _landed(known: Known, demand: Demand, standing: Record, now_ms: int) -> Landed:
+def _landed(stand: Stand, now_ms: int) -> Landed:
     """The take as it must have been; the item itself was not told."""
+    known, seen, demand, standing = stand
     cells = [*standing[:3]]
     for cell, wanted in zip(cells_of(standing), lined_up(demand, standing[TERMS]), strict=True):
         consumed = cell.consumed_milli + (wanted or 0)
@@ -107,9 +117,8 @@ def _landed(known: Known, demand: Demand, standing: Record, now_ms: int) -> Land
             tokens = min(tokens, full) - wanted
         cells += (cell.epoch_ms, tokens, consumed, consumed)
     after = tuple(cells)
-    seen = known.shards.get(0)
     if seen is None or standing[TERMS] is not seen.record[TERMS]:
         known.forget()  # its generation is new
-    else:
+    elif known.shards.get(0) is seen:
         known.shards[0] = seen._replace(record=after)
     return Landed(standing, after)
