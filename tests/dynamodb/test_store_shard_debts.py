@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from dynamodb.shard_kit import Bucket
 from headgate.bridge import run
+from headgate.errors import StoreTrouble
 from headgate.limits import Limit
+from headgate.stores.dynamodb.adjusting import STILL_TRIES
 from headgate.stores.dynamodb.buckets import DynamoStore
 from headgate.stores.dynamodb.placing import evened
 from headgate.stores.dynamodb.port import TransactionCancelled
@@ -71,6 +74,35 @@ def test_a_debt_that_moved_meanwhile_is_not_divided(store: DynamoStore, moved: i
     levels = bucket.levels()
     assert len(levels) == 2
     assert min(levels) >= 0 or max(levels) <= 0
+
+
+def test_a_debit_is_weighed_five_times_before_it_is_written_as_it_is(
+    clients: list[DynamoStore],
+) -> None:
+    """Each time on shards that were read anew, while somebody else moves them in between."""
+    mine, theirs = (Bucket(store, [Limit.per_hour("x", 100)], "weighed") for store in clients)
+    mine.take(x=0)
+    mine.split_to(2)
+    mine.take(x=100)
+    flow = mine.store._adjuster.adjust(mine.demand(x=40), mine.now_ms, metered=True)
+    operations: list[str] = []
+    outcome: Any = None
+    while True:
+        try:
+            request = next(flow) if outcome is None else flow.send(outcome)
+        except StopIteration:
+            break
+        operations.append(request.operation)
+        if request.operation == "TransactWriteItems":
+            theirs.adjust(x=-4)
+        try:
+            outcome = run(mine.store._port.call(request))
+        except StoreTrouble as trouble:
+            outcome = trouble
+    assert "UpdateItem" not in operations  # such as one that makes a bucket which is there
+    transactions = operations.count("TransactWriteItems")
+    assert transactions == STILL_TRIES + 1
+    assert mine.level() == (-40 + 4 * transactions) * 1000
 
 
 def test_a_credit_pays_all_debts_alike(store: DynamoStore) -> None:

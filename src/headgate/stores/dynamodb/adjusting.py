@@ -126,8 +126,10 @@ class Adjuster:
         """All shards in one transaction, whose token makes it happen once."""
         parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
         outcome = yield ask.transaction(self._table, parts, secrets.token_hex(16))
-        known.forget()  # neither the states after it nor what stood in its way were told
-        return committed(outcome)
+        done = committed(outcome)
+        if done:
+            known.forget()  # the states after it were not told
+        return done
 
 
 def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -> list[Planned]:
