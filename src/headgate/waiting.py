@@ -36,14 +36,14 @@ class Lines:
         self._waiters_max = waiters_max
         self._waiters = 0
         self._lines: dict[str, deque[Ticket]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         reborn_in_children(self)
 
     def reborn(self) -> None:
         """Those who wait in the parent will never leave a line here."""
         self._waiters = 0
         self._lines = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def busy(self, keys: Sequence[str]) -> bool:
         """Whether somebody waits already for one of the buckets."""

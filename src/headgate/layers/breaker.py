@@ -100,12 +100,12 @@ class Circuit:
         self._probe_until_ms: int | None = None
         self._successes = 0
         self._cause: Unreachable | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         reborn_in_children(self)
 
     def reborn(self) -> None:
         """A probe that the parent sent answers to the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._probe_until_ms = None
 
     def enter(self) -> int:

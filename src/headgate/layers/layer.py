@@ -21,11 +21,11 @@ class Layer:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         reborn_in_children(self)
 
     def reborn(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self.inner.consume(demands, now_ms)

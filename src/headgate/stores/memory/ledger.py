@@ -34,7 +34,7 @@ class MemoryLedger:
         self.live: Live = lambda namespace, entity_id, resource, now_ms: None
         self._usage: dict[UsageKey, tuple[dict[str, int], int]] = {}
         self._audit: deque[tuple[str, AuditEvent]] = deque(maxlen=AUDIT_EVENTS_MAX)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def count(self, key: BucketKey, record: Record) -> None:
         """Adds what the record consumed since it was last counted."""

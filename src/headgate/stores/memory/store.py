@@ -47,7 +47,7 @@ class MemoryStore:
         self._buckets: dict[str, Record] = {}
         self._to_look_at: list[str] = []
         self._once: dict[tuple[str, str, str], int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a thread may come in again, see _moved
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if now_ms is None:
@@ -82,15 +82,19 @@ class MemoryStore:
                 after = take(record, demand, now_ms)
                 if after is None:
                     return Verdict(False, demands, (record,), now_ms)
-                self._buckets[text] = after
-                return Verdict(True, demands, (after,), now_ms, (record,))
+                if self._buckets.get(text) is record:
+                    self._buckets[text] = after
+                    return Verdict(True, demands, (after,), now_ms, (record,))
         return self._consume_all(demands, now_ms)
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
-        found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
-        verdict, after = decide(demands, found, now_ms)
-        if verdict.allowed:
-            self._make_room(sum(record is None for record in found), now_ms)
+        while True:
+            found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+            verdict, after = decide(demands, found, now_ms)
+            if verdict.allowed:
+                self._make_room(sum(record is None for record in found), now_ms)
+            if not self._moved(demands, found):
+                break
         for demand, before, record in zip(demands, found, after, strict=True):
             if worth_keeping(verdict, before, record):
                 self._buckets[demand.key.text] = record
@@ -107,19 +111,30 @@ class MemoryStore:
         if now_ms is None:
             now_ms = self._clock()
         with self._lock:
-            found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
-            after = {
-                demand.key.text: adjusted(
-                    record or opened(demand.terms, now_ms), demand, now_ms, metered=metered
-                )
-                for demand, record in zip(demands, found, strict=True)
-                if record is not None or not only_credits(demand)
-            }
-            self._make_room(sum(text not in self._buckets for text in after), now_ms)
-            if once is not None and not self._claim(demands[0].key, once, now_ms):
-                return False
-            self._buckets.update(after)
-        return True
+            while True:
+                found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+                after = {
+                    demand.key.text: adjusted(
+                        record or opened(demand.terms, now_ms), demand, now_ms, metered=metered
+                    )
+                    for demand, record in zip(demands, found, strict=True)
+                    if record is not None or not only_credits(demand)
+                }
+                self._make_room(sum(text not in self._buckets for text in after), now_ms)
+                if once is not None and not self._claim(demands[0].key, once, now_ms):
+                    return False
+                once = None
+                if not self._moved(demands, found):
+                    self._buckets.update(after)
+                    return True
+
+    def _moved(self, demands: Sequence[Demand], found: Sequence[Record | None]) -> bool:
+        """Whether a bucket changed under the lock. Collecting garbage may end a generator that has
+        a lease, and so give back in the middle of whatever this thread does here."""
+        for demand, record in zip(demands, found, strict=True):
+            if self._buckets.get(demand.key.text) is not record:
+                return True
+        return False
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         now_ms = self._clock() if now_ms is None else now_ms
