@@ -158,10 +158,19 @@ MUTANTS = [
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
     ),
     Mutant(
+        "who is cancelled before the block keeps what it took",
+        "limiter.py",
+        "            await self._cancelled_before_the_block(lease)\n",
+        "            await cancelled_now()\n",
+        (
+            "flows/test_cancellation_told.py::test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back",
+        ),
+    ),
+    Mutant(
         "a cancelled block is not refunded",
         "limiter.py",
-        "await lease.settlements.leave(lease, kind is not None)",
-        "await lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception))",
+        "ended(lease.settlements.leave(lease, kind is not None))",
+        "ended(lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception)))",
         ("faults/test_cancellation.py::test_a_timeout_around_an_acquire_is_still_a_timeout",),
     ),
     Mutant(
