@@ -1,8 +1,9 @@
-"""Acquires on one DynamoDB engine: the workloads, what a round is and how it is timed.
+"""Acquires on one DynamoDB engine: the workloads, and how contestants are timed side by side.
 
-A round opens a contestant afresh on a table of its own, lets every caller acquire once (so that
-connections are open and states known), and then lets the callers acquire until time or entities are
-up. CPU is this process's own (`process_time`): the engine's is told apart.
+All contestants of a workload are open at once, each on a table of its own, and every caller has
+acquired once (so that connections are open and states known). Then they take turns in short slices,
+so that a machine which is slow for a while is slow for all of them: what is compared are the two
+slices of one turn. CPU is this process's own (`process_time`): the engine's is told apart.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ CALLERS = (1, 32)
 PLENTY = 10**9
 DAY_S = 86_400
 COLD_ENTITIES = 1000
-ROUNDS_MIN = 2
+LEAD_IN_PART = 4  # of a slice goes before it, untimed: the other contestant had the caches
 
 # Whether one acquire of this entity was admitted.
 Acquire = Callable[[str], Awaitable[bool]]
@@ -51,7 +52,6 @@ class Workload:
     admitted: bool = True
     cascade: bool = False  # the entities have a parent that is asked, too
     acquires_max: int = PLENTY
-    times: int = 1  # as long as others, so that all acquires are made, and in fewer rounds
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ WORKLOADS = (
     Workload(REFILL, TIGHT, lambda caller, place: f"key-{caller}"),
     Workload(REFUSED, SPENT, lambda caller, place: "key", admitted=False),
     Workload(CASCADE, WIDE, lambda caller, place: "key", cascade=True),
-    Workload(COLD, WIDE, lambda caller, place: f"key{place}", acquires_max=COLD_ENTITIES, times=20),
+    Workload(COLD, WIDE, lambda caller, place: f"key{place}", acquires_max=COLD_ENTITIES),
 )
 
 
@@ -92,22 +92,26 @@ class Timing:
     workload: Workload
     callers: int
     rates: list[float] = field(default_factory=list)
-    cpus_us: list[float] = field(default_factory=list)
-    engines_us: list[float] = field(default_factory=list)
+    cpus_us: list[float] = field(default_factory=list)  # of the slices, in the order of the turns
+    engine_s: float = 0.0
+    acquires: int = 0
     astray: int = 0  # acquires that did not come to what the workload wants
 
     @property
     def per_second(self) -> float:
-        return max(self.rates)
+        return statistics.median(self.rates)
 
     @property
     def cpu_us(self) -> float:
         return min(self.cpus_us)
 
     @property
-    def cpu_spread_percent(self) -> float:
-        """How far the median round is above the least."""
-        return (statistics.median(self.cpus_us) / self.cpu_us - 1) * 100
+    def cpu_median_us(self) -> float:
+        return statistics.median(self.cpus_us)
+
+    @property
+    def engine_us(self) -> float:
+        return self.engine_s / self.acquires * 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +134,41 @@ def measure(
     seconds: float,
     rounds: int,
 ) -> list[Timing]:
-    """All contestants, in turn, so that the machine's noise hits them alike."""
-    timings = [
-        Timing(contestant, workload, callers)
-        for workload in workloads
-        for callers in CALLERS
-        for contestant in contestants
-    ]
-    for place in range(rounds):
-        for timing in timings if place % 2 == 0 else reversed(timings):
-            if place >= max(ROUNDS_MIN, rounds // timing.workload.times):
-                continue
-            engine_s = cpu_s_of(engine_pid)
-            spent = asyncio.run(_round(timing, endpoint, seconds))
-            engine_s = cpu_s_of(engine_pid) - engine_s
-            timing.rates.append(spent.acquires / spent.wall_s)
-            timing.cpus_us.append(spent.cpu_s / spent.acquires * 1e6)
-            timing.engines_us.append(engine_s / spent.acquires * 1e6)
-            timing.astray += spent.astray
-    return timings
+    """`rounds` turns of every contestant at every workload, a slice of so many seconds each."""
+    found: list[Timing] = []
+    for workload in workloads:
+        for callers in CALLERS:
+            timings = [Timing(contestant, workload, callers) for contestant in contestants]
+            asyncio.run(_in_turn(timings, endpoint, engine_pid, seconds, rounds))
+            found += timings
+    return found
 
 
-async def _round(timing: Timing, endpoint: str, seconds: float) -> Spent:
-    workload = timing.workload
-    async with timing.contestant.open(endpoint, table_name(), workload) as acquire:
-        await warm_up(acquire, workload, timing.callers)
+async def _in_turn(
+    timings: list[Timing], endpoint: str, engine_pid: int, seconds: float, rounds: int
+) -> None:
+    async with AsyncExitStack() as stack:
+        lanes: list[tuple[Timing, Acquire, Iterator[int]]] = []
+        for timing in timings:
+            opened = timing.contestant.open(endpoint, table_name(), timing.workload)
+            acquire = await stack.enter_async_context(opened)
+            await warm_up(acquire, timing.workload, timing.callers)
+            lanes.append((timing, acquire, itertools.count()))
         gc.collect()
         gc.freeze()  # collecting goes on, as in a real process, but not of what exists already
         try:
-            return await _timed(acquire, workload, timing.callers, seconds)
+            for turn in range(rounds):
+                for timing, acquire, places in lanes if turn % 2 else reversed(lanes):
+                    most = timing.workload.acquires_max // rounds
+                    lead_in = most // LEAD_IN_PART
+                    await _slice(acquire, timing, places, lead_in, seconds / LEAD_IN_PART)
+                    engine_s = cpu_s_of(engine_pid)
+                    spent = await _slice(acquire, timing, places, most - lead_in, seconds)
+                    timing.engine_s += cpu_s_of(engine_pid) - engine_s
+                    timing.acquires += spent.acquires
+                    timing.rates.append(spent.acquires / spent.wall_s)
+                    timing.cpus_us.append(spent.cpu_s / spent.acquires * 1e6)
+                    timing.astray += spent.astray
         finally:
             gc.unfreeze()
 
@@ -171,20 +181,25 @@ async def warm_up(acquire: Acquire, workload: Workload, callers: int) -> None:
     await asyncio.gather(*(acquire(entity) for entity in firsts))
 
 
-async def _timed(acquire: Acquire, workload: Workload, callers: int, seconds: float) -> Spent:
-    places, clock = itertools.count(), time.perf_counter
-    done = astray = 0
+async def _slice(
+    acquire: Acquire, timing: Timing, places: Iterator[int], most: int, seconds: float
+) -> Spent:
+    """Acquires of all callers for so long; of new entities a number of them, however long."""
+    workload, clock = timing.workload, time.perf_counter
+    counted = workload.acquires_max < PLENTY
+    begun = done = astray = 0
 
     async def caller(number: int) -> None:
-        nonlocal done, astray
-        while clock() < end_s and (place := next(places)) < workload.acquires_max:
-            admitted = await acquire(workload.entity(number, place))
+        nonlocal begun, done, astray
+        while begun < most and (counted or clock() < end_s):
+            begun += 1
+            admitted = await acquire(workload.entity(number, next(places)))
             done += 1
             astray += admitted is not workload.admitted
 
     cpu_s, start_s = time.process_time(), clock()
-    end_s = start_s + seconds * workload.times
-    await asyncio.gather(*(caller(number) for number in range(callers)))
+    end_s = start_s + seconds
+    await asyncio.gather(*(caller(number) for number in range(timing.callers)))
     return Spent(done, astray, clock() - start_s, time.process_time() - cpu_s)
 
 

@@ -181,3 +181,15 @@ def test_an_acquire_is_entered_once(times: int) -> None:
             assert await left(limiter) == 9
 
     asyncio.run(test())
+
+
+def test_who_is_cancelled_in_the_block_gives_back() -> None:
+    async def test() -> None:
+        async with RateLimiter(limits=LIMITS) as limiter:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    async with limiter.acquire("user-1", "api", {"rpd": 3}):
+                        await asyncio.sleep(60)
+            assert await left(limiter) == 10
+
+    asyncio.run(test())

@@ -171,7 +171,7 @@ MUTANTS = [
         "limiter.py",
         "ended(lease.settlements.leave(lease, kind is not None))",
         "ended(lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception)))",
-        ("faults/test_cancellation.py::test_a_timeout_around_an_acquire_is_still_a_timeout",),
+        ("flows/test_cancellation_told.py::test_who_is_cancelled_in_the_block_gives_back",),
     ),
     Mutant(
         "a throttled key is let in as in an outage",
