@@ -1,10 +1,10 @@
 """What `./run bench … --json` found, as the tables and the chart of docs/explanation/peers.md.
 
-    python tools/peers_chart.py FOLDER    # with peers.json and memory|redis|dynamodb.json
+    python tools/peers_chart.py FOLDER    # with some of peers|memory|redis|dynamodb.json
     python tools/peers_chart.py           # again from docs/explanation/peers.json
 
-The first keeps what is shown in docs/explanation/peers.json; both write the page and the picture
-from it.
+The first keeps what is shown in docs/explanation/peers.json, in place of what is there of the same
+runs; both write the page and the picture from it.
 """
 
 from __future__ import annotations
@@ -37,32 +37,41 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        KEPT.write_text(_dumped(collected(Path(sys.argv[1]))), encoding="utf-8")
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    if len(sys.argv) > 1:
+        kept = collected(Path(sys.argv[1]), kept)
+        KEPT.write_text(_dumped(kept), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
     from peers_svg import picture
 
     PICTURE.write_text(picture(kept["bars"], kept["speed_load"]), encoding="utf-8")
 
 
-def collected(folder: Path) -> Row:
+def collected(folder: Path, kept: Row) -> Row:
     """What the page shows of the runs, and under which load they were made."""
     runs = {
         what: json.loads((folder / f"{what}.json").read_text(encoding="utf-8"))
         for what in ("peers", "memory", "redis", "dynamodb")
+        if (folder / f"{what}.json").exists()
     }
-    peers = runs.pop("peers")
-    shown = ("probe", "library", "way", "store", "said", "holds")
-    return {
-        "machine": peers["machine"],
-        "versions": peers["versions"],
-        "load_at_end": peers["load_at_end"],
-        "probes": peers["probes"],
-        "findings": [{name: one[name] for name in shown} for one in peers["findings"]],
-        "speed_load": {what: run["machine"]["load"].split()[0] for what, run in runs.items()},
-        "bars": bars(runs),
-    }
+    found = dict(kept)
+    peers = runs.pop("peers", None)
+    if peers is not None:
+        shown = ("probe", "library", "way", "store", "said", "holds")
+        found |= {name: peers[name] for name in ("machine", "versions", "load_at_end", "probes")}
+        found["findings"] = [{name: one[name] for name in shown} for one in peers["findings"]]
+    loads = {what: run["machine"]["load"].split()[0] for what, run in runs.items()}
+    found["speed_load"] = kept["speed_load"] | loads
+    fresh = bars(runs)
+    renewed = {bar["group"] for bar in fresh}
+    groups = dict.fromkeys(bar["group"] for bar in [*kept["bars"], *fresh])
+    found["bars"] = [
+        bar
+        for group in groups
+        for bar in (fresh if group in renewed else kept["bars"])
+        if bar["group"] == group
+    ]
+    return found
 
 
 def bars(runs: dict[str, Row]) -> list[Row]:
@@ -70,10 +79,11 @@ def bars(runs: dict[str, Row]) -> list[Row]:
 
     CPU only: throughput says little where other work runs beside.
     """
+    none: Row = {"decisions": [], "redis": [], "dynamodb": []}
     return [
         *_group(
             "in memory: CPU of a decision, blocking",
-            [(r["name"], r["us"]) for r in runs["memory"]["decisions"]
+            [(r["name"], r["us"]) for r in runs.get("memory", none)["decisions"]
              if r["colour"] == "blocking"],
             "headgate acquire + lease, 1 limit",
             ("limits fixed window, hit", "limits moving window, hit",
@@ -82,7 +92,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
         ),
         *_group(
             "Redis, 32 tasks: client CPU of a decision",
-            [(r["name"], r["cpu_us"]) for r in runs["redis"]["redis"] if r["callers"] == 32],
+            [(r["name"], r["cpu_us"]) for r in runs.get("redis", none)["redis"]
+             if r["callers"] == 32],
             "headgate acquire + lease, 1 limit",
             ("limits fixed window, redis-py", "limits moving window, redis-py",
              "throttled-py token bucket", "pyrate-limiter RedisBucket",
@@ -93,7 +104,7 @@ def bars(runs: dict[str, Row]) -> list[Row]:
             for workload in ("hot", "refill due", "refused", "cascade")
             for bar in _group(
                 "DynamoDB, 1 task: client CPU of an acquire",
-                [(r["name"], r["cpu_us"]) for r in runs["dynamodb"]["dynamodb"]
+                [(r["name"], r["cpu_us"]) for r in runs.get("dynamodb", none)["dynamodb"]
                  if (r["workload"], r["callers"]) == (workload, 1)],
                 "headgate acquire + lease",
                 ("zae-limiter acquire + lease",),
