@@ -23,7 +23,7 @@ from headgate.lease import LeaseBook
 from headgate.limits import Limit
 from headgate.observe import Observer
 from headgate.operations import Operations
-from headgate.port import cancelled_now, ended, pace_for
+from headgate.port import cancelled_now, cancelling, ended, pace_for
 from headgate.repository import Repository
 from headgate.store import Store
 from headgate.stores.memory.store import MemoryStore
@@ -85,8 +85,7 @@ class Acquiring:
         except HeadgateError:
             await cancelled_now()
             raise
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if cancelling():
             await self._cancelled_before_the_block(lease)
         return lease
 

@@ -134,6 +134,15 @@ async def ended(call: Awaitable[Result]) -> Result:
 async def cancelled_now() -> None:
     """Where a call ends: a cancellation that waited for its outcome is raised here, not later and
     elsewhere, and a task that only ever makes such calls can be cancelled."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if cancelling():
         await asyncio.sleep(0)
+
+
+def cancelling() -> bool:
+    """Whether somebody cancelled this task; never where no event loop runs, as in simulations and
+    for blocking callers."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,10 +90,19 @@ def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
     ]
     demand = Buckets(Limit.per_hour("rph", 1)).want(1)
     locks = [circuit._lock, *(layer._lock for layer in layers)]
-    for lock in locks:
-        lock.acquire()
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        held.set()
+        over.wait(60)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait(60)
     assert child(lambda: all(Client(layer, clock).admitted(demand, 3) for layer in layers))
-    assert all(lock.locked() for lock in locks), "they stay the parent's"
+    assert not any(lock.acquire(blocking=False) for lock in locks), "they stay the parent's"
+    over.set()
 
 
 def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:
