@@ -101,6 +101,8 @@ class RateLimitExceeded(HeadgateError):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __str__(self) -> str:
+        if not self.violations:
+            return "refused, and no limit is named that refused"
         worst = self.primary_violation
         wait_ms = self.retry_after_ms
         advice = (

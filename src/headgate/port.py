@@ -126,9 +126,12 @@ def cancel_later(why: asyncio.CancelledError) -> None:
 async def ended(call: Awaitable[Result]) -> Result:
     """What the call comes to, unless the task was cancelled meanwhile."""
     try:
-        return await call
-    finally:
+        result = await call
+    except Exception:
         await cancelled_now()
+        raise
+    await cancelled_now()
+    return result
 
 
 async def cancelled_now() -> None:

@@ -81,6 +81,11 @@ def test_a_refusal_says_the_same_in_every_way_it_is_read() -> None:
     assert f"{error}" == error.as_dict()["message"] == sentence
 
 
+def test_one_without_statuses_can_be_logged() -> None:
+    """As somebody's test may make it."""
+    assert "no limit is named" in str(RateLimitExceeded([]))
+
+
 def _work() -> None:
     with SyncRateLimiter(limits=[Limit.per_hour("rpm", 1)]) as limiter:
         for _ in range(2):

@@ -21,7 +21,7 @@ class Layer:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # garbage collecting may end a lease while it is held
         reborn_in_children(self)
 
     def reborn(self) -> None:

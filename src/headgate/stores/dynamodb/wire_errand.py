@@ -57,11 +57,8 @@ class Awaited:
             return
         try:
             self._context.run(wakeup, self)
-        except (
-            SystemExit,
-            KeyboardInterrupt,
-        ) as ending:  # the loop's to raise, not the transport's
-            self._loop.call_soon(_raised, ending)
+        except (SystemExit, KeyboardInterrupt) as ending:
+            self._loop.call_soon(_raised, ending)  # the loop's to raise, not the transport's
 
 
 def _raised(ending: BaseException) -> None:
