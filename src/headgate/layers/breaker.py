@@ -83,7 +83,7 @@ class Circuit:
         self,
         clock: Clock,
         *,
-        patience: Patience = Patience(),  # noqa: B008  # it is frozen
+        patience: Patience = Patience(),  # it is frozen
         rng: random.Random | None = None,
         on_change: Callable[[State], None] | None = None,
     ) -> None:
