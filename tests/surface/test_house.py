@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/headgate").rglob("*.py"))
-LINES_MAX = 400
+LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 
 
@@ -39,15 +39,24 @@ def test_every_module_has_its_place_in_the_layers() -> None:
     assert modules == placed
 
 
-def test_asyncio_and_threads_stay_at_the_edge() -> None:
-    allowed = {
-        "port.py",
-        "port_inlet.py",
-        "port_owned.py",
-        "limiter.py",
-        "fake_clock.py",
-        "contract.py",
-    }
+# Programs and layers may use an event loop; the core, which is the modules of the root package, and
+# what a store decides may not: the same code runs blocking, in a simulation and under a search.
+LOOP_PACKAGES = {
+    "aggregator",
+    "cli",
+    "client",
+    "dashboard",
+    "demo",
+    "infra",
+    "integrations",
+    "layers",
+    "service",
+    "testing",
+}
+LOOP_MODULES = {"port.py", "port_inlet.py", "port_owned.py", "limiter.py"}
+
+
+def test_asyncio_and_vendors_stay_at_the_edge() -> None:
     for path in SOURCES:
         roots = {
             name.split(".")[0]
@@ -60,9 +69,9 @@ def test_asyncio_and_threads_stay_at_the_edge() -> None:
                 else []
             )
         }
+        package = path.relative_to(ROOT / "src/headgate").parts[0]
         is_port = path.parent.parent.name == "stores" and path.name.startswith(("port", "wire"))
-        is_loop = path.parent.name == "service" and path.name.endswith("_loop.py")
-        if path.name not in allowed and not is_port and not is_loop:
+        if package not in LOOP_PACKAGES | LOOP_MODULES and not is_port:
             assert "asyncio" not in roots, path
         if roots & {"sqlite3", "redis", "hiredis"} and path.name != "__init__.py":
             assert is_port, path
