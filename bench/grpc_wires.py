@@ -106,14 +106,14 @@ def _cpu_s(server: subprocess.Popen[str]) -> float:
 
 
 def _envoy() -> bytes:
-    def described(key: str, value: str) -> ratelimit_pb2.RateLimitDescriptor:
+    def described(key: bytes, value: bytes) -> ratelimit_pb2.RateLimitDescriptor:
         entry = ratelimit_pb2.RateLimitDescriptor.Entry
         return ratelimit_pb2.RateLimitDescriptor(
-            entries=[entry(key=key, value=value), entry(key="resource", value="api.search")]
+            entries=[entry(key=key, value=value), entry(key=b"resource", value=b"api.search")]
         )
 
-    asked = [described("user", "user-1"), described("remote_address", "10.0.0.1")]
-    return rls_pb2.RateLimitRequest(domain="default", descriptors=asked).SerializeToString()
+    asked = [described(b"user", b"user-1"), described(b"remote_address", b"10.0.0.1")]
+    return rls_pb2.RateLimitRequest(domain=b"default", descriptors=asked).SerializeToString()
 
 
 def _show(rows: list[dict[str, Any]], seconds: float, rounds: int) -> None:

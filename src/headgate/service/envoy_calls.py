@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headgate.limits import Limit
 from headgate.service.app import Program
-from headgate.service.envoy_mapping import EnvoyMapping, Target, override_of
+from headgate.service.envoy_mapping import EnvoyMapping, Target, override_of, text_of
 from headgate.service.envoy_replies import UNIT_SECONDS, decided, passed, refused
 from headgate.service.fields import parse_namespace_field
 from headgate.service.grpc_callers import Visitor, caller_of, let
@@ -52,7 +52,7 @@ class RateLimitServiceCalls:
         self, message: pb.RateLimitRequest, visitor: Visitor
     ) -> pb.RateLimitResponse:
         caller = await caller_of(self._door, visitor)
-        namespace = parse_namespace_field(self._mapping.namespace_of(message.domain))
+        namespace = parse_namespace_field(self._mapping.namespace_of(text_of(message.domain)))
         if not message.descriptors:
             raise invalid("descriptors", "are missing; a route's rate_limits make them")
         usual = message.hits_addend or 1
@@ -100,7 +100,7 @@ class RateLimitServiceCalls:
         self, rules: Rules, descriptor: ratelimit_pb2.RateLimitDescriptor, usual: int
     ) -> Hit | None:
         """What a descriptor asks; None where nothing is known about it."""
-        entries = [(entry.key, entry.value) for entry in descriptor.entries]
+        entries = [(text_of(entry.key), text_of(entry.value)) for entry in descriptor.entries]
         target = self._mapping.target_of(entries)
         tokens = usual
         if descriptor.is_negative_hits:

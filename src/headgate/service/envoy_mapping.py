@@ -27,6 +27,10 @@ Entries = Sequence[tuple[str, str]]
 
 OVERRIDES_MAX = 1024
 
+# What stands for a value that cannot be an identifier. A value that begins like this is replaced
+# as well: else it could pass for the digest of another.
+_DIGEST = "sha256:"
+
 
 class Target(NamedTuple):
     """Who is limited, on what."""
@@ -96,6 +100,12 @@ class EnvoyMapping:
 DEFAULT_MAPPING = EnvoyMapping()
 
 
+def text_of(raw: bytes) -> str:
+    """A field that clients fill, as text. Bytes that are not UTF-8 become lone surrogates, which
+    no UTF-8 decodes to: different bytes stay different, and `_usable` finds them unprintable."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 @lru_cache(maxsize=OVERRIDES_MAX)
 def override_of(requests_per_unit: int, unit_s: int) -> tuple[Limit, ...]:
     """The limit a descriptor brings. The same tuple for the same limit: plans are cached by it."""
@@ -108,7 +118,7 @@ def _escaped(text: str) -> str:
 
 
 def _usable(text: str) -> str:
-    """The text itself where it can be an identifier, else a digest that stands for it."""
-    if is_identifier(text):
+    """The text itself where it can be an identifier, else a digest of the bytes that were sent."""
+    if is_identifier(text) and not text.startswith(_DIGEST):
         return text
-    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return _DIGEST + hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

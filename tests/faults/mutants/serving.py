@@ -139,4 +139,18 @@ MUTANTS = [
             "test_bytes_behind_a_request_may_be_the_beginning_of_the_next",
         ),
     ),
+    Mutant(
+        "envoy: bytes that are not UTF-8 are all the same letter",
+        "service/envoy_mapping.py",
+        'raw.decode("utf-8", "surrogateescape")',
+        'raw.decode("utf-8", "replace")',
+        ("programs/envoy/test_envoy_mapping.py::test_different_bytes_are_different_identifiers",),
+    ),
+    Mutant(
+        "envoy: a client sends the digest of another's name",
+        "service/envoy_mapping.py",
+        "    if is_identifier(text) and not text.startswith(_DIGEST):\n",
+        "    if is_identifier(text):\n",
+        ("programs/envoy/test_envoy_mapping.py::test_nobody_can_send_the_digest_of_another",),
+    ),
 ]

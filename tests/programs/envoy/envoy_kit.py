@@ -13,12 +13,18 @@ from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
 from programs.grpc.grpc_kit import Wire, problem_of
 
 OK, OVER_LIMIT = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
-Pairs = Sequence[tuple[str, str]]
+Text = str | bytes
+Pairs = Sequence[tuple[Text, Text]]
 
 
-def descriptor(*pairs: tuple[str, str], **more: Any) -> ratelimit_pb2.RateLimitDescriptor:
+def raw(text: Text) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def descriptor(*pairs: tuple[Text, Text], **more: Any) -> ratelimit_pb2.RateLimitDescriptor:
     entries = [
-        ratelimit_pb2.RateLimitDescriptor.Entry(key=key, value=value) for key, value in pairs
+        ratelimit_pb2.RateLimitDescriptor.Entry(key=raw(key), value=raw(value))
+        for key, value in pairs
     ]
     hits = more.pop("hits", None)
     found = ratelimit_pb2.RateLimitDescriptor(entries=entries, **more)
@@ -44,7 +50,7 @@ ADDRESS = (("remote_address", "10.0.0.1"), SEARCH)
 
 
 async def should_rate_limit(
-    wire: Wire, *descriptors: Any, hits: int = 0, domain: str = "default", **more: Any
+    wire: Wire, *descriptors: Any, hits: int = 0, domain: Text = "default", **more: Any
 ) -> Any:
     """The reply, or the ServiceError that a gRPC error says."""
     method: Any = wire.channel.unary_unary(
@@ -52,7 +58,9 @@ async def should_rate_limit(
         request_serializer=rls_pb2.RateLimitRequest.SerializeToString,
         response_deserializer=rls_pb2.RateLimitResponse.FromString,
     )
-    request = rls_pb2.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
+    request = rls_pb2.RateLimitRequest(
+        domain=raw(domain), descriptors=descriptors, hits_addend=hits
+    )
     try:
         return await method(request, timeout=20, **more)
     except grpc.aio.AioRpcError as error:

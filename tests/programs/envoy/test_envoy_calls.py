@@ -266,15 +266,18 @@ def test_the_unknown_are_denied_where_they_should_be() -> None:
 
 
 VALUES = ["", "a\r\nb", "x" * 257, "x" * 4000, "\x00", "ü", "a|b", "%", "sha256:" + "0" * 64]
+BYTES = [b"bob\xff", b"\xe9", b"\xff" * 4000, b"\xed\xa0\x80", b"/a?\xff", bytes(range(256))]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
-def test_no_value_is_a_way_around_the_limit(value: str) -> None:
+@pytest.mark.parametrize(
+    "value", [*(text.encode() for text in VALUES), *BYTES], ids=lambda value: repr(value)[:20]
+)
+def test_no_value_is_a_way_around_the_limit(value: bytes) -> None:
     async def play(wire: Wire) -> None:
         asked = descriptor(("user", value), ("resource", value))
         codes = [(await should_rate_limit(wire, asked)).overall_code for _ in range(6)]
         assert codes == [OK] * 5 + [OVER_LIMIT]
-        other = descriptor(("user", value + "."), ("resource", value))
+        other = descriptor(("user", value + b"."), ("resource", value))
         assert (await should_rate_limit(wire, other)).overall_code == OK
 
     run(play)

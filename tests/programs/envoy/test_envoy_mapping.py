@@ -9,7 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.errors import ValidationError
-from headgate.service.envoy_mapping import DEFAULT_MAPPING, EnvoyMapping, Target, override_of
+from headgate.service.envoy_mapping import (
+    DEFAULT_MAPPING,
+    EnvoyMapping,
+    Target,
+    override_of,
+    text_of,
+)
 from headgate.service.identity import is_identifier
 
 
@@ -96,6 +102,29 @@ def test_an_own_limit_is_nobody_elses(one: Any, other: Any) -> None:
     if DEFAULT_MAPPING.overridden(other)[:2] == mine[:2]:
         same = [pair for pair in one if pair[0] != "resource"]
         assert same == [pair for pair in other if pair[0] != "resource"]
+
+
+raw_values = st.binary(max_size=4) | st.sampled_from([b"bob", b"bob\xff", b"\xe9", b"\xc3\xa9"])
+
+
+@given(raw_values, raw_values)
+@example(b"\xff", b"\xef\xbf\xbd")  # not UTF-8, and the letter that replaces such bytes elsewhere
+@example(b"\xff", b"\\xff")
+@example(b"\xed\xb3\xbf", b"\xff")  # a surrogate, as some encoders write it, is not UTF-8, either
+def test_different_bytes_are_different_identifiers(one: bytes, other: bytes) -> None:
+    found, also = (DEFAULT_MAPPING.target_of([("user", text_of(raw))]) for raw in (one, other))
+    assert found is not None
+    assert is_identifier(found.identifier)
+    assert (found == also) is (one == other)
+
+
+def test_nobody_can_send_the_digest_of_another() -> None:
+    for raw in (b"bob\xff", b"x" * 300, b"a\nb"):
+        digest = DEFAULT_MAPPING.target_of([("user", text_of(raw))])
+        assert digest is not None
+        forged = DEFAULT_MAPPING.target_of([("user", digest.identifier)])
+        assert forged is not None
+        assert forged.identifier != digest.identifier
 
 
 def test_the_same_limit_is_the_same_object() -> None:

@@ -27,11 +27,11 @@ DESCRIPTOR = {"scope": "user", "resource": "api.search", "identifier": "u1"}
 
 def envoy_request(domain: str) -> rls_pb2.RateLimitRequest:
     entries = [
-        ratelimit_pb2.RateLimitDescriptor.Entry(key="user", value="u1"),
-        ratelimit_pb2.RateLimitDescriptor.Entry(key="resource", value="api.search"),
+        ratelimit_pb2.RateLimitDescriptor.Entry(key=b"user", value=b"u1"),
+        ratelimit_pb2.RateLimitDescriptor.Entry(key=b"resource", value=b"api.search"),
     ]
     described = ratelimit_pb2.RateLimitDescriptor(entries=entries)
-    return rls_pb2.RateLimitRequest(domain=domain, descriptors=[described])
+    return rls_pb2.RateLimitRequest(domain=domain.encode(), descriptors=[described])
 
 
 def requests(namespace: str) -> dict[str, Any]:

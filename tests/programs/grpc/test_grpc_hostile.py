@@ -71,6 +71,8 @@ def _fill_inner(message: Any, field: Any, dice: random.Random, depth: int) -> No
 
 def scalar(field: Any, dice: random.Random) -> Any:
     match field.cpp_type:
+        case field.CPPTYPE_STRING if field.type == field.TYPE_BYTES:
+            return dice.choice([*(text.encode() for text in TEXTS), b"\xff", b"user\xc3"])
         case field.CPPTYPE_STRING:
             return dice.choice(TEXTS)
         case field.CPPTYPE_BOOL:
@@ -147,9 +149,9 @@ def test_bytes_that_are_no_message_are_an_invalid_argument() -> None:
 
 
 def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
-    entry = ratelimit_pb2.RateLimitDescriptor.Entry(key="user", value="u")
+    entry = ratelimit_pb2.RateLimitDescriptor.Entry(key=b"user", value=b"u")
     one = ratelimit_pb2.RateLimitDescriptor(entries=[entry] * 50)
-    request = rls_pb2.RateLimitRequest(domain="default", descriptors=[one] * 400)
+    request = rls_pb2.RateLimitRequest(domain=b"default", descriptors=[one] * 400)
 
     async def play() -> None:
         world = World()
@@ -161,7 +163,7 @@ def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
         reply = await guard.reply(call, request.SerializeToString(), HERE)
         assert isinstance(reply, bytes)  # a composite scope nobody configured: unknown, so OK
         entries = rls_pb2.RateLimitRequest(
-            domain="default",
+            domain=b"default",
             descriptors=[ratelimit_pb2.RateLimitDescriptor(entries=[entry])] * 400,
         )
         refused = await guard.reply(call, entries.SerializeToString(), HERE)
