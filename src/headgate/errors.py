@@ -243,6 +243,10 @@ class Contended(StoreTrouble):
     """Others held the store for longer than the caller may wait; nothing was written."""
 
 
+class Full(Contended):
+    """The store has no room for what the call would write; nothing was written."""
+
+
 class Damaged(StoreTrouble):
     """One record cannot be read; the store and the other records are well."""
 

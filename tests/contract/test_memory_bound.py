@@ -6,7 +6,7 @@ import pytest
 
 from headgate.bridge import run
 from headgate.decision import Demand
-from headgate.errors import Contended
+from headgate.errors import Full
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms
 from headgate.stores.memory.store import MemoryStore
@@ -32,7 +32,7 @@ def test_a_bucket_in_use_is_never_forgotten() -> None:
     store = MemoryStore(buckets_max=100)
     for n in range(100):
         assert take(store, f"k{n}", SLOW, 10, NOW_MS)
-    with pytest.raises(Contended, match="buckets_max"):
+    with pytest.raises(Full, match="buckets_max"):
         take(store, "one-more", SLOW, 1, NOW_MS)
     assert not any(take(store, f"k{n}", SLOW, 1, NOW_MS) for n in range(100))
     assert take(store, "one-more", SLOW, 1, NOW_MS + 86_400_000)

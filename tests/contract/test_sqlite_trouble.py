@@ -16,6 +16,7 @@ from headgate.decision import Demand
 from headgate.errors import (
     Contended,
     Damaged,
+    Full,
     IncompatibleSchemaError,
     Unreachable,
     ValidationError,
@@ -144,7 +145,7 @@ def test_a_read_only_database_is_told_and_recovers(tmp_path: Path) -> None:
         (sqlite3.SQLITE_BUSY_SNAPSHOT, Contended, "held by others"),
         (sqlite3.SQLITE_LOCKED, Contended, "held by others"),
         (sqlite3.SQLITE_IOERR_FSYNC, Unreachable, "check the disk"),
-        (sqlite3.SQLITE_FULL, Unreachable, "make room"),
+        (sqlite3.SQLITE_FULL, Full, "make room"),
         (sqlite3.SQLITE_CANTOPEN_ISDIR, Unreachable, "path and permissions"),
         (sqlite3.SQLITE_CORRUPT_INDEX, Unreachable, "backup"),
         (sqlite3.SQLITE_MISUSE, Unreachable, "report it"),

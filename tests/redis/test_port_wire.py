@@ -8,7 +8,7 @@ import pytest
 import servers
 
 from headgate.bridge import run
-from headgate.errors import Contended, Unreachable
+from headgate.errors import Contended, Full, Unreachable
 from headgate.stores.redis import port_trouble, wire, wire_pool
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.port import ScriptRefused, Unexpected, open_port
@@ -81,7 +81,7 @@ def test_it_works_without_hiredis(redis_url: str, monkeypatch: pytest.MonkeyPatc
         ("MASTERDOWN Link with MASTER is down", Unreachable, "master"),
         ("CLUSTERDOWN Hash slot not served", Unreachable, "CLUSTER INFO"),
         ("NOAUTH Authentication required.", Unreachable, "login"),
-        ("OOM command not allowed when used memory > 'maxmemory'.", Unreachable, "maxmemory"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Full, "maxmemory"),
         ("MISCONF Redis is configured to save RDB snapshots", Unreachable, "disk"),
         ("NOREPLICAS Not enough good replicas to write.", Unreachable, "replicas"),
         ("ERR max number of clients reached", Unreachable, "maxclients"),
@@ -92,7 +92,7 @@ def test_it_works_without_hiredis(redis_url: str, monkeypatch: pytest.MonkeyPatc
         ("HEADGATE overflow rpm", ScriptRefused, "HEADGATE overflow rpm"),
         (
             "ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed",
-            Unreachable,
+            Full,
             "maxmemory",
         ),
         (

@@ -29,7 +29,7 @@ from headgate.service.policies import Policies
 from headgate.service.policies_audit import note_policies
 from headgate.service.policies_watch import Result, Standing, Watcher
 from headgate.service.service import Service
-from headgate.service.settings import Settings, Unknown
+from headgate.service.settings import Settings, Undecided, Unknown
 from headgate.store import Store
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Options:
     keys: str | None = None
     fail_open: bool | None = None
     unknown: Unknown = Unknown.CREATE
+    envoy_undecided: Undecided = Undecided.REFUSE
     deadline_ms: int = DEADLINE_MS
     open_metrics: bool = False
     spans: bool = False

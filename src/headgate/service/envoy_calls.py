@@ -1,11 +1,14 @@
 """Envoy's rate limit service: its one call, decided by the service in one atomic step.
 
-A problem of the service (no store, no namespace, no key) is a gRPC error, and Envoy does what its
-failure mode says. A request that no wait would admit is OVER_LIMIT: an error would let it pass.
+Envoy lets a request pass that gets a gRPC error, unless it was told otherwise. So whatever a client
+of the proxy or a configuration can cause gets an answer: OVER_LIMIT, or as the operator chose.
+Three problems stay errors, because Envoy's operator decides what they mean (`failure_mode_deny`):
+the store is away and the service fails closed, no answer in time, and no key that may ask.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,16 +17,33 @@ from headgate.service.app import Program
 from headgate.service.envoy_mapping import EnvoyMapping, Target, override_of, text_of
 from headgate.service.envoy_replies import UNIT_SECONDS, decided, passed, refused
 from headgate.service.fields import parse_namespace_field
-from headgate.service.grpc_callers import Visitor, caller_of, let
-from headgate.service.grpc_calls import Call, raise_unanswered
+from headgate.service.grpc_callers import TurnedAway, Visitor, caller_of, let
+from headgate.service.grpc_calls import Call, Unanswered, raise_unanswered
+from headgate.service.keys_access import Because
 from headgate.service.problems import Code, ServiceError, invalid
 from headgate.service.proto.envoy import ratelimit_pb2
 from headgate.service.proto.envoy import rls_pb2 as pb
+from headgate.service.reading import reason_for
 from headgate.service.requests import Descriptor, DescriptorsRequest
 from headgate.service.rules import BUILTIN_SCOPES, Rules
+from headgate.service.settings import Undecided
 
-# What a client of the proxy can cause: it is refused, not let pass by a failure mode.
+# Decisions about whoever asked. They are refused whatever is chosen for what cannot be decided.
 _REFUSED = frozenset({Code.DEMAND_TOO_LARGE, Code.ENTITY_NOT_FOUND, Code.ENTITY_DISABLED})
+
+# How the counter names a problem, where its code says too little.
+_CAUSES: dict[tuple[Code, str | None], str] = {
+    (Code.INVALID_REQUEST, None): "undecodable",
+    (Code.INVALID_REQUEST, "descriptors"): "descriptors",
+    (Code.INVALID_REQUEST, "namespace"): "unknown_domain",
+    (Code.NOT_FOUND, None): "unknown_domain",
+    (Code.PAYLOAD_TOO_LARGE, None): "message_too_large",
+}
+
+# A store that is full or busy is not away: it did answer, and clients can bring it there.
+_STORE_ANSWERED = frozenset({"store_full", "store_busy", "store_throttled", "record_damaged"})
+
+log = logging.getLogger("headgate.service")
 
 
 class Hit(NamedTuple):
@@ -44,9 +64,12 @@ class RateLimitServiceCalls:
         self._door = program.door
         self._service = program.service
         self._mapping = mapping
+        self._undecided = program.options.envoy_undecided
+        self._problems = program.metrics.envoy_problems
+        self._logged: set[str] = set()
 
     def calls(self) -> dict[str, Call]:
-        return {"ShouldRateLimit": Call(self.should_rate_limit, pb.RateLimitRequest)}
+        return {"ShouldRateLimit": Call(self.should_rate_limit, pb.RateLimitRequest, self.answer)}
 
     async def should_rate_limit(
         self, message: pb.RateLimitRequest, visitor: Visitor
@@ -60,17 +83,52 @@ class RateLimitServiceCalls:
         hits = [self._hit(rules, one, usual) for one in message.descriptors]
         let(caller, namespace, (hit.target[:2] for hit in hits if hit is not None))
         try:
-            return await self._decided(namespace, hits)
+            return await self._decide(namespace, hits)
         except ServiceError as error:
-            if error.code is Code.CONFIGURATION_ERROR:
-                known = await self._with_limits(namespace, hits)
-                if known != hits:
-                    return await self._decided(namespace, known)
-            if error.code in _REFUSED:
-                return refused(error, _places(hits))
-            raise
+            if error.code not in _REFUSED:
+                raise
+            self._note(error, Undecided.REFUSE)
+            return refused(error, _places(hits))
 
-    async def _decided(self, namespace: str, hits: Sequence[Hit | None]) -> pb.RateLimitResponse:
+    def answer(self, problem: ServiceError) -> pb.RateLimitResponse | None:
+        """The answer in place of a gRPC error; None where the error is for Envoy to judge."""
+        outcome = self._undecided
+        if isinstance(problem, TurnedAway):
+            if problem.because is not Because.ENTITY:
+                return None
+            outcome = Undecided.REFUSE  # the client named somebody whom the key may not ask about
+        elif problem.code is Code.DEADLINE_EXCEEDED or (
+            problem.code is Code.STORAGE_UNAVAILABLE and _reason(problem) not in _STORE_ANSWERED
+        ):
+            return None
+        self._note(problem, outcome)
+        return passed(0) if outcome is Undecided.ALLOW else refused(problem, ())
+
+    def _note(self, problem: ServiceError, outcome: Undecided) -> None:
+        """Counts the problem, and logs the first one of its cause."""
+        cause = _cause(problem)
+        self._problems.cell(cause).value += 1
+        if cause not in self._logged:
+            self._logged.add(cause)
+            log.warning(
+                "A request of Envoy could not be decided by a limit (%s): %s. The answer was to %s "
+                "it. Others like it are counted in headgate_envoy_problems_total and not logged.",
+                cause, problem, outcome,
+            )  # fmt: skip
+
+    async def _decide(self, namespace: str, hits: Sequence[Hit | None]) -> pb.RateLimitResponse:
+        """The decision; descriptors that nobody gave a limit have no part in it."""
+        try:
+            return await self._ask(namespace, hits)
+        except ServiceError as error:
+            if error.code is not Code.CONFIGURATION_ERROR:
+                raise
+            known = await self._with_limits(namespace, hits)
+            if known == hits:
+                raise
+        return await self._ask(namespace, known)
+
+    async def _ask(self, namespace: str, hits: Sequence[Hit | None]) -> pb.RateLimitResponse:
         known = [hit for hit in hits if hit is not None]
         if not known:
             return passed(len(hits))
@@ -152,6 +210,22 @@ def _places(hits: Sequence[Hit | None]) -> list[int | None]:
         found.append(None if hit is None else count)
         count += hit is not None
     return found
+
+
+def _cause(problem: ServiceError) -> str:
+    """What the counter calls the problem: one of a few words, none of them a client's."""
+    if isinstance(problem, TurnedAway):
+        return "forbidden_identifier"
+    if problem.code is Code.STORAGE_UNAVAILABLE:
+        return _reason(problem)
+    return _CAUSES.get((problem.code, problem.field), problem.code.value.lower())
+
+
+def _reason(problem: ServiceError) -> str:
+    """Why the store did not decide."""
+    if isinstance(problem, Unanswered):
+        return problem.reason or ""
+    return reason_for(problem.__cause__)
 
 
 def _too_large(reason: str) -> ServiceError:

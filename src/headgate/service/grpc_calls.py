@@ -43,14 +43,19 @@ Verb = Callable[[Any, Visitor], Awaitable[Any]]
 
 
 class Call(NamedTuple):
-    """One unary call: what does it, and the message it takes."""
+    """One unary call: what does it, the message it takes, and what it answers in place of a gRPC
+    error; None there, or for that problem, leaves the error."""
 
     verb: Verb
     request: Any
+    answer: Callable[[ServiceError], Any | None] | None = None
 
 
 class Unanswered(ServiceError):
-    """An answer of the service that this wire says as a status; the service has counted it."""
+    """An answer of the service that this wire says as a status; the service has counted it.
+    `reason` says why the store did not decide."""
+
+    reason: str | None = None
 
 
 class RateLimiterCalls:
@@ -161,9 +166,11 @@ class RateLimiterCalls:
 def raise_unanswered(answer: CheckAnswer | CombinedAnswer) -> NoReturn:
     """The store is away and the service fails closed."""
     code = Code.STORAGE_UNAVAILABLE
-    raise Unanswered(
+    problem = Unanswered(
         code, message_of(code, answer.retry_after_ms), retry_after_ms=answer.retry_after_ms
     )
+    problem.reason = answer.degraded_reason
+    raise problem
 
 
 def _no_lease() -> ServiceError:

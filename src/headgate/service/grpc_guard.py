@@ -14,6 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.service.app import Program
 from headgate.service.grpc_callers import TurnedAway, Visitor, is_here, visitor_of
 from headgate.service.grpc_calls import Call, Unanswered
+from headgate.service.grpc_settings import GrpcSettings
 from headgate.service.problems import PROBLEMS, Code, ServiceError, translated
 from headgate.service.rest_loop import Cancelled, Deadlines
 
@@ -53,10 +54,35 @@ def told(error: ServiceError) -> Told:
     return Told(STATUSES[error.code], details, tuple(trailing))
 
 
+class Load:
+    """How many calls of a server are under way; all its guards share it."""
+
+    __slots__ = ("calls_max", "under_way")
+
+    def __init__(self, calls_max: int) -> None:
+        self.calls_max = calls_max
+        self.under_way = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.under_way >= self.calls_max
+
+
 class Guard:
     """Runs calls for a wire; whatever happens, the caller gets a reply or a known problem."""
 
-    def __init__(self, program: Program, wire: str, *, with_certificates: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        wire: str,
+        settings: GrpcSettings | None = None,
+        load: Load | None = None,
+        *,
+        with_certificates: bool = False,
+    ) -> None:
+        settings = settings or GrpcSettings()
+        self._bytes_max = settings.message_bytes_max
+        self.load = load or Load(settings.calls_max)
         self._metrics = program.metrics
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._wire = wire
@@ -67,15 +93,24 @@ class Guard:
         """The call as grpcio makes it, in bytes."""
 
         async def handle(request: bytes, context: Any) -> bytes:
+            if self.load.is_full:
+                reply = self.refuse(call, too_many_calls())
+                return await context.abort(*reply) if isinstance(reply, Told) else reply
+            self.load.under_way += 1
+            try:
+                reply = await run(request, context)
+            finally:
+                self.load.under_way -= 1
+            return await context.abort(*reply) if isinstance(reply, Told) else reply
+
+        async def run(request: bytes, context: Any) -> bytes | Told:
             sans = sans_of(context.auth_context()) if self._with_certificates else ()
             here = is_here(context.peer())
             sent = context.invocation_metadata() or ()
             visitor = visitor_of(sent, here, sans)
             if self._spans is None:
-                reply = await self.reply(call, request, visitor)
-            else:
-                reply = await self.spanned(name, sent, self.reply(call, request, visitor))
-            return await context.abort(*reply) if isinstance(reply, Told) else reply
+                return await self.reply(call, request, visitor)
+            return await self.spanned(name, sent, self.reply(call, request, visitor))
 
         return handle
 
@@ -97,7 +132,10 @@ class Guard:
         """The reply's bytes, or how the problem is told."""
         began_s = perf_counter()
         task = self._deadlines.enter()
+        problem: ServiceError
         try:
+            if len(request) > self._bytes_max:
+                raise message_too_large(self._bytes_max)
             reply = await call.verb(call.request.FromString(request), visitor)
             written: bytes = reply.SerializeToString()
             return written
@@ -118,11 +156,31 @@ class Guard:
         finally:
             self._deadlines.leave(task)
             self._metrics.took(self._wire, perf_counter() - began_s)
+        return self.refuse(call, problem)
+
+    def refuse(self, call: Call, problem: ServiceError) -> bytes | Told:
+        """The problem, counted: as the call answers it, else as gRPC tells it."""
         if isinstance(problem, TurnedAway):
             self._metrics.refused_entry(problem.because)
         if not isinstance(problem, Unanswered):
             self._metrics.failed(problem.code)
-        return told(problem)
+        answer = None if call.answer is None else call.answer(problem)
+        if answer is None:
+            return told(problem)
+        written: bytes = answer.SerializeToString()
+        return written
+
+
+def message_too_large(bytes_max: int) -> ServiceError:
+    return ServiceError(
+        Code.PAYLOAD_TOO_LARGE, f"the message has more than {bytes_max} bytes; send less at a time"
+    )
+
+
+def too_many_calls() -> ServiceError:
+    return ServiceError(
+        Code.TOO_MANY_CALLS, "too many calls are under way; try again", retry_after_ms=1000
+    )
 
 
 def sans_of(properties: Any) -> Sequence[str]:

@@ -13,7 +13,7 @@ from headgate.service.app import Program
 from headgate.service.envoy_calls import RateLimitServiceCalls
 from headgate.service.envoy_mapping import DEFAULT_MAPPING, EnvoyMapping
 from headgate.service.grpc_calls import RateLimiterCalls
-from headgate.service.grpc_guard import Guard
+from headgate.service.grpc_guard import Guard, Load
 from headgate.service.grpc_health import HealthReport
 from headgate.service.grpc_settings import GrpcSettings, Tls
 from headgate.service.proto.envoy import rls_pb2
@@ -45,11 +45,16 @@ class GrpcServer:
         offers = (RateLimiterCalls(program), RateLimitServiceCalls(program, mapping))
         names = [offer.name for offer in offers]
         server = grpc.aio.server(
-            options=settings.options(), maximum_concurrent_rpcs=settings.calls_max
+            options=settings.options(), maximum_concurrent_rpcs=settings.calls_accepted_max
         )
+        load = Load(settings.calls_max)
         for offer in offers:
             guard = Guard(
-                program, offer.wire, with_certificates=bool(tls is not None and tls.client_ca)
+                program,
+                offer.wire,
+                settings,
+                load,
+                with_certificates=bool(tls is not None and tls.client_ca),
             )
             server.add_generic_rpc_handlers((_handlers(offer, guard),))
         health = HealthReport(program.service, names)

@@ -9,6 +9,9 @@ from pathlib import Path
 from headgate.errors import ValidationError
 from headgate.service.app_door import Entrance
 
+NUMBER_MAX = 10**8
+REJECTED_FROM = 4  # times `calls_max`: from there grpc itself rejects calls, before they are read
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -23,7 +26,14 @@ class Tls:
 @dataclass(frozen=True, slots=True)
 class GrpcSettings:
     """`port` 0 is any free one. With `share_port` the workers of one machine listen together.
-    `reflection` tells anybody who can connect what can be called."""
+    `reflection` tells anybody who can connect what can be called.
+
+    Envoy lets a request pass that gets a gRPC error. So what its clients can make large or many
+    must get as far as our own code, which answers: messages above `message_bytes_max` are received
+    up to `receive_bytes_max` (Envoy's largest headers, 60 KiB, in twice as many descriptors as are
+    decided at once), metadata has room for those headers, and calls beyond `calls_max` are answered
+    at once.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -31,7 +41,8 @@ class GrpcSettings:
     reflection: bool = False
     share_port: bool = False
     message_bytes_max: int = 262_144
-    metadata_bytes_max: int = 8_192
+    receive_bytes_max: int = 2_097_152
+    metadata_bytes_max: int = 65_536
     calls_max: int = 1_000
     streams_max: int = 256
     idle_s: int = 300
@@ -41,14 +52,24 @@ class GrpcSettings:
         for one in fields(self):
             value = getattr(self, one.name)
             least = 0 if one.name in ("port", "grace_s") else 1
-            if one.type == "int" and (type(value) is not int or not least <= value <= 10**6):
-                raise ValidationError(one.name, value, f"must be an int from {least} to 1000000")
+            if one.type == "int" and (type(value) is not int or not least <= value <= NUMBER_MAX):
+                raise ValidationError(
+                    one.name, value, f"must be an int from {least} to {NUMBER_MAX}"
+                )
         if self.port > 65_535:
             raise ValidationError("port", self.port, "must be from 0 to 65535")
+        if self.message_bytes_max > self.receive_bytes_max:
+            raise ValidationError(
+                "message_bytes_max", self.message_bytes_max, "is more than receive_bytes_max"
+            )
 
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def calls_accepted_max(self) -> int:
+        return REJECTED_FROM * self.calls_max
 
     def must_suit(self, door: Entrance) -> None:
         """Without keys whoever is here may do everything, so nobody else may come."""
@@ -61,7 +82,7 @@ class GrpcSettings:
     def options(self) -> list[tuple[str, int]]:
         """What grpc is told."""
         return [
-            ("grpc.max_receive_message_length", self.message_bytes_max),
+            ("grpc.max_receive_message_length", self.receive_bytes_max),
             ("grpc.max_metadata_size", self.metadata_bytes_max),
             ("grpc.absolute_max_metadata_size", self.metadata_bytes_max),
             ("grpc.max_concurrent_streams", self.streams_max),

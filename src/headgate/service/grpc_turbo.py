@@ -14,8 +14,9 @@ import grpc
 from headgate.service.app import Program
 from headgate.service.grpc_callers import Visitor, visitor_of
 from headgate.service.grpc_calls import Call
-from headgate.service.grpc_guard import Guard, Told
+from headgate.service.grpc_guard import Guard, Load, Told, message_too_large, too_many_calls
 from headgate.service.grpc_settings import GrpcSettings, is_loopback
+from headgate.service.problems import ServiceError
 
 PREFIX = 5  # a byte for compression, four for the length
 
@@ -43,13 +44,12 @@ class UnaryGrpc:
 
     def __init__(self, program: Program, offers: Sequence[Any], settings: GrpcSettings) -> None:
         self._calls: dict[str, tuple[Guard, Call]] = {}
+        self._load = Load(settings.calls_max)
         for offer in offers:
-            guard = Guard(program, offer.wire)
+            guard = Guard(program, offer.wire, settings, self._load)
             for name, call in offer.calls().items():
                 self._calls[f"/{offer.name}/{name}"] = (guard, call)
-        self._bytes_max = settings.message_bytes_max
-        self._calls_max = settings.calls_max
-        self._under_way = 0
+        self._bytes_max = settings.receive_bytes_max
         self._spans = program.spans is not None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -76,42 +76,44 @@ class UnaryGrpc:
         found = self._calls.get(scope["path"])
         if found is None:
             return Told(grpc.StatusCode.UNIMPLEMENTED, "there is no such call", ())
-        if self._under_way >= self._calls_max:
-            return _exhausted("too many calls are under way")
-        self._under_way += 1
+        guard, call = found
+        if self._load.is_full:
+            return guard.refuse(call, too_many_calls())
+        self._load.under_way += 1
         try:
             message = await self._message(receive)
+            if isinstance(message, ServiceError):
+                return guard.refuse(call, message)
             if message is None or isinstance(message, Told):
                 return message
-            guard, call = found
             reply = guard.reply(call, message, _visitor(scope))
             if not self._spans:
                 return await reply
             sent = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"]]
             return await guard.spanned(scope["path"][1:], sent, reply)
         finally:
-            self._under_way -= 1
+            self._load.under_way -= 1
 
-    async def _message(self, receive: Any) -> bytes | Told | None:
+    async def _message(self, receive: Any) -> bytes | Told | ServiceError | None:
         """The one message of a unary request."""
         event = await receive()
         if event["type"] != "http.request":
             return None
-        body: bytes = event.get("body", b"")
+        body = bytearray(event.get("body", b""))
         while event.get("more_body"):
             if len(body) > self._bytes_max + PREFIX:
-                return _exhausted(f"the message has more than {self._bytes_max} bytes")
+                return message_too_large(self._bytes_max)
             event = await receive()
             if event["type"] != "http.request":
                 return None
             body += event.get("body", b"")
         if len(body) > self._bytes_max + PREFIX:
-            return _exhausted(f"the message has more than {self._bytes_max} bytes")
+            return message_too_large(self._bytes_max)
         if body[:1] == b"\x01":
             return Told(grpc.StatusCode.UNIMPLEMENTED, "compressed messages are not read", ())
         if len(body) < PREFIX or int.from_bytes(body[1:PREFIX], "big") != len(body) - PREFIX:
             return Told(grpc.StatusCode.INTERNAL, "the request is not one whole message", ())
-        return body[PREFIX:]
+        return bytes(body[PREFIX:])
 
 
 def _is_grpc(scope: Any) -> bool:
@@ -147,7 +149,3 @@ def _percent_encoded(text: str) -> bytes:
         bytes([byte]) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
         for byte in text.encode("utf-8", "replace")
     )
-
-
-def _exhausted(details: str) -> Told:
-    return Told(grpc.StatusCode.RESOURCE_EXHAUSTED, details, ())

@@ -79,7 +79,7 @@ def _config(settings: GrpcSettings) -> Any:
     tls = settings.tls
     policy = h2corn.RequestPolicy(
         path="/*",
-        max_request_body_size=settings.message_bytes_max + 1024,
+        max_request_body_size=settings.receive_bytes_max + 1024,
         timeout_request_body_idle=float(settings.idle_s),
         h2_timeout_response_stall=60.0,
     )
@@ -94,7 +94,7 @@ def _config(settings: GrpcSettings) -> Any:
         access_log=False,
         max_concurrent_streams=settings.streams_max,
         h2_max_header_list_size=settings.metadata_bytes_max,
-        h2_max_header_block_size=16 * settings.metadata_bytes_max,  # past it the connection ends
+        h2_max_header_block_size=4 * settings.metadata_bytes_max,  # past it the connection ends
         timeout_keep_alive=float(settings.idle_s),
         timeout_graceful_shutdown=float(settings.grace_s),
         request_policies=(policy,),

@@ -47,6 +47,9 @@ class ServiceMetrics:
         self.exceeded = self._counted("exceeded_total", "Refusals by a limit.", *place)
         self.tokens = self._counted("tokens_consumed_total", "Tokens taken by checks.", *place)
         self.errors = self._counted("errors_total", "Requests that got a problem.", "type")
+        self.envoy_problems = self._counted(
+            "envoy_problems_total", "Requests of Envoy that got a problem for an answer.", "cause"
+        )
         self.turned_away = self._counted("auth_refused_total", "Callers turned away.", "because")
         self.reloads = self._counted("policy_reload_total", "Policy files read anew.", "result")
         self.durations = Histogram(

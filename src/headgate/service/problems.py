@@ -46,6 +46,7 @@ class Code(StrEnum):
     ENTITY_DISABLED = "ENTITY_DISABLED"
     LEASE_NOT_FOUND = "LEASE_NOT_FOUND"
     TOO_MANY_LEASES = "TOO_MANY_LEASES"
+    TOO_MANY_CALLS = "TOO_MANY_CALLS"
     RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
@@ -79,7 +80,7 @@ PROBLEMS: dict[Code, Problem] = {
     ),
     Code.CONFLICT: _own(409, "ABORTED", "It is in another state than this needs", "conflict"),
     Code.PAYLOAD_TOO_LARGE: _own(
-        413, "INVALID_ARGUMENT", "The request is too large", "payload-too-large"
+        413, "RESOURCE_EXHAUSTED", "The request is too large", "payload-too-large"
     ),
     Code.UNSUPPORTED_MEDIA_TYPE: _own(
         415, "INVALID_ARGUMENT", "The body must be JSON", "unsupported-media-type"
@@ -99,6 +100,9 @@ PROBLEMS: dict[Code, Problem] = {
     Code.LEASE_NOT_FOUND: _own(404, "NOT_FOUND", "There is no such lease", "lease-not-found"),
     Code.TOO_MANY_LEASES: _own(
         503, "UNAVAILABLE", "The service holds all the leases it can", "too-many-leases"
+    ),
+    Code.TOO_MANY_CALLS: _own(
+        503, "RESOURCE_EXHAUSTED", "Too many calls are under way", "too-many-calls"
     ),
     Code.RATE_LIMIT_EXCEEDED: Problem(
         429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded", QUOTA_EXCEEDED

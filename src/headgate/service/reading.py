@@ -13,6 +13,7 @@ from headgate.decision import Demand, Verdict
 from headgate.errors import (
     Contended,
     Damaged,
+    Full,
     RateLimiterUnavailable,
     RateLimitExceeded,
     StoreTrouble,
@@ -29,11 +30,12 @@ from headgate.service.places import Place
 from headgate.service.problems import STORE_RETRY_MS, Code
 from headgate.service.rules import Rule
 
-# The most telling kind first: a BreakerOpen is an Unreachable, too.
+# The most telling kind first: a BreakerOpen is an Unreachable, and Full is Contended.
 _REASONS: tuple[tuple[type[StoreTrouble], str], ...] = (
     (BreakerOpen, "breaker_open"),
     (Throttled, "store_throttled"),
     (Unreachable, "store_unreachable"),
+    (Full, "store_full"),
     (Contended, "store_busy"),
     (Damaged, "record_damaged"),
 )

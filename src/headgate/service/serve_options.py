@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from headgate.connect import layer_switches
 from headgate.errors import HeadgateError
 from headgate.service.app import DEADLINE_MS, Options
-from headgate.service.settings import Unknown
+from headgate.service.settings import Undecided, Unknown
 
 PREFIX = "HEADGATE_"
 DEFAULT, TURBO = "default", "turbo"
@@ -58,6 +58,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         keys=given.keys,
         fail_open=given.fail_open,
         unknown=Unknown(given.unknown),
+        envoy_undecided=Undecided(given.envoy_undecided),
         deadline_ms=given.deadline_ms,
         open_metrics=given.open_metrics,
         spans=given.spans,
@@ -143,6 +144,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--workers", "processes", type=_within(1, WORKERS_MAX), default=1)
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
     add("--unknown", "entities nobody registered", choices=[*map(str, Unknown)], default="create")
+    add("--envoy-undecided", "answer to Envoy where nothing can be decided",
+        choices=[*map(str, Undecided)], default="refuse")  # fmt: skip
     add("--deadline-ms", "longest a request may take", type=_within(50, 60_000),
         default=DEADLINE_MS)  # fmt: skip
     add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,

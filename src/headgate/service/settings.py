@@ -17,6 +17,14 @@ class Unknown(StrEnum):
     DENY = "deny"
 
 
+class Undecided(StrEnum):
+    """What Envoy is answered where nothing can be decided: bytes that are no request, more
+    descriptors than are decided at once, a domain that is no namespace, a store that is full."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Beyond `creations` new entities of a namespace, the unknown share their scope's bucket."""

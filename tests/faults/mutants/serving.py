@@ -153,4 +153,56 @@ MUTANTS = [
         "    if is_identifier(text):\n",
         ("programs/envoy/test_envoy_mapping.py::test_nobody_can_send_the_digest_of_another",),
     ),
+    Mutant(
+        "envoy: what cannot be decided is a gRPC error",
+        "service/grpc_guard.py",
+        "        answer = None if call.answer is None else call.answer(problem)\n",
+        "        answer = None\n",
+        ("programs/envoy/test_envoy_undecided.py::test_a_fault_of_our_own_is_no_way_past",),
+    ),
+    Mutant(
+        "envoy: gRPC itself turns large messages away",
+        "service/grpc_settings.py",
+        '("grpc.max_receive_message_length", self.receive_bytes_max)',
+        '("grpc.max_receive_message_length", self.message_bytes_max)',
+        (
+            "programs/envoy/test_envoy_undecided.py::"
+            "test_what_cannot_be_decided_is_answered_counted_and_logged_once",
+        ),
+    ),
+    Mutant(
+        "envoy: gRPC itself turns too many calls away",
+        "service/grpc_settings.py",
+        "REJECTED_FROM = 4 ",
+        "REJECTED_FROM = 1 ",
+        ("programs/envoy/test_envoy_undecided.py::test_calls_beyond_the_bound_are_answered",),
+    ),
+    Mutant(
+        "envoy: a full store is a store that is away",
+        "service/envoy_calls.py",
+        '{"store_full", "store_busy",',
+        '{"store_busy",',
+        (
+            "programs/envoy/test_envoy_undecided.py::test_a_memory_store_at_its_bound_refuses_the_next_identifier",
+        ),
+    ),
+    Mutant(
+        "envoy: a key's entity prefix lets the others pass",
+        "service/envoy_calls.py",
+        "            if problem.because is not Because.ENTITY:\n                return None\n",
+        "            return None\n",
+        (
+            "programs/envoy/test_envoy_undecided.py::test_an_identifier_that_the_key_may_not_ask_about_is_refused",
+        ),
+    ),
+    Mutant(
+        "envoy: every problem is logged",
+        "service/envoy_calls.py",
+        "            self._logged.add(cause)\n",
+        "",
+        (
+            "programs/envoy/test_envoy_undecided.py::"
+            "test_what_cannot_be_decided_is_answered_counted_and_logged_once",
+        ),
+    ),
 ]

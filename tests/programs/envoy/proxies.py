@@ -146,6 +146,13 @@ def service(folder: Path, port: int, grpc_port: int, *more: str) -> Child:
     return child
 
 
+def ratelimit_stats(admin_port: int) -> dict[str, int]:
+    """Envoy's counters of its rate limit filter: ok, over_limit, error, failure_mode_allowed."""
+    lines = get(admin_port, "/stats?filter=ratelimit").body.decode().splitlines()
+    found = (line.rsplit(": ", 1) for line in lines if ".ratelimit." in line)
+    return {name.rsplit(".", 1)[1]: int(value) for name, value in found}
+
+
 def turbo_service(folder: Path, port: int, grpc_port: int) -> Child:
     """The same limits on the faster gRPC wire alone; `port` stays unused."""
     command = [
@@ -169,10 +176,14 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def envoy(
-    folder: Path, grpc_port: int, upstream_port: int, changes: dict[str, str]
+    folder: Path,
+    grpc_port: int,
+    upstream_port: int,
+    changes: dict[str, str],
+    admin_port: int | None = None,
 ) -> Iterator[int]:
     """Envoy with the configuration that is shipped, on other ports; the port it listens on."""
-    port, admin_port = free_port(), free_port()
+    port, admin_port = free_port(), admin_port or free_port()
     text = CONFIG.read_text()
     places = {"10000": port, "9901": admin_port, "8081": grpc_port, "8082": upstream_port}
     changes = {

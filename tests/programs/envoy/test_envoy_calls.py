@@ -283,23 +283,16 @@ def test_no_value_is_a_way_around_the_limit(value: bytes) -> None:
     run(play)
 
 
-def test_problems_of_the_service_are_errors() -> None:
+def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides() -> None:
     async def play(wire: Wire) -> None:
-        none = await should_rate_limit(wire)
-        assert (none.code, none.field) == (Code.INVALID_REQUEST, "descriptors")
-        many = [descriptor(("user", str(n)), SEARCH) for n in range(17)]
-        found = await should_rate_limit(wire, *many)
-        assert (found.code, found.field) == (Code.INVALID_REQUEST, "descriptors")
-        assert (await should_rate_limit(wire, descriptor(*USER), domain="a b")).field == "namespace"
-        missing = await should_rate_limit(wire, descriptor(*USER), domain="nowhere")
-        assert missing.code is Code.NOT_FOUND
         wire.world.goes_down()
         away = await should_rate_limit(wire, descriptor(*USER))
         assert isinstance(away, ServiceError)
         assert (away.code, away.retry_after_ms) == (Code.STORAGE_UNAVAILABLE, 1000)
         text = wire.program.exposed().decode()
-        assert 'headgate_request_duration_seconds_count{wire="rls"} 5' in text
+        assert 'headgate_request_duration_seconds_count{wire="rls"} 1' in text
         assert 'headgate_errors_total{type="STORAGE_UNAVAILABLE"} 1' in text
+        assert "headgate_envoy_problems_total{" not in text
 
     run(play)
 

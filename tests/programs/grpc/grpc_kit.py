@@ -20,6 +20,7 @@ from headgate.service.metrics_service import ServiceMetrics
 from headgate.service.problems import Code, ServiceError
 from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
+from headgate.service.settings import Undecided
 from programs.service.kit import World
 
 SERVERS: dict[str, Any] = {"grpcio": GrpcServer, "turbo": TurboServer}
@@ -62,10 +63,11 @@ async def wired(
     door: Entrance | None = None,
     *,
     deadline_ms: int = 10_000,
+    undecided: Undecided = Undecided.REFUSE,
     channel_options: Any = (),
     **settings: Any,
 ) -> AsyncIterator[Wire]:
-    program = program_of(world, door, deadline_ms=deadline_ms)
+    program = program_of(world, door, deadline_ms=deadline_ms, envoy_undecided=undecided)
     server = await started(program, GrpcSettings(**{"grace_s": 0, **settings}))
     try:
         async with grpc.aio.insecure_channel(

@@ -17,8 +17,7 @@ HOW_TO = (ROOT / "docs/how-to/use-with-envoy.md").read_text()
 
 # Answers rather than problems, or problems that only HTTP has.
 UNSAID = {
-    Code.RATE_LIMIT_EXCEEDED, Code.METHOD_NOT_ALLOWED, Code.PAYLOAD_TOO_LARGE,
-    Code.UNSUPPORTED_MEDIA_TYPE,
+    Code.RATE_LIMIT_EXCEEDED, Code.METHOD_NOT_ALLOWED, Code.UNSUPPORTED_MEDIA_TYPE,
 }  # fmt: skip
 
 
@@ -40,6 +39,7 @@ def test_every_call_is_named() -> None:
 def test_the_bounds_are_those_of_the_settings() -> None:
     settings = GrpcSettings()
     assert f"| message | {settings.message_bytes_max // 1024} kB |" in REFERENCE
+    assert f"received up to {settings.receive_bytes_max // 2**20} MB" in REFERENCE
     assert f"| metadata | {settings.metadata_bytes_max // 1024} kB |" in REFERENCE
     assert f"{settings.calls_max}, {settings.streams_max} of one connection" in REFERENCE
     assert f"closed after {settings.idle_s // 60} minutes" in REFERENCE

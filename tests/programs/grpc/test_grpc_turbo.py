@@ -23,6 +23,7 @@ PATH = "/headgate.v1.RateLimiter/CheckRateLimit"
 CONTENT = [(b"content-type", b"application/grpc+proto")]
 MESSAGE = pb.CheckRateLimitRequest(identifier="a", resource="api.search").SerializeToString()
 WHOLE = b"\x00" + len(MESSAGE).to_bytes(4, "big") + MESSAGE
+SETTINGS = GrpcSettings(message_bytes_max=100, receive_bytes_max=1000)
 HERE = ("127.0.0.1", 5000)
 
 
@@ -38,7 +39,7 @@ async def ask(
     """What the application sends; a part of None is a client that went away."""
     world = world or World()
     program = program_of(world, door)
-    app = UnaryGrpc(program, [RateLimiterCalls(program)], GrpcSettings(message_bytes_max=100))
+    app = UnaryGrpc(program, [RateLimiterCalls(program)], SETTINGS)
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": client}
     left = list(parts)
     sent: list[dict[str, Any]] = []
@@ -81,7 +82,8 @@ def test_a_message_in_one_part_or_many(parts: list[bytes]) -> None:
         ([WHOLE[:-1]], grpc.StatusCode.INTERNAL),
         ([WHOLE + b"\x00"], grpc.StatusCode.INTERNAL),
         ([WHOLE + WHOLE], grpc.StatusCode.INTERNAL),
-        ([b"\x00" * 106], grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ([b"\x00\x00\x00\x00\x65" + b"\x00" * 101], grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ([b"\x00" * 1006], grpc.StatusCode.RESOURCE_EXHAUSTED),
         ([b"\x00" * 90] * 50, grpc.StatusCode.RESOURCE_EXHAUSTED),
         ([b"\x00\x00\x00\x00\x03\xff\xff\xff"], grpc.StatusCode.INVALID_ARGUMENT),
     ],

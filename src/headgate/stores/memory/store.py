@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from headgate.clock import Clock, steady_clock
 from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
 from headgate.entities import Page
-from headgate.errors import Contended, HeadgateError
+from headgate.errors import Contended, Full, HeadgateError
 from headgate.history import counted, uncounted
 from headgate.names import SEPARATOR
 from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, cells_of, full_at_ms, opened
@@ -219,7 +219,7 @@ class MemoryStore:
         if over > 0 and self._gives_way:
             self._evict_fullest(in_use, over, now_ms)
         elif over > 0:
-            raise Contended(
+            raise Full(
                 f"the memory store is at its bound of {self._buckets_max} buckets in use; open it "
                 f"with memory://?buckets_max=… or use a shared store"
             )

@@ -8,7 +8,7 @@ import ssl
 from redis.exceptions import AuthenticationError, AuthorizationError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import Contended, StoreTrouble, Unreachable
+from headgate.errors import Contended, Full, StoreTrouble, Unreachable
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.wire import NotSent, ServerError
 
@@ -22,8 +22,6 @@ _UNREACHABLE = {
     "TRYAGAIN": "slots of this call are being moved; try again",
     "NOAUTH": "it wants a login; write redis://user:password@host",
     "WRONGPASS": "it refused the login; check user and password in the URL",
-    "OOM": "its memory is full (maxmemory, noeviction); raise maxmemory or remove other data; "
-    "do not choose an eviction policy, which would forget what was consumed",
     "MISCONF": "it cannot save to disk and so takes no writes; see its log",
     "NOREPLICAS": "too few replicas are connected (min-replicas-to-write); bring them back",
 }
@@ -61,6 +59,12 @@ def of_reply(error: ServerError, node: Node) -> StoreTrouble:
         return Contended(
             f"redis {node} is busy with a script that does not end; nothing was done: "
             f"find it with CLIENT LIST, end it with SCRIPT KILL ({text})"
+        )
+    if code == "OOM":
+        return Full(
+            f"redis {node} did not do the call: its memory is full (maxmemory, noeviction); raise "
+            f"maxmemory or remove other data; do not choose an eviction policy, which would forget "
+            f"what was consumed ({text})"
         )
     if code in _UNREACHABLE:
         return Unreachable(f"redis {node} did not do the call: {_UNREACHABLE[code]} ({text})")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from headgate.errors import Contended, StoreTrouble, Unreachable
+from headgate.errors import Contended, Full, StoreTrouble, Unreachable
 from headgate.port_owned import forks
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.port_line import Line, closed
@@ -41,7 +41,6 @@ _TROUBLE = {
     sqlite3.SQLITE_NOTADB: "it is not a database; name another file or restore it from a backup",
     sqlite3.SQLITE_CORRUPT: "it is malformed; restore it from a backup or move it away",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that path and permissions are right",
-    sqlite3.SQLITE_FULL: "the disk is full; make room",
 }
 
 
@@ -241,6 +240,8 @@ def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _BUSY:
         return contended(path, timeout_ms)
+    if code == sqlite3.SQLITE_FULL:
+        return Full(f"the SQLite file {path} cannot grow: the disk is full; make room ({error})")
     reason = _TROUBLE.get(code, "the engine refused; see its message, and report it as a bug")
     return Unreachable(f"the SQLite file {path} gives no answer: {reason} ({error})")
 

@@ -1,0 +1,273 @@
+"""What cannot be decided is answered on Envoy's protocol: an error would let the request pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import Limit
+from headgate.errors import Contended, Damaged, Full, StoreTrouble
+from headgate.service.app_door import Entrance
+from headgate.service.keys import mint, parse_grant
+from headgate.service.keys_door import Door
+from headgate.service.keys_shelf import MemoryShelf
+from headgate.service.problems import ServiceError
+from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
+from headgate.service.rules import Rule
+from headgate.service.settings import Undecided, Unknown
+from programs.envoy.envoy_kit import (
+    ADDRESS,
+    OK,
+    OVER_LIMIT,
+    SEARCH,
+    USER,
+    body_of,
+    descriptor,
+    headers_of,
+    override,
+    should_rate_limit,
+)
+from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
+from programs.service.kit import TableRules, World
+
+Ask = Callable[[Wire], Awaitable[Any]]
+
+
+async def send_bytes(wire: Wire, raw: bytes) -> RateLimitResponse:
+    method: Any = wire.channel.unary_unary(
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        response_deserializer=RateLimitResponse.FromString,
+    )
+    reply: RateLimitResponse = await method(raw, timeout=20)
+    return reply
+
+
+def causes(wire: Wire) -> dict[str, int]:
+    """How often each cause was counted."""
+    found = wire.program.metrics.envoy_problems.samples()
+    return {labels[0][1]: int(value) for _, labels, value in found}
+
+
+def many(count: int) -> list[Any]:
+    return [descriptor(("user", str(n)), SEARCH) for n in range(count)]
+
+
+UNDECIDABLE: dict[str, tuple[str, Ask]] = {
+    "no bytes": ("unknown_domain", lambda wire: send_bytes(wire, b"")),
+    "bytes that are no message": ("undecodable", lambda wire: send_bytes(wire, b"\xff\xff\xff")),
+    "a message that ends too soon": ("undecodable", lambda wire: send_bytes(wire, b"\x12\x7f")),
+    "a message over the bound": (
+        "message_too_large",
+        lambda wire: send_bytes(wire, bytes(300_000)),
+    ),
+    "a message far over it": ("message_too_large", lambda wire: send_bytes(wire, bytes(2_000_000))),
+    "no descriptors": ("descriptors", lambda wire: should_rate_limit(wire)),
+    "too many descriptors": ("descriptors", lambda wire: should_rate_limit(wire, *many(17))),
+    "a domain nobody registered": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="nowhere"),
+    ),
+    "a domain that cannot be one": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="a b"),
+    ),
+    "a domain that is no text": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain=b"\xff"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDECIDABLE)
+@pytest.mark.parametrize("undecided", Undecided)
+def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
+    name: str, undecided: Undecided, caplog: pytest.LogCaptureFixture
+) -> None:
+    cause, ask = UNDECIDABLE[name]
+
+    async def play() -> None:
+        async with wired(World(), undecided=undecided) as wire:
+            wire.world.store.calls.clear()
+            for _ in range(3):
+                reply = await ask(wire)
+                assert not isinstance(reply, ServiceError), reply
+                if undecided is Undecided.ALLOW:
+                    assert reply == RateLimitResponse(overall_code=OK)
+                else:
+                    assert reply.overall_code == OVER_LIMIT
+                    assert headers_of(reply)["content-type"] == "application/problem+json"
+                    assert body_of(reply)["detail"]
+            assert wire.world.store.verbs == []
+            assert causes(wire) == {cause: 3}
+
+    asyncio.run(play())
+    logged = [one.getMessage() for one in caplog.records if "request of Envoy" in one.getMessage()]
+    assert len(logged) == 1
+    assert f"({cause})" in logged[0]
+    assert f"to {undecided} it" in logged[0]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [
+        (Full("no room"), "store_full"),
+        (Contended("held"), "store_busy"),
+        (Damaged("one record"), "record_damaged"),
+    ],
+)
+def test_a_store_that_answers_and_cannot_decide(trouble: StoreTrouble, cause: str) -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+            wire.world.store.trouble = trouble
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert reply.overall_code == OVER_LIMIT
+            assert headers_of(reply)["retry-after"] == "1"
+            assert body_of(reply)["code"] == "STORAGE_UNAVAILABLE"
+            assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
+    async def play() -> None:
+        async with wired(World(url="memory://?buckets_max=4")) as wire:
+            codes = [
+                (await should_rate_limit(wire, descriptor(("user", str(n)), SEARCH))).overall_code
+                for n in range(6)
+            ]
+            assert codes == [OK] * 4 + [OVER_LIMIT] * 2
+            assert causes(wire) == {"store_full": 2}
+            known = await should_rate_limit(wire, descriptor(("user", "0"), SEARCH))
+            assert known.statuses[0].limit_remaining == 8
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("undecided", Undecided)
+def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(undecided: Undecided) -> None:
+    async def play() -> None:
+        async with wired(World(unknown=Unknown.DENY), undecided=undecided) as wire:
+            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+            room = await wire.world.service.room("default")
+            await room.create_entity("user:user_12345")
+            await room.disable("user:user_12345")
+            wire.world.clock.advance(120_000)
+            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+            assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
+
+    asyncio.run(play())
+
+
+def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pass() -> None:
+    """The decision is made again without the one that has no limits, and may fail again."""
+    rules = TableRules({("user", "api.search"): Rule("some", [Limit("tokens", 10, 1, 1)])})
+
+    async def play() -> None:
+        async with wired(World(rules)) as wire:
+            both = descriptor(*ADDRESS), descriptor(*USER)
+            assert (await should_rate_limit(wire, *both)).overall_code == OK
+            huge = await should_rate_limit(wire, *both, hits=11)
+            assert huge.overall_code == OVER_LIMIT
+            assert body_of(huge)["code"] == "DEMAND_TOO_LARGE"
+            room = await wire.world.service.room("default")
+            await room.disable("user:user_12345")
+            wire.world.clock.advance(120_000)
+            off = await should_rate_limit(wire, *both)
+            assert off.overall_code == OVER_LIMIT
+            assert body_of(off)["code"] == "ENTITY_DISABLED"
+
+    asyncio.run(play())
+
+
+def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
+    """The key is Envoy's, the identifier the client's: an error would let the client pass."""
+    key = mint(parse_grant(["check"], "default", "user:user_"), now_ms=0)
+
+    async def play() -> None:
+        world = World()
+        door = Entrance(Door(MemoryShelf((key.key,)), world.clock))
+        metadata = (("authorization", f"Bearer {key.text}"),)
+        async with wired(world, door, undecided=Undecided.ALLOW) as wire:
+            mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert mine.overall_code == OK
+            other = descriptor(("user", "admin"), SEARCH)
+            theirs = await should_rate_limit(wire, other, metadata=metadata)
+            assert theirs.overall_code == OVER_LIMIT
+            assert causes(wire) == {"forbidden_identifier": 1}
+            unknown = await should_rate_limit(wire, other)
+            assert isinstance(unknown, ServiceError)  # without a key: Envoy's own configuration
+
+    asyncio.run(play())
+
+
+def test_calls_beyond_the_bound_are_answered() -> None:
+    async def play() -> None:
+        world = World()
+        go, held = asyncio.Event(), asyncio.Event()
+        decide = world.service.check_all
+
+        async def stuck(request: Any) -> Any:
+            held.set()
+            await go.wait()
+            return await decide(request)
+
+        world.service.check_all = stuck  # type: ignore[method-assign]
+        async with wired(world, calls_max=1) as wire:
+            first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
+            await held.wait()
+            second = await should_rate_limit(wire, descriptor(*USER))
+            assert second.overall_code == OVER_LIMIT
+            assert body_of(second)["code"] == "TOO_MANY_CALLS"
+            assert headers_of(second)["retry-after"] == "1"
+            go.set()
+            assert (await first).overall_code == OK
+            assert causes(wire) == {"too_many_calls": 1}
+
+    asyncio.run(play())
+
+
+def test_a_fault_of_our_own_is_no_way_past() -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+
+            async def broken(request: Any) -> Any:
+                raise RuntimeError("a bug")
+
+            wire.world.service.check_all = broken  # type: ignore[method-assign]
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "INTERNAL"
+            assert causes(wire) == {"internal": 1}
+
+    asyncio.run(play())
+
+
+def test_large_metadata_is_read() -> None:
+    """Envoy may copy what its clients send (60 KiB at most) into its own call."""
+
+    async def play() -> None:
+        async with wired(World()) as wire:
+            metadata = (("tracestate", "x" * 60 * 1024),)
+            reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert reply.overall_code == OK
+
+    asyncio.run(play())
+
+
+def test_limits_and_hits_that_no_bucket_can_hold() -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+            limit = override(2**32 - 1, "YEAR", 2**32 - 1)
+            for hits in (0, 1, 2**32, 2**64 - 1):
+                reply = await should_rate_limit(wire, descriptor(*USER, limit=limit, hits=hits))
+                assert reply.overall_code == (OK if hits < 2 else OVER_LIMIT)
+            nothing = await should_rate_limit(
+                wire, descriptor(*USER, limit=override(0, "YEAR")), hits=2**32 - 1
+            )
+            assert nothing.overall_code == OVER_LIMIT
+
+    asyncio.run(play())
