@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from headgate.clock import Clock, steady_clock
 from headgate.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.layers.breaker import Patience
+from headgate.limits import Limit
 from headgate.repository import Repository
 from headgate.service.app_door import Entrance
 from headgate.service.keys_audit import KeyNotes
@@ -60,6 +61,7 @@ class Options:
     keys: str | None = None
     fail_open: bool | None = None
     unknown: Unknown = Unknown.CREATE
+    new_identifiers_per_minute: int = 0  # 0 is no bound
     envoy_undecided: Undecided = Undecided.REFUSE
     deadline_ms: int = DEADLINE_MS
     open_metrics: bool = False
@@ -269,7 +271,12 @@ def embedded_store(data_dir: str) -> str:
 
 
 def settings_of(options: Options) -> Settings:
-    return Settings(fail_open=bool(options.fail_open), unknown=options.unknown)
+    most = options.new_identifiers_per_minute
+    return Settings(
+        fail_open=bool(options.fail_open),
+        unknown=options.unknown,
+        new_identifiers=Limit.per_minute("new_identifiers", most) if most else None,
+    )
 
 
 def entrance_of(options: Options, repository: Repository) -> Entrance:

@@ -29,7 +29,14 @@ from headgate.service.rules import BUILTIN_SCOPES, Rules
 from headgate.service.settings import Undecided
 
 # Decisions about whoever asked. They are refused whatever is chosen for what cannot be decided.
-_REFUSED = frozenset({Code.DEMAND_TOO_LARGE, Code.ENTITY_NOT_FOUND, Code.ENTITY_DISABLED})
+_REFUSED = frozenset(
+    {
+        Code.DEMAND_TOO_LARGE,
+        Code.ENTITY_NOT_FOUND,
+        Code.ENTITY_DISABLED,
+        Code.TOO_MANY_NEW_IDENTIFIERS,
+    }
+)
 
 # How the counter names a problem, where its code says too little.
 _CAUSES: dict[tuple[Code, str | None], str] = {

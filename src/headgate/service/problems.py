@@ -45,6 +45,7 @@ class Code(StrEnum):
     ENTITY_NOT_FOUND = "ENTITY_NOT_FOUND"
     ENTITY_DISABLED = "ENTITY_DISABLED"
     LEASE_NOT_FOUND = "LEASE_NOT_FOUND"
+    TOO_MANY_NEW_IDENTIFIERS = "TOO_MANY_NEW_IDENTIFIERS"
     TOO_MANY_LEASES = "TOO_MANY_LEASES"
     TOO_MANY_CALLS = "TOO_MANY_CALLS"
     RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
@@ -98,6 +99,12 @@ PROBLEMS: dict[Code, Problem] = {
         403, "PERMISSION_DENIED", "An operator switched this off", "entity-disabled"
     ),
     Code.LEASE_NOT_FOUND: _own(404, "NOT_FOUND", "There is no such lease", "lease-not-found"),
+    Code.TOO_MANY_NEW_IDENTIFIERS: _own(
+        429,
+        "RESOURCE_EXHAUSTED",
+        "Too many new identifiers came at once",
+        "too-many-new-identifiers",
+    ),
     Code.TOO_MANY_LEASES: _own(
         503, "UNAVAILABLE", "The service holds all the leases it can", "too-many-leases"
     ),

@@ -5,6 +5,7 @@ All rooms share one store with one set of layers, so the breaker is the service'
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from headgate.bucket import MILLI, try_consume
@@ -13,6 +14,7 @@ from headgate.config import NO_DEFAULTS
 from headgate.engine_each import BatchEngine
 from headgate.entities import OnUnavailable, Standing
 from headgate.errors import StoreTrouble
+from headgate.limits import Limit
 from headgate.observe import Observer
 from headgate.operations import Operations
 from headgate.port import pace_for
@@ -24,6 +26,9 @@ from headgate.service.settings import Settings, Unknown
 from headgate.store import Store
 
 SEEN_TTL_MS = 3_600_000
+LOG_EVERY_MS = 60_000
+
+log = logging.getLogger("headgate.service")
 
 
 class Room(Operations):
@@ -57,7 +62,14 @@ class Room(Operations):
             observer=observer,
         )
         self._unknown = settings.unknown
-        self._gate = Gatekeeper(settings, home.clock())
+        self._gate = None
+        if settings.new_identifiers is not None:
+            self._gate = NewIdentifiers(
+                settings.new_identifiers,
+                settings.cache_entries_max,
+                home.clock(),
+                home.namespace_name,
+            )
 
     async def entered(self, scope: str, entity_id: str, resource: str, now_ms: int) -> str:
         """The entity that is limited: the one that came, or its scope's shared one.
@@ -76,28 +88,52 @@ class Room(Operations):
                 "nobody registered this identifier in its scope; create the entity first",
                 field="identifier",
             )
-        if self._unknown is Unknown.CREATE and self._gate.lets_in(entity_id, now_ms):
-            return entity_id
-        return shared_entity_id(scope)
+        if self._unknown is Unknown.SHARED:
+            return shared_entity_id(scope)
+        if self._gate is not None:
+            self._gate.admit(entity_id, now_ms)
+        return entity_id
 
 
-class Gatekeeper:
-    """How many entities that nobody registered may get a bucket of their own."""
+class NewIdentifiers:
+    """Bounds how many identifiers that nobody registered may appear in a namespace.
 
-    def __init__(self, settings: Settings, now_ms: int) -> None:
-        self._rate = settings.creations.spec.rate
+    New is what this process has not seen for an hour, so somebody who used up a limit may be new
+    again. Beyond the bound the new are refused; they never get another bucket than their own, out
+    of which somebody who used up theirs would be served.
+    """
+
+    def __init__(self, limit: Limit, entries_max: int, now_ms: int, namespace: str) -> None:
+        self._rate = limit.spec.rate
         self._epoch_ms = now_ms
         self._tokens_milli = self._rate.capacity_milli
-        self._seen: Cache[bool] = Cache(SEEN_TTL_MS, settings.cache_entries_max)
+        self._seen: Cache[bool] = Cache(SEEN_TTL_MS, entries_max)
+        self._namespace = namespace
+        self._log_from_ms = now_ms
 
-    def lets_in(self, entity_id: str, now_ms: int) -> bool:
-        if self._seen.get(entity_id, now_ms) is None:
-            taken = try_consume(self._tokens_milli, self._epoch_ms, now_ms, self._rate, MILLI)
-            self._epoch_ms, self._tokens_milli = taken.epoch_ms, taken.tokens_milli
-            if not taken.allowed:
-                return False
+    def admit(self, entity_id: str, now_ms: int) -> None:
+        """Takes a token for an identifier that is new; ServiceError where there is none."""
+        if self._seen.get(entity_id, now_ms) is not None:
+            return
+        taken = try_consume(self._tokens_milli, self._epoch_ms, now_ms, self._rate, MILLI)
+        self._epoch_ms, self._tokens_milli = taken.epoch_ms, taken.tokens_milli
+        if taken.allowed:
             self._seen.put(entity_id, True, now_ms)
-        return True
+            return
+        if now_ms >= self._log_from_ms:
+            self._log_from_ms = now_ms + LOG_EVERY_MS
+            log.warning(
+                "More new identifiers came to the namespace %s than its bound on them lets in; "
+                "the others are refused. Raise --new-identifiers-per-minute, or register them.",
+                self._namespace,
+            )
+        raise ServiceError(
+            Code.TOO_MANY_NEW_IDENTIFIERS,
+            "this service bounds how many new identifiers appear in a minute, and too many did; "
+            "no limit of this identifier was asked: try again, or have it registered",
+            field="identifier",
+            retry_after_ms=taken.wait_ms,
+        )
 
 
 def is_known(standing: Standing) -> bool:

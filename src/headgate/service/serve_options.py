@@ -58,6 +58,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         keys=given.keys,
         fail_open=given.fail_open,
         unknown=Unknown(given.unknown),
+        new_identifiers_per_minute=given.new_identifiers_per_minute,
         envoy_undecided=Undecided(given.envoy_undecided),
         deadline_ms=given.deadline_ms,
         open_metrics=given.open_metrics,
@@ -144,6 +145,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--workers", "processes", type=_within(1, WORKERS_MAX), default=1)
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
     add("--unknown", "entities nobody registered", choices=[*map(str, Unknown)], default="create")
+    add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
+        type=_within(0, 1_000_000_000), default=0)  # fmt: skip
     add("--envoy-undecided", "answer to Envoy where nothing can be decided",
         choices=[*map(str, Undecided)], default="refuse")  # fmt: skip
     add("--deadline-ms", "longest a request may take", type=_within(50, 60_000),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from headgate.errors import ValidationError
@@ -12,7 +12,7 @@ from headgate.limits import Limit
 class Unknown(StrEnum):
     """What becomes of an entity nobody has registered."""
 
-    CREATE = "create"  # it gets a bucket of its own, while the creation limit lasts
+    CREATE = "create"  # it gets a bucket of its own
     SHARED = "shared"  # it shares its scope's bucket with all others like it
     DENY = "deny"
 
@@ -27,13 +27,12 @@ class Undecided(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Beyond `creations` new entities of a namespace, the unknown share their scope's bucket."""
+    """`new_identifiers` bounds how many identifiers that nobody registered may appear in a
+    namespace; more are refused, each with TOO_MANY_NEW_IDENTIFIERS. None is no bound."""
 
     fail_open: bool = False
     unknown: Unknown = Unknown.CREATE
-    creations: Limit = field(
-        default_factory=lambda: Limit.per_minute("creations", 6_000, burst=60_000)
-    )
+    new_identifiers: Limit | None = None
     tokens_max: int = 100_000
     batch_max: int = 100
     descriptors_max: int = 16
@@ -52,8 +51,10 @@ class Settings:
             raise ValidationError("fail_open", self.fail_open, "must be True or False")
         if not isinstance(self.unknown, Unknown):
             raise ValidationError("unknown", self.unknown, "must be create, shared or deny")
-        if not isinstance(self.creations, Limit):
-            raise ValidationError("creations", self.creations, "must be a Limit")
+        if self.new_identifiers is not None and not isinstance(self.new_identifiers, Limit):
+            raise ValidationError(
+                "new_identifiers", self.new_identifiers, "must be a Limit, or None for no bound"
+            )
         if self.lease_ttl_s > self.lease_ttl_s_max:
             raise ValidationError("lease_ttl_s", self.lease_ttl_s, "is more than lease_ttl_s_max")
 

@@ -76,12 +76,33 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "service: what is unknown gets a bucket without end",
+        "service: a bound on new identifiers bounds nothing",
         "service/rooms.py",
-        "            if not taken.allowed:\n                return False\n",
-        "",
+        "        if taken.allowed:\n            self._seen",
+        "        if True:\n            self._seen",
         (
-            "programs/service/test_service_deciding.py::test_new_entities_are_let_in_at_the_creation_limit_and_share_beyond_it",
+            "programs/service/test_service_deciding.py::test_new_identifiers_beyond_the_bound_are_refused_and_told_why",
+        ),
+    ),
+    Mutant(
+        "service: the new beyond the bound share a bucket, those who used up theirs, too",
+        "service/rooms.py",
+        "            self._gate.admit(entity_id, now_ms)\n",
+        "            try:\n"
+        "                self._gate.admit(entity_id, now_ms)\n"
+        "            except ServiceError:\n"
+        "                return shared_entity_id(scope)\n",
+        (
+            "programs/service/test_service_deciding.py::test_the_bound_on_new_identifiers_never_lets_an_exhausted_caller_in",
+        ),
+    ),
+    Mutant(
+        "service: new identifiers are bounded though nobody asked for it",
+        "service/settings.py",
+        "    new_identifiers: Limit | None = None\n",
+        '    new_identifiers: Limit | None = Limit.per_minute("new", 6_000, burst=60_000)\n',
+        (
+            "programs/service/test_service_deciding.py::test_nobody_is_refused_for_being_new_unless_it_was_asked_for",
         ),
     ),
     Mutant(
@@ -158,7 +179,10 @@ MUTANTS = [
         "service/grpc_guard.py",
         "        answer = None if call.answer is None else call.answer(problem)\n",
         "        answer = None\n",
-        ("programs/envoy/test_envoy_undecided.py::test_a_fault_of_our_own_is_no_way_past",),
+        (
+            "programs/envoy/test_envoy_undecided.py::"
+            "test_what_cannot_be_decided_is_answered_counted_and_logged_once",
+        ),
     ),
     Mutant(
         "envoy: gRPC itself turns large messages away",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from headgate import Limit
 from headgate.errors import Contended, Throttled
 from headgate.service.bodies import combined_body
-from headgate.service.identity import shared_entity_id
 from headgate.service.problems import Code, ServiceError
 from headgate.service.requests import CheckRequest, Descriptor, DescriptorsRequest
+from headgate.service.rooms import SEEN_TTL_MS
 from headgate.service.rules import GLOBAL, TOKENS, NoPolicies, Rule
 from headgate.service.settings import Settings, Unknown
 from programs.service.cases import USER_AND_IP, ask
@@ -201,26 +201,74 @@ def test_whose_descriptor_it_is(
     run(flow())
 
 
-def test_new_entities_are_let_in_at_the_creation_limit_and_share_beyond_it() -> None:
+def few_new(burst: int) -> Limit:
+    return Limit.per_minute("new_identifiers", 60, burst=burst)
+
+
+def test_nobody_is_refused_for_being_new_unless_it_was_asked_for() -> None:
+    """More than the bound that once was there: 60 000 at once, and 6 000 more in a minute."""
+
     async def flow() -> None:
-        world = World(creations=Limit.per_minute("creations", 60, burst=2))
+        world = World()
+        room = await world.service.room("default")
+        for n in range(70_000):
+            entity_id = f"user:{n}"
+            assert await room.entered("user", entity_id, "api", world.clock()) == entity_id
 
-        async def came_as(identifier: str, resource: str = "api.search") -> str:
-            await world.ask("check", ask(identifier=identifier, resource=resource))
-            found: str = world.store.calls[-1][1][0][0].key.entity_id
-            return found
+    run(flow())
 
-        assert [await came_as(one) for one in "abc"] == [
-            "user:a", "user:b", shared_entity_id("user"),
-        ]  # fmt: skip
-        assert await came_as("a") == "user:a"
-        assert await came_as("a", "elsewhere") == "user:a"
-        assert await came_as("c") == shared_entity_id("user")
+
+def test_new_identifiers_beyond_the_bound_are_refused_and_told_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def flow() -> None:
+        world = World(new_identifiers=few_new(2))
+
+        async def came(identifier: str, resource: str = "api.search") -> Any:
+            return await world.ask("check", ask(identifier=identifier, resource=resource))
+
+        assert [(await came(one)).allowed for one in "ab"] == [True, True]
+        for _ in range(3):
+            refused = await came("c")
+            assert isinstance(refused, ServiceError)
+            assert refused.code is Code.TOO_MANY_NEW_IDENTIFIERS
+            assert (refused.field, refused.retry_after_ms) == ("identifier", 1000)
+            assert refused.problem.http_status == 429
+        assert (await came("a")).allowed
+        assert (await came("a", "elsewhere")).allowed
         room = await world.service.room("default")
         await room.create_entity("user:c")
-        assert await came_as("c") == "user:c"
-        world.clock.advance(1000)
-        assert [await came_as(one) for one in "de"] == ["user:d", shared_entity_id("user")]
+        assert (await came("c")).allowed
+        world.clock.advance(999)
+        assert (await came("d")).code is Code.TOO_MANY_NEW_IDENTIFIERS
+        world.clock.advance(1)
+        assert (await came("d")).allowed
+        both = await world.ask("batch", {"requests": [ask(identifier="a"), ask(identifier="e")]})
+        assert both.results[0].allowed
+        assert both.results[1].code is Code.TOO_MANY_NEW_IDENTIFIERS
+
+    run(flow())
+    logged = [one for one in caplog.records if "new identifiers" in one.getMessage()]
+    assert len(logged) == 1, "at most one line a minute"
+
+
+def test_the_bound_on_new_identifiers_never_lets_an_exhausted_caller_in() -> None:
+    async def flow() -> None:
+        world = World(new_identifiers=few_new(2))
+        once = ask(identifier="ann", resource="once")
+        assert [(await world.ask("check", once)).code for _ in range(4)] == [
+            None, None, None, Code.RATE_LIMIT_EXCEEDED,
+        ]  # fmt: skip
+        world.clock.advance(2 * SEEN_TTL_MS)  # ann was not seen for so long that she is new again
+        for stranger in "xy":
+            assert (await world.ask("check", ask(identifier=stranger, resource="once"))).allowed
+        for _ in range(5):
+            assert (await world.ask("check", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+            several = {"descriptors": [{"scope": "user", "resource": "once", "identifier": "ann"}]}
+            assert (await world.ask("check_all", several)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+            assert (await world.ask("acquire", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+        world.clock.advance(60_000)
+        assert (await world.ask("check", once)).code is Code.RATE_LIMIT_EXCEEDED
 
     run(flow())
 
@@ -461,7 +509,7 @@ def test_rules_and_settings_are_checked_at_the_door() -> None:
         {"tokens_max": True},
         {"fail_open": 1},
         {"unknown": "create"},
-        {"creations": 5},
+        {"new_identifiers": 5},
         {"lease_ttl_s": 4000},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
