@@ -218,12 +218,14 @@ def test_calls_beyond_the_bound_are_answered() -> None:
         async with wired(world, calls_max=1) as wire:
             first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
             await held.wait()
-            second = await should_rate_limit(wire, descriptor(*USER))
+            try:
+                second = await should_rate_limit(wire, descriptor(*USER))
+            finally:
+                go.set()
+                assert (await first).overall_code == OK
             assert second.overall_code == OVER_LIMIT
             assert body_of(second)["code"] == "TOO_MANY_CALLS"
             assert headers_of(second)["retry-after"] == "1"
-            go.set()
-            assert (await first).overall_code == OK
             assert causes(wire) == {"too_many_calls": 1}
 
     asyncio.run(play())
