@@ -12,7 +12,7 @@ import pytest
 from headgate.errors import Unreachable
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.wire import NotSent, pack
-from headgate.stores.redis.wire_line import Line
+from headgate.stores.redis.wire_line import Line, LoopClock
 from headgate.stores.redis.wire_link import EARLY_CALLS, Link
 
 PING = pack(("PING",))
@@ -41,14 +41,15 @@ class Stage:
     def __init__(self) -> None:
         self.transports: list[Transport] = []
         self.loop = asyncio.get_running_loop()
-        self.link = Link(Node("played", 1), self._dial, self.loop, 1000)
+        self.clock = LoopClock(self.loop, 1.0)
+        self.link = Link(Node("played", 1), self._dial, self.clock, 1000)
 
-    async def _dial(self, node: Node, timeout_s: float) -> Line:
+    async def _dial(self, node: Node) -> Line:
         self.transports.append(Transport())
         return Line(self.transports[-1], None)
 
     def ask(self, due_s: float = 5) -> asyncio.Task[Any]:
-        return asyncio.create_task(self.link.ask(PING, self.loop.time() + due_s))
+        return asyncio.create_task(self.link.ask(PING, self.clock.now_s() + due_s))
 
     async def sent(self, count: int = 1) -> Transport:
         for _ in range(20):
@@ -74,7 +75,7 @@ async def ending(task: asyncio.Task[Any]) -> Any:
 def holding(stage: Stage, seen: list[Any]) -> asyncio.Task[None]:
     async def caller() -> None:
         try:
-            seen.append(await stage.link.ask(PING, stage.loop.time() + 5))
+            seen.append(await stage.link.ask(PING, stage.clock.now_s() + 5))
         except Unreachable as error:
             seen.append(error)
         await asyncio.sleep(0)
@@ -242,10 +243,38 @@ async def test_a_late_attempt_that_was_not_sent_never_is(stage: Stage) -> None:
     first = stage.ask()
     transport = await stage.sent()
     stage.link.pause_writing()
-    due_s = stage.loop.time() + 0.01
+    due_s = stage.clock.now_s() + 0.01
     late = asyncio.create_task(stage.link.ask(PING, due_s, asking=True))
     assert isinstance(await ending(late), NotSent)
     stage.link.resume_writing()
     stage.link.received(b"+PONG\r\n")
     assert await first == "PONG"
     assert len(transport.written) == 1  # nor the ASKING before it
+
+
+def test_a_busy_loop_stops_the_clock_and_an_idle_one_does_not() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        clock = LoopClock(loop, 1.0)
+        before_s = clock.now_s()
+        time.sleep(1.2)  # as a loop that starts thousands of tasks
+        await asyncio.sleep(0)
+        assert clock.now_s() - before_s < 0.5
+        before_s, began_s = clock.now_s(), loop.time()
+        while clock.now_s() - before_s < 0.5:  # ends, so it does count
+            await asyncio.sleep(0.01)
+        assert loop.time() - began_s >= 0.49  # and never runs ahead
+
+    asyncio.run(test())
+
+
+def test_a_clock_that_nobody_asks_stops_ticking() -> None:
+    async def test() -> None:
+        clock = LoopClock(asyncio.get_running_loop(), 0.01)
+        clock.now_s()
+        while clock._timer is not None:
+            await asyncio.sleep(0.001)
+        clock.now_s()
+        assert clock._timer is not None
+
+    asyncio.run(test())

@@ -176,4 +176,34 @@ MUTANTS = [
             "test_limits_that_cannot_be_exact_are_refused_before_any_call[too slow]",
         ),
     ),
+    Mutant(
+        "redis: a busy loop's own time counts as the server's silence",
+        "stores/redis/wire_line.py",
+        "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
+        "        return self.loop.time()\n",
+        (
+            "redis/test_herd.py::"
+            "test_a_loop_that_is_busy_before_it_dials_does_not_blame_the_server[redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a dial that a busy loop interrupted is not tried again",
+        "stores/redis/wire_link.py",
+        "late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf",
+        "late_s = math.inf",
+        (
+            "redis/test_herd.py::"
+            "test_a_loop_that_is_busy_while_it_dials_does_not_blame_the_server[redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: whoever misses a script sends all of it",
+        "stores/redis/port_calls.py",
+        "        if again or now_s - sent_s > timeout_s:\n",
+        "        if True:\n",
+        (
+            "redis/test_herd.py::"
+            "test_a_script_that_everybody_misses_is_sent_a_few_times_at_most[tasks-redis_url]",
+        ),
+    ),
 ]

@@ -14,7 +14,7 @@ from headgate.errors import StoreTrouble, Unreachable
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.cluster_map import SlotMap, redirection, slot_of
-from headgate.stores.redis.port_calls import Script, ScriptCall
+from headgate.stores.redis.port_calls import MissingScripts, Script, ScriptCall
 from headgate.stores.redis.port_scan import walked
 from headgate.stores.redis.wire import NotSent, Part, Parts, Ready, ServerError, Wire
 
@@ -28,6 +28,7 @@ class ClusterPort:
         self._wire = wire
         self._seeds = tuple(seeds)
         self._map: SlotMap | None = None
+        self._missing = MissingScripts(wire)
         self._doubted: set[Node] = set()  # gave trouble since the map was read
         self._looked_s = float("-inf")
         self._refused: NotSent | None = None  # why the last look showed nothing
@@ -118,12 +119,13 @@ class ClusterPort:
         due_s: float,
     ) -> Any:
         """The call, sent again for as long as the replies say that it was not applied."""
-        asking = False
+        asking = again = False
         pause_s = PAUSE_S
         for _ in range(ATTEMPTS_MAX):
             match reply.code:
                 case "NOSCRIPT" if script is not None:
-                    parts = ("EVAL", script.source, *parts[2:])
+                    parts, due_s = self._missing.retry(node, script, parts, again=again)
+                    again = True
                 case "MOVED":
                     node, asking = await self._moved(slot, redirection(reply.text, node), due_s)
                 case "ASK":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headgate.errors import StoreTrouble
-from headgate.stores.redis.wire import Part, Ready
+from headgate.stores.redis.address import Node
+from headgate.stores.redis.wire import Part, Parts, Ready, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,35 @@ class Script:
 def ready_call(script: Script, keys: Sequence[str], args: Sequence[Part]) -> Ready:
     """A script call that is sent again and again."""
     return Ready(("EVALSHA", script.sha, len(keys), *keys, *args))
+
+
+class MissingScripts:
+    """What to send after a server said NOSCRIPT: the whole script, or its hash once more.
+
+    A server that was restarted knows no script, and ten thousand calls may find that out at once.
+    The first of them sends the script; the others ask by its hash again, because their calls
+    arrive after that one. Sending it with each of them would be 130 MB, which takes longer than
+    the timeout.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._sent_s: dict[tuple[Node | None, str], float] = {}
+
+    def retry(
+        self, node: Node | None, script: Script, parts: Parts, *, again: bool
+    ) -> tuple[Parts, float]:
+        """The parts to send and their deadline, a new one: the server has answered in time.
+
+        `again` says that this call has been retried before and needs the whole script.
+        """
+        now_s = self._wire.now_s()
+        timeout_s = self._wire.timeout_s
+        sent_s = self._sent_s.get((node, script.sha), -math.inf)
+        if again or now_s - sent_s > timeout_s:
+            self._sent_s[node, script.sha] = now_s
+            parts = ("EVAL", script.source, *parts[2:])
+        return parts, now_s + timeout_s
 
 
 ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]

@@ -8,7 +8,7 @@ from typing import Any
 from headgate.errors import StoreTrouble, Unreachable
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
-from headgate.stores.redis.port_calls import Script, ScriptCall
+from headgate.stores.redis.port_calls import MissingScripts, Script, ScriptCall
 from headgate.stores.redis.port_scan import walked
 from headgate.stores.redis.wire import NotSent, Part, Parts, ServerError, Wire
 
@@ -19,6 +19,7 @@ class SentinelPort:
         self._sentinels = tuple(sentinels)
         self._service = service
         self._master: Node | None = None
+        self._missing = MissingScripts(wire)
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self.again(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
@@ -26,8 +27,10 @@ class SentinelPort:
     async def again(self, script: Script, parts: Parts) -> Any:
         due_s = self._wire.now_s() + self._wire.timeout_s
         reply = await self._ask(parts, due_s)
-        if type(reply) is ServerError and reply.code == "NOSCRIPT":
-            reply = await self._ask(("EVAL", script.source, *parts[2:]), due_s)
+        for again in (False, True):
+            if type(reply) is ServerError and reply.code == "NOSCRIPT":
+                parts, due_s = self._missing.retry(self._master, script, parts, again=again)
+                reply = await self._ask(parts, due_s)
         return self._checked(reply)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from headgate.errors import StoreTrouble
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
-from headgate.stores.redis.port_calls import Script, ScriptCall
+from headgate.stores.redis.port_calls import MissingScripts, Script, ScriptCall
 from headgate.stores.redis.port_scan import walked
 from headgate.stores.redis.wire import Part, Parts, ServerError, Wire
 
@@ -19,6 +19,7 @@ class SinglePort:
     def __init__(self, wire: Wire, node: Node) -> None:
         self._wire = wire
         self._node = node
+        self._missing = MissingScripts(wire)
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self.again(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
@@ -27,12 +28,14 @@ class SinglePort:
         wire = self._wire
         due_s = wire.now_s() + wire.timeout_s
         reply = await wire.ask(self._node, parts, due_s)
+        if type(reply) is not ServerError:
+            return reply
+        for again in (False, True):
+            if type(reply) is ServerError and reply.code == "NOSCRIPT":
+                parts, due_s = self._missing.retry(self._node, script, parts, again=again)
+                reply = await wire.ask(self._node, parts, due_s)
         if type(reply) is ServerError:
-            if reply.code != "NOSCRIPT":
-                raise self._trouble(reply)
-            reply = await wire.ask(self._node, ("EVAL", script.source, *parts[2:]), due_s)
-            if type(reply) is ServerError:
-                raise self._trouble(reply)
+            raise self._trouble(reply)
         return reply
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:

@@ -85,7 +85,7 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-def connection_options(node: Node, access: Access, timeout_s: float) -> dict[str, Any]:
+def connection_options(node: Node, access: Access, timeout_s: float | None) -> dict[str, Any]:
     """redis-py's keyword arguments: no retries, no health checks, RESP2."""
     place: dict[str, Any] = {"path": node.host}
     if node.port != 0:

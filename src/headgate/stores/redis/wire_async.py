@@ -14,7 +14,7 @@ from headgate.port import finished
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Access, Node
 from headgate.stores.redis.wire import Parts, connection_options, packed
-from headgate.stores.redis.wire_line import Line
+from headgate.stores.redis.wire_line import Line, LoopClock
 from headgate.stores.redis.wire_link import Link
 
 
@@ -26,12 +26,13 @@ class AsyncWire:
     ) -> None:
         self.timeout_s = timeout_ms / 1000
         self.loop = asyncio.get_running_loop()
-        self.now_s = self.loop.time
+        self._clock = LoopClock(self.loop, self.timeout_s)
+        self.now_s = self._clock.now_s
         self._timeout_ms = timeout_ms
         self._access = access
         self._accesses = accesses or {}
         self._links: dict[Node, Link] = {}
-        self._lock = asyncio.Lock()
+        self._turn: asyncio.Future[None] | None = None  # of the one who is alone
         self._closed = False
 
     def ask(
@@ -47,15 +48,19 @@ class AsyncWire:
 
     @contextlib.asynccontextmanager
     async def alone(self, due_s: float) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._lock.acquire()
-        except TimeoutError as error:
-            raise trouble.waited(self._timeout_ms) from error
+        # Not a lock, which would wake one waiter per turn of the loop: most of them only want to
+        # see what the one before them found, so all wake together and pass one after the other.
+        while self._turn is not None:
+            left_s = due_s - self.now_s()
+            if left_s <= 0:
+                raise trouble.waited(self._timeout_ms)
+            await asyncio.wait((self._turn,), timeout=left_s)
+        turn = self._turn = self.loop.create_future()
         try:
             yield
         finally:
-            self._lock.release()
+            self._turn = None
+            turn.set_result(None)
 
     async def pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -87,12 +92,12 @@ class AsyncWire:
     def _new_link(self, node: Node) -> Link:
         if self._closed:
             raise trouble.closed()
-        link = self._links[node] = Link(node, self._dial, self.loop, self._timeout_ms)
+        link = self._links[node] = Link(node, self._dial, self._clock, self._timeout_ms)
         return link
 
-    async def _dial(self, node: Node, timeout_s: float) -> Line:
+    async def _dial(self, node: Node) -> Line:
         access = self._accesses.get(node, self._access)
-        options = connection_options(node, access, max(timeout_s, 0.001))
+        options = connection_options(node, access, None)  # the caller ends it in time
         connection = _kind(node, access)(**options)
         try:
             await connection.connect()

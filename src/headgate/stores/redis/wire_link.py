@@ -5,6 +5,8 @@ in order, so a line of waiters is all the bookkeeping there is. One timer watche
 line: when that is overdue, order cannot be kept any more, so the connection is given up and every
 call that was sent is told that its outcome is unknown. Calls that were not sent yet wait for the
 next connection. No call is ever sent twice.
+
+Deadlines are times of a LoopClock, which stands still while the loop is too busy to listen.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from headgate.stores.redis.wire_line import (
     Entry,
     Future,
     Line,
+    LoopClock,
     fail,
     seen_through,
     settle,
@@ -37,17 +40,16 @@ CALLS_MAX = 10_000
 EARLY_CALLS = 16  # do not wait for the turn's end: the server works while this side goes on
 GRACE_S = 0.001
 
-Dial = Callable[[Node, float], Awaitable[Line]]
+Dial = Callable[[Node], Awaitable[Line]]
 
 
 class Link(Inlet):
-    def __init__(
-        self, node: Node, dial: Dial, loop: asyncio.AbstractEventLoop, timeout_ms: int
-    ) -> None:
+    def __init__(self, node: Node, dial: Dial, clock: LoopClock, timeout_ms: int) -> None:
         super().__init__()
         self.node = node
         self._dial = dial
-        self._loop = loop
+        self._clock = clock
+        self._loop = clock.loop
         self._timeout_ms = timeout_ms
         self._unsent: list[Entry] = []
         self._sent: deque[Entry] = deque()
@@ -84,7 +86,7 @@ class Link(Inlet):
             raise trouble.crowded(self.node, CALLS_MAX)
         future: Future = self._loop.create_future()
         if due_s < self._last_due_s:  # a second attempt, older than the line it joins
-            self._loop.call_at(due_s, self._expire, future)
+            self._expire(future, due_s)
         else:
             self._last_due_s = due_s
         if asking:  # it works on the very next command, so the two stay together
@@ -184,17 +186,17 @@ class Link(Inlet):
 
     async def _connect(self, due_s: float) -> None:
         try:
-            async with asyncio.timeout_at(due_s):
-                line = await self._dial(self.node, due_s - self._loop.time())
+            async with asyncio.timeout(due_s - self._clock.now_s()):
+                line = await self._dial(self.node)
         except asyncio.CancelledError:
             self._fail_unsent(trouble.of_dialing(ConnectionError("cancelled"), self.node, 0))
             raise
         except Exception as error:  # noqa: BLE001  # every failure to connect is the same news
             self._dialing = None
             why = trouble.of_dialing(error, self.node, self._timeout_ms)
-            late_s = self._loop.time() if isinstance(error, TimeoutError) else math.inf
+            late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf
             self._fail_unsent(why, late_s)
-            self._flush()  # those who came later have time for another attempt
+            self._flush()  # who has time left, also since this loop was busy, has another attempt
             return
         finally:
             self._dialing = None
@@ -208,12 +210,13 @@ class Link(Inlet):
 
     def _watch(self) -> None:
         if self._timer is None and self._sent:
-            self._timer = self._loop.call_at(self._sent[0][1], self._look)
+            left_s = self._sent[0][1] - self._clock.now_s()
+            self._timer = self._loop.call_later(max(0, left_s), self._look)
 
     def _look(self) -> None:
         """Deadlines are in order, so the head of the line is the first that can be overdue."""
         self._timer = None
-        if self._sent and self._sent[0][1] <= self._loop.time():
+        if self._sent and self._sent[0][1] <= self._clock.now_s():
             if self._suspect is not self._sent[0]:
                 # A loop that was busy may have the answer unread: it reads once more, then.
                 self._suspect = self._sent[0]
@@ -224,8 +227,12 @@ class Link(Inlet):
         self._suspect = None
         self._watch()
 
-    def _expire(self, future: Future) -> None:
+    def _expire(self, future: Future, due_s: float) -> None:
         if future.done():
+            return
+        left_s = due_s - self._clock.now_s()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._expire, future, due_s)
             return
         why = trouble.too_late if self._withdraw(future) else trouble.overdue
         future.set_exception(why(self.node, self._timeout_ms))
