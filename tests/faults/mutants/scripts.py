@@ -206,4 +206,44 @@ MUTANTS = [
             "test_a_script_that_everybody_misses_is_sent_a_few_times_at_most[tasks-redis_url]",
         ),
     ),
+    Mutant(
+        "redis: a list of buckets is not renewed by takes",
+        WARM,
+        "                aged = aged or floor(epoch / 86400000) ~= floor(cells[cell] / 86400000)\n",
+        "",
+        (
+            "redis/test_expiry.py::"
+            "test_the_list_is_renewed_while_its_bucket_is_used[one bucket-off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list of buckets is not renewed by takes of several",
+        BUCKET,
+        "        bucket.aged = true\n",
+        "        bucket.aged = false\n",
+        (
+            "redis/test_expiry.py::"
+            "test_the_list_is_renewed_while_its_bucket_is_used[two buckets-off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list ends before a bucket that lives for years",
+        WARM,
+        "            if not aged and longest > 8640000000 then",
+        "            if false then",
+        (
+            "redis/test_expiry.py::"
+            "test_a_bucket_that_lives_for_years_is_listed_for_years[off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list that must not end gets an end",
+        BUCKET,
+        "    if left == -1 then\n        return\n    elseif not life then\n",
+        "    if not life then\n",
+        (
+            "redis/test_expiry.py::"
+            "test_a_bucket_that_never_ends_is_listed_without_end[off-redis_url]",
+        ),
+    ),
 ]

@@ -39,6 +39,7 @@ CONSUME = load_script("consume", "warm", "bucket")
 EACH = load_loop("each", CONSUME)
 ADJUST = load_script("adjust", "bucket")
 PEEK = load_script("peek")
+FORGET = load_script("forget")
 
 NEVER: tuple[Terms | None, object, Ready] = (None, None, ready_call(CONSUME, (), ()))
 
@@ -122,9 +123,7 @@ class RedisStore:
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
-            name = keys.bucket(key)
-            await self._port.command("DEL", name)
-            await self._port.command("SREM", keys.index(key.namespace, key.entity_id), name)
+            await self._port.script(FORGET, _names_of(key)[:2], ())
 
     async def find(
         self,

@@ -19,7 +19,7 @@ def bucket(key: BucketKey) -> str:
 
 
 def index(namespace: str, entity_id: str) -> str:
-    """The set of an entity's bucket keys; some may have expired."""
+    """The set of an entity's bucket keys; it outlives them, so some may have expired."""
     return f"{PREFIX}:i:{tag(namespace, entity_id)}"
 
 

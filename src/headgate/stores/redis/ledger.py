@@ -11,8 +11,8 @@ from headgate.stores.redis import catalog_keys as keys
 from headgate.stores.redis import scan, usage_rows
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
-from headgate.stores.redis.keys import index, usage_index, usage_parts
 from headgate.stores.redis.keys import usage as usage_prefix
+from headgate.stores.redis.keys import usage_index, usage_parts
 from headgate.stores.redis.port import Port
 from headgate.stores.redis.scripts import load_script
 
@@ -42,12 +42,12 @@ class RedisLedger:
     ) -> None:
         """Adds hours that were counted elsewhere; days and months are made of them."""
         prefix = usage_prefix(BucketKey(namespace, entity_id, resource))
-        lists = index(namespace, entity_id), usage_index(namespace, entity_id)
+        rows = usage_index(namespace, entity_id)
         for usage in usages:
             if usage.window_type == "hourly":
                 row = f"{prefix}{usage_rows.month_of(usage.window_start_ms)}"
                 fields = usage_rows.fields_of(usage)
-                await self._port.script(ADD_USAGE, [row, *lists], fields)
+                await self._port.script(ADD_USAGE, [row, rows], fields)
 
     async def audit(
         self, namespace: str, entity_id: str, *, limit: int, before: str | None

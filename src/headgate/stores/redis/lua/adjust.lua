@@ -67,7 +67,7 @@ for place, bucket in ipairs(buckets) do
     if bucket then
         for spot, cell in ipairs(bucket.cells) do
             if cell.after then
-                cell.epoch, cell.tokens = cell.after[1], cell.after[2]
+                move(bucket, cell, cell.after[1], cell.after[2])
                 if metered then
                     spend(cell, spent(bucket.limits[spot]))
                 end

@@ -14,6 +14,8 @@ local HOUR = 3600000
 local MARGIN = 300000                  -- a bucket outlives the moment it is full by five minutes
 local FOREVER = 100000000000000        -- past this a bucket is kept without end
 local USAGE_SECONDS = 34560000         -- 400 days
+local DAY = 86400000
+local LISTED = 34560000000             -- 400 days: how much longer a list lives than what it lists
 
 local CROWDED = 'HEADGATE a bucket remembers 32 limits; give each set of limits a resource of its own'
 
@@ -277,6 +279,31 @@ local function lifetime(bucket, now)
     return whole < FOREVER and whole or nil
 end
 
+-- A cell has a new state. An epoch follows the takes within a period, which is at most 27 hours, so
+-- the first take of a day or two shows in it; see keep_listed.
+local function move(bucket, cell, epoch, tokens)
+    if floor(epoch / DAY) ~= floor(cell.epoch / DAY) then
+        bucket.aged = true
+    end
+    cell.epoch, cell.tokens = epoch, tokens
+end
+
+-- The entity's list of buckets outlives each bucket on it, or a bucket would be lost to get_buckets and
+-- delete_entity. Every bucket in use comes here at least every other day, and at each take if it lives
+-- longer than 100 days, so a list that is set to live 400 days longer and is renewed when half of that
+-- is gone never ends too early. A list that holds a bucket without an end has none either.
+local function keep_listed(index, key, life)
+    local left = redis.call('PTTL', index)               -- -1: it has no end, -2: there is none
+    redis.call('SADD', index, key)
+    if left == -1 then
+        return
+    elseif not life then
+        redis.call('PERSIST', index)
+    elseif left < life + LISTED / 2 then
+        redis.call('PEXPIRE', index, text(life + LISTED))
+    end
+end
+
 local function save(key, index, bucket, now)
     local value = cmsgpack.pack(unpack(listed(bucket, bucket.core)))
     local life = lifetime(bucket, now)
@@ -285,9 +312,8 @@ local function save(key, index, bucket, now)
     else
         redis.call('SET', key, value)
     end
-    if bucket.new then
-        redis.call('SADD', index, key)
-        redis.call('EXPIRE', index, USAGE_SECONDS)
+    if bucket.new or bucket.changed or bucket.aged or not life or life > LISTED / 4 then
+        keep_listed(index, key, life)
     end
 end
 
@@ -303,7 +329,7 @@ local function month_of(hour)
 end
 
 -- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
--- first of an hour lists the row with its entity, and keeps the entity's lists alive.
+-- first of an hour lists the row with its entity.
 local function count(prefix, index, limits, events, now)
     local hour = floor(now / HOUR)
     local row = prefix .. text(month_of(hour))
@@ -311,7 +337,6 @@ local function count(prefix, index, limits, events, now)
     if redis.call('HINCRBY', row, stem, events) == events then
         redis.call('SADD', index .. ':u', row)
         redis.call('EXPIRE', row, USAGE_SECONDS)
-        redis.call('EXPIRE', index, USAGE_SECONDS)
         redis.call('EXPIRE', index .. ':u', USAGE_SECONDS)
     end
     for _, limit in ipairs(limits) do

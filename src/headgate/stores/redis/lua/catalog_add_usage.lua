@@ -1,5 +1,5 @@
 -- add_usage: an hour of usage that was counted elsewhere is added to its row.
--- KEYS    row, the entity's list of buckets, its list of usage rows
+-- KEYS    row, the entity's list of usage rows
 -- ARGV    field, amount, field, amount, …
 -- reply   nothing
 
@@ -8,7 +8,7 @@ local USAGE_SECONDS = 34560000         -- 400 days, as where decisions count
 for place = 1, #ARGV, 2 do
     redis.call('HINCRBY', KEYS[1], ARGV[place], ARGV[place + 1])
 end
-redis.call('SADD', KEYS[3], KEYS[1])
+redis.call('SADD', KEYS[2], KEYS[1])
 for _, key in ipairs(KEYS) do
     redis.call('EXPIRE', key, USAGE_SECONDS)
 end

@@ -6,8 +6,13 @@
 --         and last the passed soft limits; core is empty where it is what the demand came with.
 --         Code 5 is the usual case: now, then the cells alone.
 
-if done then                           -- the usual case, and the first of its hour
-    count(KEYS[3], KEYS[2], demand_at(6).limits, 1, done[2])
+if done then                           -- the usual case, and the first of its hour or day
+    if unlisted then
+        keep_listed(KEYS[2], KEYS[1], unlisted < FOREVER and unlisted or nil)
+    end
+    if ARGV[2] == '1' then
+        count(KEYS[3], KEYS[2], demand_at(6).limits, 1, done[2])
+    end
     return done
 end
 
@@ -57,7 +62,7 @@ end
 local function taken(place, bucket)
     for spot, change in pairs(left[place]) do
         local cell = bucket.cells[spot]
-        cell.epoch, cell.tokens = change[1], change[2]
+        move(bucket, cell, change[1], change[2])
         spend(cell, bucket.limits[spot].wanted)
     end
     if counting then

@@ -1,7 +1,7 @@
 -- The usual case first, spelled out and before anything else is defined: one bucket that exists, is
 -- kept under the very terms of the demand, and remembers nothing besides. Everything else, and every
 -- refusal, goes on to the general part below, which decides the same.
-local done
+local done, unlisted                   -- unlisted: the life of a bucket that is to be listed again
 if #KEYS == 3 then
     local value = redis.call('GET', KEYS[1])
     local cells = value and { cmsgpack.unpack(value) }
@@ -14,7 +14,7 @@ if #KEYS == 3 then
         else
             now = tonumber(now)
         end
-        local reply, at, longest, usual = { 5, now }, 10, 0, true
+        local reply, at, longest, usual, aged = { 5, now }, 10, 0, true, false
         for cell = 4, #cells, 4 do
             local epoch, tokens, low = cells[cell], cells[cell + 1], cells[cell + 2]
             local capacity, a, p = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -37,6 +37,7 @@ if #KEYS == 3 then
                     break
                 end
                 tokens = tokens - wanted
+                aged = aged or floor(epoch / 86400000) ~= floor(cells[cell] / 86400000)
                 cells[cell], cells[cell + 1], cells[cell + 2] = epoch, tokens, low
             end
             if tokens < capacity then
@@ -55,8 +56,14 @@ if #KEYS == 3 then
             else
                 redis.call('SET', KEYS[1], cmsgpack.pack(unpack(cells)))
             end
+            if not aged and longest > 8640000000 then      -- 100 days; see keep_listed
+                local left = redis.call('PTTL', KEYS[2])
+                aged = left ~= -1 and left < longest + 17280000000
+            end
             local since = now - ARGV[3]
-            if ARGV[2] == '0' then
+            if aged then
+                unlisted = longest
+            elseif ARGV[2] == '0' then
                 return reply
             elseif since >= 0 and since < 3600000 then  -- the hour is the one the caller knows
                 local row, stem = KEYS[3] .. ARGV[4], ARGV[5]
