@@ -138,6 +138,8 @@ class RateLimiter(Operations):
         self.repository = _opened(repository_or_url, namespace, clock, _blocking, strict)
         self._owns = not isinstance(repository_or_url, Repository)
         home = self.repository
+        if home.backend.check_limits is not None:
+            home.backend.check_limits(self.defaults.limits)
         layering = Layering(breaker, rejections, prefetch or False, shadow)
         layering = layering.of_use(home.backend.capabilities).overruled(layer_switches(home.url))
         pace = pace_for(clock or home.given_clock, blocking=_blocking)

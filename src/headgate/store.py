@@ -332,13 +332,15 @@ class Drawer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Backend:
     """All of them opened together, and what they can do. A store without a drawer serves the
-    library; what must outlive the process is then kept in the process."""
+    library; what must outlive the process is then kept in the process. `check_limits` raises a
+    ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
 
     store: Store
     catalog: Catalog
     ledger: Ledger
     capabilities: Capabilities
     drawer: Drawer | None = None
+    check_limits: Callable[[Sequence[Limit]], None] | None = None
 
 
 def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:

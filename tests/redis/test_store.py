@@ -9,7 +9,13 @@ from collections.abc import Iterator
 import pytest
 import servers
 
-from headgate import Limit, RateLimitExceeded, SyncRateLimiter, ValidationError
+from headgate import (
+    Limit,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    SyncRepository,
+    ValidationError,
+)
 from headgate.bridge import run
 from headgate.connect import open_backend
 from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
@@ -145,7 +151,7 @@ def test_random_decisions_agree_with_the_big_integer_model(redis_url: str, seed:
     run(backend.store.close())
 
 
-@pytest.mark.parametrize(
+NOT_EXACT = pytest.mark.parametrize(
     ("limit", "says"),
     [
         (Limit.per_second("x", 2**52 // 1000 + 1), "count in larger units"),
@@ -153,14 +159,39 @@ def test_random_decisions_agree_with_the_big_integer_model(redis_url: str, seed:
     ],
     ids=["too large", "too slow"],
 )
+
+
+@NOT_EXACT
 def test_limits_that_cannot_be_exact_are_refused_before_any_call(
     redis_url: str, limit: Limit, says: str
 ) -> None:
-    limiter = SyncRateLimiter(redis_url, limits=[limit])
+    limiter = SyncRateLimiter(redis_url)
     with pytest.raises(ValidationError, match=says):
-        with limiter.acquire("a", "api", {"x": 1}):
+        with limiter.acquire("a", "api", {"x": 1}, limits=[limit]):
             pass
     limiter.close()
+
+
+@NOT_EXACT
+def test_limits_that_cannot_be_exact_are_refused_when_they_are_set(
+    redis_url: str, limit: Limit, says: str
+) -> None:
+    servers.flush(redis_url)
+    with SyncRepository(redis_url) as repository:
+        repository.create_entity("a")
+        for set_it in (
+            lambda: repository.set_limits("a", [limit]),
+            lambda: repository.set_limits("a", [limit], "api"),
+            lambda: repository.set_resource_defaults("api", [limit]),
+            lambda: repository.set_system_defaults([limit]),
+            lambda: SyncRateLimiter(redis_url, limits=[limit]),
+        ):
+            with pytest.raises(ValidationError, match=says):
+                set_it()
+        assert repository.get_limits("a") == repository.get_resource_defaults("api") == []
+        fine = Limit.per_second("x", 2**52 // 1000)
+        repository.set_limits("a", [fine])
+        assert repository.get_limits("a") == [fine]
 
 
 def test_a_client_whose_clock_is_an_hour_off_changes_nothing(redis_url: str) -> None:

@@ -246,4 +246,14 @@ MUTANTS = [
             "test_a_bucket_that_never_ends_is_listed_without_end[off-redis_url]",
         ),
     ),
+    Mutant(
+        "redis: a limit that cannot be exact is stored",
+        "stores/redis/levels.py",
+        '    check_limits(changes.get("limits", ()))\n',
+        "",
+        (
+            "redis/test_store.py::"
+            "test_limits_that_cannot_be_exact_are_refused_when_they_are_set[too slow]",
+        ),
+    ),
 ]

@@ -6,6 +6,7 @@ from headgate.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.catalog import RedisCatalog
 from headgate.stores.redis.drawer import RedisDrawer
+from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.ledger import RedisLedger
 from headgate.stores.redis.port import open_port
 
@@ -22,4 +23,11 @@ def open_redis(url: str, *, blocking: bool, usage: bool = True) -> Backend:
         obeys_clock=False,
         durable=True,
     )
-    return Backend(store, RedisCatalog(port), RedisLedger(port), capabilities, RedisDrawer(port))
+    return Backend(
+        store,
+        RedisCatalog(port),
+        RedisLedger(port),
+        capabilities,
+        RedisDrawer(port),
+        check_limits,
+    )

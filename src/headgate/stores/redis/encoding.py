@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.decision import Demand, only_credits
 from headgate.errors import Damaged, ValidationError
-from headgate.limits import Spec
+from headgate.limits import Limit, Spec
 from headgate.record import HOUR_MS, BucketKey, Record, Terms
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
@@ -58,6 +58,12 @@ def encoded(terms: Terms) -> Encoded:
             _known.clear()
         known = _known[id(terms)] = (terms, Encoded(terms))
     return known[1]
+
+
+def check_limits(limits: Iterable[Limit]) -> None:
+    """Refuses limits that cannot be kept exactly, when they are set and not at every check."""
+    for limit in limits:
+        _reduced(limit.spec)
 
 
 def _reduced(spec: Spec) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from headgate.stores.redis.catalog_steps import (
     run_active,
 )
 from headgate.stores.redis.catalog_text import entity_from_text, stored_as_text, stored_from_text
+from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.port import Port
 from headgate.stores.redis.scripts import load_script
 
@@ -60,6 +61,7 @@ async def update(
     principal: str | None,
     now_ms: int,
 ) -> Stored:
+    check_limits(changes.get("limits", ()))
     reading = _reading(namespace, level)
     [text] = await read_active(port, namespace, reading)
     before = _stored(text)
