@@ -216,7 +216,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["deletion", "moving it away", "another file"])
 def test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now(
-    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise each process that had it open would go on giving whole capacities of its own."""
     monkeypatch.setattr("headgate.stores.sqlite.port.LOOK_EVERY_S", 0)
@@ -243,6 +243,9 @@ def test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now(
             for each in (second, backend)
         )
         assert taken == (9 if by == "another file" else 10)
+        [said] = [record.getMessage() for record in caplog.records]  # once, not at every call
+        assert f"{path} was deleted or replaced" in said
+        assert "restore it from a backup" in said
         assert not run(second.store.consume([ten], NOW_MS)).allowed
         run(second.store.close())
     with closing(sqlite3.connect(path)) as connection:

@@ -163,4 +163,14 @@ MUTANTS = [
         "found = _TEXT.match(text.strip())",
         ("faults/fuzz/test_fuzz_words.py::test_what_follows_a_limit_is_not_overlooked[ x]",),
     ),
+    Mutant(
+        "sqlite: a deleted file is replaced without a word",
+        "stores/sqlite/port.py",
+        "            _log.error(\n",
+        "            _log.debug(\n",
+        (
+            "contract/test_sqlite_trouble.py::"
+            "test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now[deletion]",
+        ),
+    ),
 ]

@@ -10,6 +10,7 @@ starve. So the engine is told not to wait and waiting is done here, in short ran
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import sqlite3
@@ -29,6 +30,8 @@ READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 PAUSE_MS_MIN, PAUSE_MS_FIRST, PAUSE_MS_MAX = 0.05, 0.2, 2.0
 STATEMENTS_CACHED = 256
 LOOK_EVERY_S = 1.0  # whether the path still leads to the file that is open
+
+_log = logging.getLogger("headgate")
 
 Result = TypeVar("Result")
 Guard = TypeVar("Guard")
@@ -118,6 +121,13 @@ class Link:
         """A file that was deleted or replaced is let go: others use what is there now."""
         self._look_s = time.monotonic() + LOOK_EVERY_S
         if _file_at(self._path) != self._file:
+            _log.error(
+                "The SQLite file %s was deleted or replaced while it was in use. From now on the "
+                "file at that path is used, a new one if there is none: buckets that are not in it "
+                "start full, and limits, entities and keys that are not in it are gone. If that "
+                "was a mistake, stop all processes that use the file and restore it from a backup.",
+                self._path,
+            )
             self.close()
 
     def _open(self) -> sqlite3.Cursor:
