@@ -11,7 +11,18 @@ from typing import Any
 
 from headgate.bucket import MILLI
 from headgate.errors import ValidationError
-from headgate.record import CELLS, CONSUMED, COUNTED, EVENTS, HOUR, HOUR_MS, STRIDE, TERMS, Record
+from headgate.record import (
+    CELLS,
+    CONSUMED,
+    COUNTED,
+    EVENTS,
+    HOUR,
+    HOUR_MS,
+    STRIDE,
+    TERMS,
+    Record,
+    after_clock_step,
+)
 
 WINDOW_TYPES = ("hourly", "daily", "monthly")
 DAY_MS = 24 * HOUR_MS
@@ -122,13 +133,17 @@ def usage_of(record: Record) -> Iterator[Usage]:
 
 
 def counted(record: Record, now_ms: int) -> Record:
-    """The record once usage history holds all it knows; counting goes on in the hour of now."""
+    """The record once usage history holds all it knows; counting goes on in the hour of now.
+
+    Stores call this when the hour is another than the record's, so a clock that was set back by
+    more than an hour is noticed here, at no cost for other decisions.
+    """
     cells = list(record)
     cells[HOUR] = now_ms // HOUR_MS
     cells[EVENTS] = 0
     for at in range(CELLS, len(cells), STRIDE):
         cells[at + COUNTED] = cells[at + CONSUMED]
-    return tuple(cells)
+    return after_clock_step(tuple(cells), now_ms)
 
 
 def window_around(window_type: str, time_ms: int) -> tuple[int, int]:

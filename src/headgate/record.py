@@ -23,6 +23,7 @@ HOUR_MS = 3_600_000
 TERMS, HOUR, EVENTS, CELLS = 0, 1, 2, 3
 EPOCH, TOKENS, CONSUMED, COUNTED, STRIDE = 0, 1, 2, 3, 4
 SPECS_MAX = 32
+CLOCK_STEP_MS = HOUR_MS  # a smaller step back of a store's clock is waited out
 
 Record = tuple[Any, ...]
 
@@ -195,6 +196,24 @@ def _worth_remembering(cells: list[Cell], room: int, now_ms: int) -> list[Cell]:
             f"limits: give each set of limits a resource of its own",
         )  # fmt: skip
     return kept
+
+
+def after_clock_step(record: Record, now_ms: int) -> Record:
+    """The record; epochs that lie further ahead than clocks differ are moved to now.
+
+    An epoch is a moment at which somebody took, so one that is more than an hour ahead says that
+    the store's clock was set back since. Without this its bucket would refuse until the clock gets
+    there, which may take years. The level at the epoch stays, debt and all: what the clock gave
+    when it jumped ahead is at most one capacity, and coming back gives nothing (see guarantees).
+    Smaller differences change nothing, so no caller that is late moves a stored time back (S12).
+    """
+    latest_ms = now_ms + CLOCK_STEP_MS
+    cells: list[Any] | None = None
+    for at in range(CELLS, len(record), STRIDE):
+        if record[at + EPOCH] > latest_ms:
+            cells = cells or list(record)
+            cells[at + EPOCH] = now_ms
+    return record if cells is None else tuple(cells)
 
 
 def full_at_ms(record: Record) -> int | None:

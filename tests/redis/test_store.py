@@ -194,6 +194,45 @@ def test_limits_that_cannot_be_exact_are_refused_when_they_are_set(
         assert repository.get_limits("a") == [fine]
 
 
+@pytest.mark.parametrize("of", [("one",), ("one", "two")], ids=["one bucket", "two buckets"])
+@pytest.mark.parametrize("specs", [1, 2], ids=["one limit", "two limits"])
+def test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing(
+    redis_url: str, of: tuple[str, ...], specs: int
+) -> None:
+    """As memory and SQLite do: see tests/laws/test_clock_steps.py."""
+    servers.flush(redis_url)
+    store = open_backend(redis_url, blocking=True).store
+    limits = [Limit.per_minute("n", 60), Limit.per_day("slow", 60)][:specs]
+    terms = Terms(tuple(limit.spec for limit in limits), 1)
+    now_ms, years_ms = 1_800_000_000_000, 5 * 365 * 24 * 3_600_000
+
+    def demands(tokens: int) -> list[Demand]:
+        return [Demand(BucketKey("ns", "e", name), terms, (tokens * 1000,) * specs) for name in of]
+
+    def take(at_ms: int, tokens: int) -> Verdict:
+        return run(store.consume(demands(tokens), at_ms))
+
+    assert take(now_ms, 10)
+    assert take(now_ms + years_ms, 20)  # full again there, 40 are left
+    hour_ms = 3_600_000
+    assert not take(now_ms + years_ms - hour_ms, 40)  # S12: an hour behind moves nothing
+    sighting = run(store.peek([demand.key for demand in demands(1)], now_ms + 1000))
+    assert sighting.verdict(demands(40))
+    assert not take(now_ms + 1000, 41)  # the level came along, and no more
+    assert take(now_ms + 1000, 40)
+    wait_ms = take(now_ms + 1000, 1).retry_after_ms
+    assert wait_ms is not None
+    assert wait_ms <= 24 * hour_ms // 60
+    assert not take(now_ms + 1000 + wait_ms - 1, 1)
+    assert take(now_ms + 1000 + wait_ms, 1)
+
+    run(store.adjust(demands(1000), now_ms + years_ms))  # S7: debt comes along
+    assert not take(now_ms, 1)
+    assert not take(now_ms + 10 * 60_000, 1)
+    assert take(now_ms + 20 * 24 * hour_ms, 1)  # and is paid from the first refusal on
+    run(store.close())
+
+
 def test_a_client_whose_clock_is_an_hour_off_changes_nothing(redis_url: str) -> None:
     servers.flush(redis_url)
     limits = [Limit.per_hour("x", 60)]

@@ -256,4 +256,24 @@ MUTANTS = [
             "test_limits_that_cannot_be_exact_are_refused_when_they_are_set[too slow]",
         ),
     ),
+    Mutant(
+        "redis: a clock that was set back by years blocks for years",
+        BUCKET,
+        "        if cell.epoch > now + HOUR then ",
+        "        if false then ",
+        (
+            "redis/test_store.py::"
+            "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[one limit-one bucket]",
+        ),
+    ),
+    Mutant(
+        "redis: a refusal after the clock was set back is not kept",
+        BUCKET,
+        "            cell.epoch, bucket.changed = now, true\n",
+        "            cell.epoch = now\n",
+        (
+            "redis/test_store.py::"
+            "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[one limit-one bucket]",
+        ),
+    ),
 ]

@@ -173,4 +173,28 @@ MUTANTS = [
             "test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now[deletion]",
         ),
     ),
+    Mutant(
+        "a clock that was set back by years blocks for years",
+        "history.py",
+        "    return after_clock_step(tuple(cells), now_ms)\n",
+        "    return tuple(cells)\n",
+        (
+            "laws/test_clock_steps.py::"
+            "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[sqlite-a minute]",
+        ),
+    ),
+    Mutant(
+        "a clock that was set back forgives debt",
+        "record.py",
+        "            cells[at + EPOCH] = now_ms\n",
+        "            cells[at + EPOCH], cells[at + TOKENS] = now_ms, max(0, cells[at + TOKENS])\n",
+        ("laws/test_clock_steps.py::test_S7_debt_stays_debt_over_the_step[sqlite-a minute]",),
+    ),
+    Mutant(
+        "a caller that is an hour behind moves stored times back",
+        "record.py",
+        "    latest_ms = now_ms + CLOCK_STEP_MS\n",
+        "    latest_ms = now_ms\n",
+        ("laws/test_clock_steps.py::test_S12_a_clock_that_is_an_hour_behind_moves_no_epoch",),
+    ),
 ]

@@ -17,7 +17,17 @@ from headgate.entities import Page
 from headgate.errors import Contended, Full, HeadgateError
 from headgate.history import counted, uncounted
 from headgate.names import SEPARATOR
-from headgate.record import HOUR, HOUR_MS, TERMS, BucketKey, Record, cells_of, full_at_ms, opened
+from headgate.record import (
+    HOUR,
+    HOUR_MS,
+    TERMS,
+    BucketKey,
+    Record,
+    after_clock_step,
+    cells_of,
+    full_at_ms,
+    opened,
+)
 from headgate.store import Outcome, Sighting
 from headgate.stores.memory.ledger import MemoryLedger
 
@@ -138,7 +148,8 @@ class MemoryStore:
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         now_ms = self._clock() if now_ms is None else now_ms
-        return Sighting(now_ms, [self._buckets.get(key.text) for key in keys])
+        found = [self._buckets.get(key.text) for key in keys]
+        return Sighting(now_ms, [one and after_clock_step(one, now_ms) for one in found])
 
     def glance(self, key: BucketKey) -> Record | None:
         """The record now, without waiting: this store is the process's own."""

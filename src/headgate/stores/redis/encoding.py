@@ -12,7 +12,7 @@ from typing import Any
 from headgate.decision import Demand, only_credits
 from headgate.errors import Damaged, ValidationError
 from headgate.limits import Limit, Spec
-from headgate.record import HOUR_MS, BucketKey, Record, Terms
+from headgate.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
 PERIOD_MAX = math.isqrt(2**53)
@@ -148,7 +148,7 @@ def record_from_list(values: list[Any] | None, now_ms: int) -> Record | None:
     if values is None:
         return None
     core, dormant, newest, *numbers = values
-    return record_of(decoded(core, dormant, newest), numbers, now_ms)
+    return after_clock_step(record_of(decoded(core, dormant, newest), numbers, now_ms), now_ms)
 
 
 def unreadable(key: BucketKey, error: Exception) -> Damaged:

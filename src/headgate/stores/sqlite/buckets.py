@@ -8,7 +8,7 @@ from headgate.clock import Clock
 from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
 from headgate.entities import Page
 from headgate.errors import HeadgateError, StoreTrouble
-from headgate.record import HOUR_MS, TERMS, BucketKey, Record, opened
+from headgate.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, opened
 from headgate.store import Outcome, Sighting
 from headgate.stores.sqlite.port import READ, Port
 from headgate.stores.sqlite.queries import Connection
@@ -138,7 +138,8 @@ class SqliteStore:
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
         def look(connection: Connection) -> Sighting:
             seen_ms = self._clock() if now_ms is None else now_ms
-            return Sighting(seen_ms, [self._shelf.get(connection, key) for key in keys])
+            found = [self._shelf.get(connection, key) for key in keys]
+            return Sighting(seen_ms, [one and after_clock_step(one, seen_ms) for one in found])
 
         return await self._port.call(look, READ)
 
