@@ -16,7 +16,7 @@ from headgate.clock import Clock
 from headgate.config import Configs, Defaults, variant_of
 from headgate.decision import Demand, Verdict, judge
 from headgate.entities import OnUnavailable
-from headgate.errors import StoreTrouble, Throttled, ValidationError
+from headgate.errors import StoreTrouble, Throttled, UndoLost, ValidationError
 from headgate.hierarchy import Explanation, explain
 from headgate.lease import LeaseBook
 from headgate.limits import Limit, parse_limits
@@ -118,7 +118,8 @@ class Engine:
                 raise throttled(demands, trouble) from trouble
             raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
         except StoreTrouble as trouble:
-            verdict = (await self._degraded(wants, on_unavailable, trouble)).verdict
+            ruling = await self._degraded(wants, on_unavailable, trouble, sent=bool(demands))
+            verdict = ruling.verdict
             if not verdict.allowed:
                 raise refusal(verdict) from trouble
             return lease_type(
@@ -175,7 +176,8 @@ class Engine:
     ) -> Ruling:
         """A throttled key is refused; a store that is away means what was chosen."""
         if not isinstance(trouble, Throttled):
-            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run)
+            sent = bool(parts) and not dry_run
+            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run, sent=sent)
         self.tell("refused", wants[0][0], wants[0][1], str(trouble))
         if parts:
             raise throttled(joined(parts), trouble) from trouble
@@ -333,16 +335,19 @@ class Engine:
         trouble: StoreTrouble,
         *,
         dry_run: bool = False,
+        sent: bool,
     ) -> Ruling:
-        """The store is away. As was chosen: refused, or taken from buckets of this process."""
+        """The store is away. As was chosen: refused, or taken from buckets of this process.
+        `sent` says whether the store was asked to take something, or only to be read."""
         entity_id, resource = wants[0][:2]
         now_ms = self.clock()
         parts, stored_rule = self._parts_anyhow(wants)
         demands = joined(parts)
         rule = on_unavailable or stored_rule or self.on_unavailable
-        if rule is OnUnavailable.BLOCK or not demands:
+        if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):
             self.tell("unavailable", entity_id, resource, str(trouble))
-            raise unavailable(trouble, entity_id, resource) from trouble
+            maybe_applied = sent and trouble.maybe_applied
+            raise unavailable(trouble, entity_id, resource, maybe_applied) from trouble
         verdict = await self._asked(self.fallback, demands, now_ms, dry_run)
         self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
         return Ruling(verdict, parts, trouble)

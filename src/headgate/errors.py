@@ -145,15 +145,28 @@ class DisabledError(HeadgateError):
 
 
 class RateLimiterUnavailable(HeadgateError):
-    """The store did not answer and the caller asked to be refused in that case."""
+    """The store did not answer and the caller asked to be refused in that case.
+
+    `maybe_applied` says whether tokens may have been taken nevertheless: the answer was lost, or
+    what was taken could not be given back.
+    """
 
     def __init__(
-        self, cause: object, entity_id: str | None = None, resource: str | None = None
+        self,
+        cause: object,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        *,
+        maybe_applied: bool = False,
     ) -> None:
         self.cause = cause
+        self.maybe_applied = maybe_applied
         self.entity_id = entity_id
         self.resource = resource
         subject = f"{entity_id} on {resource}: " if entity_id else ""
+        if isinstance(cause, UndoLost):  # the store has answered, and no option would admit this
+            super().__init__(f"{subject}{cause}")
+            return
         super().__init__(
             f"{subject}the store gave no answer: {cause}; bring it back, or choose "
             f"on_unavailable=OnUnavailable.ALLOW to admit within a local bound meanwhile"
@@ -234,9 +247,27 @@ class IncompatibleSchemaError(HeadgateError):
 class StoreTrouble(HeadgateError):
     """What a port reports when its engine did not do what it was asked."""
 
+    maybe_applied = False  # whether the call may have been applied all the same
+
 
 class Unreachable(StoreTrouble):
     """No answer: the store is down, the link is cut, the deadline passed."""
+
+    maybe_applied = True
+
+
+class UndoLost(Unreachable):
+    """A demand on several buckets was refused, and some of what it had taken may still be taken.
+
+    The store did decide, so nobody is admitted on this by a rule for outages.
+    """
+
+    def __init__(self, trouble: StoreTrouble) -> None:
+        super().__init__(
+            f"the demand was refused, but tokens that were already taken from its other buckets "
+            f"could not all be given back ({trouble}); they may be missing there until they are "
+            f"refilled: see whether the store is in trouble, and try again later"
+        )
 
 
 class Contended(StoreTrouble):

@@ -47,5 +47,7 @@ def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceede
     )  # fmt: skip
 
 
-def unavailable(trouble: StoreTrouble, entity_id: str, resource: str) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(trouble, entity_id, resource)
+def unavailable(
+    trouble: StoreTrouble, entity_id: str, resource: str, maybe_applied: bool = False
+) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(trouble, entity_id, resource, maybe_applied=maybe_applied)

@@ -10,7 +10,7 @@ that was sent runs to its end and is reported, so that its caller can undo it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +26,7 @@ from headgate.entities import (
     Page,
     Stored,
 )
-from headgate.errors import HeadgateError, StoreTrouble
+from headgate.errors import HeadgateError, StoreTrouble, UndoLost
 from headgate.history import AuditEvent, UsageQuery
 from headgate.limits import Limit
 from headgate.record import BucketKey, Record
@@ -171,6 +171,18 @@ async def one_by_one(
         except HeadgateError as error:
             found.append(error)
     return found
+
+
+def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None) -> None:
+    """Raises why a demand on several buckets was not decided, or not undone; nothing to raise
+    means that it was refused and took nothing. `kept` is the trouble of the undo."""
+    troubles = [one for one in outcomes if isinstance(one, HeadgateError)]
+    # A take that got no answer tells its caller already that tokens may be gone.
+    unknown = any(isinstance(one, StoreTrouble) and one.maybe_applied for one in troubles)
+    if kept is not None and not unknown:
+        raise UndoLost(kept) from kept
+    for trouble in troubles:
+        raise trouble
 
 
 class Catalog(Protocol):

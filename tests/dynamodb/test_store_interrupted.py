@@ -13,10 +13,11 @@ from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import START_MS, Bucket
 from headgate import Limit
 from headgate.bridge import run
-from headgate.errors import StoreTrouble, Unreachable
+from headgate.decision import Verdict
+from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.stores.dynamodb import over_port, tally
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.port import Request
+from headgate.stores.dynamodb.buckets import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
+from headgate.stores.dynamodb.port import NotApplied, Request, TransactionCancelled
 
 
 class Cancelling(ModelPort):
@@ -94,3 +95,159 @@ def test_closing_while_history_is_away_is_no_trouble(caplog: pytest.LogCaptureFi
         assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
     run(store.close())
     assert "usage of 3 bucket hours is lost: history is away" in caplog.text
+
+
+class Losing(ModelPort):
+    """Loses answers: each of `losses` names an operation and what its next request comes to.
+
+    "before" is lost on the way there, "after" on the way back, "late" arrives when the test says;
+    "done" and any trouble are answered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Engine(), lambda: START_MS)
+        self.losses: list[tuple[str, str | StoreTrouble]] = []
+        self.late: list[Request] = []
+
+    def _outcome(self, request: Request) -> dict[str, Any] | StoreTrouble:
+        if not self.losses or self.losses[0][0] != request.operation:
+            return self.engine.apply(request)
+        _, fate = self.losses.pop(0)
+        if isinstance(fate, StoreTrouble):
+            return fate
+        if fate == "done":
+            return self.engine.apply(request)
+        if fate == "after":
+            self.engine.apply(request)
+        if fate == "late":
+            self.late.append(request)
+        return Unreachable("no answer in time; whether it was applied is unknown")
+
+    async def call(self, request: Request) -> dict[str, Any]:
+        outcome = self._outcome(request)
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return outcome
+
+    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+        return [self._outcome(request) for request in requests]
+
+
+class Hasty:
+    """A pace that does not wait."""
+
+    def gate(self) -> Hasty:
+        return self
+
+    def open(self) -> None:
+        """It is."""
+
+    async def wait(self, timeout_ms: int) -> bool:
+        return True
+
+
+class Undone:
+    """A wide bucket that gives, a narrow one that refuses, so that the wide one gets it back."""
+
+    def __init__(self, *, shards: int = 1) -> None:
+        self.port = Losing()
+        self.store = store_over(self.port, usage="off")
+        self.store._table._pace = Hasty()
+        self.wide = Bucket(self.store, [Limit.per_hour("x", 100)])
+        self.narrow = Bucket(self.store, [Limit.per_hour("x", 1)])
+        assert self.wide.take(x=0).allowed
+        self.wide.split_to(shards)
+        assert self.wide.take(x=30).allowed  # of two shards one has 50 left, the other 20
+        assert self.narrow.take(x=1).allowed
+
+    def take(self, x: int) -> Verdict:
+        return run(self.store.consume([self.wide.demand(x=x), self.narrow.demand(x=1)], START_MS))
+
+    def left(self) -> int:
+        """What the wide bucket holds; its consumption must tell the same."""
+        assert self.wide.level() == 100_000 - self.wide.consumed()
+        return self.wide.level()
+
+
+LARGE = 40  # taken from one shard by one write; given back to both, so that they are even
+WRITE, READ, ALL = "UpdateItem", "BatchGetItem", "TransactWriteItems"
+
+
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_read_that_is_lost_during_an_undo_is_asked_again(lost: int) -> None:
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), *[(READ, "before")] * lost]
+    assert not scene.take(LARGE).allowed
+    assert not scene.port.losses
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize("fate", ["before", "after", "late"])
+def test_an_undo_in_one_transaction_is_sent_again(fate: str) -> None:
+    """Its token makes it happen once, also where the first sending arrives after all."""
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), (ALL, fate)]
+    assert not scene.take(LARGE).allowed
+    for request in scene.port.late:
+        scene.port.engine.apply(request)
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TransactionCancelled([("TransactionConflict", None)] * 2),
+        TransactionCancelled([("ThrottlingError", None)] * 2),
+        Contended("its first sending is under way"),
+        NotApplied("no connection"),
+        "before",
+    ],
+)
+def test_a_lost_transaction_is_never_planned_anew(answer: StoreTrouble | str) -> None:
+    """The first sending may still arrive: beside another plan it would give back twice."""
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), (ALL, "late"), (ALL, answer)]
+    with pytest.raises(UndoLost, match="could not all be given back"):
+        scene.take(LARGE)
+    assert scene.left() == 30_000
+    for request in scene.port.late:
+        scene.port.engine.apply(request)
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize(("fate", "left"), [("before", 60_000), ("after", 70_000)])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_credit_whose_answer_is_lost_is_told(shards: int, fate: str, left: int) -> None:
+    """It is not sent again, which could give back twice; and the caller is not told "refused"."""
+    scene = Undone(shards=shards)
+    scene.port.losses = [(WRITE, "done"), (WRITE, fate)]
+    with pytest.raises(UndoLost) as told:
+        scene.take(10)
+    assert told.value.maybe_applied
+    assert scene.left() == left
+
+
+@pytest.mark.parametrize(
+    ("trouble", "times"),
+    [(Throttled("held back"), UNDOS_MAX), (NotApplied("no connection"), UNDOS_AWAY_MAX)],
+)
+def test_an_undo_that_is_given_up_is_told(trouble: StoreTrouble, times: int) -> None:
+    scene = Undone()
+    scene.port.losses = [(WRITE, "done"), *[(WRITE, trouble)] * (times - 1)]
+    assert not scene.take(10).allowed  # the last attempt went through
+    assert scene.left() == 70_000
+    scene.port.losses = [(WRITE, "done"), *[(WRITE, trouble)] * times]
+    with pytest.raises(UndoLost):
+        scene.take(10)
+    assert not scene.port.losses
+    assert scene.left() == 60_000
+
+
+def test_a_take_without_an_answer_is_told_as_such_also_where_its_undo_is_lost() -> None:
+    """Nothing was decided, so the rule for outages applies as it does to any lost take."""
+    scene = Undone()
+    scene.narrow.adjust(x=-1)
+    scene.port.losses = [(WRITE, "done"), (WRITE, "before"), (WRITE, "before")]
+    with pytest.raises(Unreachable) as told:
+        scene.take(10)
+    assert type(told.value) is Unreachable

@@ -107,6 +107,7 @@ def test_a_scenario_survives_being_written_down() -> None:
             20261122,
             774,
         ),  # a refusal in one step under new limits, planned on two states of a bucket
+        (77003, 176),  # an undo over two shards whose answer was lost, told as a plain refusal
         (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
     ],
 )

@@ -19,7 +19,10 @@ from headgate import (
     ValidationError,
 )
 from headgate.bridge import run
-from headgate.errors import Contended, Throttled, Unreachable
+from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.layers.breaker import BreakerOpen
+from headgate.stores.dynamodb.port import NotApplied
+from headgate.stores.redis.wire import NotSent
 from headgate.testing import FakeClock, FaultyStore
 
 RPM = Limit.per_minute("rpm", 5)
@@ -80,6 +83,51 @@ def test_the_call_and_the_stored_rule_decide_before_the_limiter() -> None:
     with pytest.raises(RateLimiterUnavailable):
         with limiter.acquire("a", "api", {"rpm": 1}, on_unavailable=OnUnavailable.BLOCK):
             pass
+
+
+@pytest.mark.parametrize("rule", OnUnavailable)
+def test_a_refusal_that_could_not_be_undone_is_told_and_admits_nobody(rule: OnUnavailable) -> None:
+    """The store did decide, so the rule for outages does not; the tokens may be gone."""
+    limiter, _, events = broken(before=(UndoLost(DOWN),), on_unavailable=rule)
+    with pytest.raises(RateLimiterUnavailable, match="could not all be given back") as caught:
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
+    assert caught.value.maybe_applied
+    assert "OnUnavailable" not in str(caught.value)
+    assert [event.kind for event in events] == ["unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "maybe_applied"),
+    [
+        (DOWN, True),
+        (NotApplied("no connection"), False),
+        (NotSent("no connection"), False),
+        (BreakerOpen(1000, 5, DOWN), False),
+        (Contended("busy"), False),
+    ],
+)
+def test_whether_a_take_may_have_been_applied_is_told(
+    trouble: StoreTrouble, maybe_applied: bool
+) -> None:
+    limiter, _, _ = broken(before=(trouble,))
+    with pytest.raises(RateLimiterUnavailable) as caught:
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
+    assert caught.value.maybe_applied is maybe_applied
+
+
+def test_a_lookup_that_failed_took_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter, _, _ = broken()
+
+    async def away(*_: Any) -> Any:
+        raise DOWN
+
+    monkeypatch.setattr(limiter.engine.configs, "plan", away)
+    with pytest.raises(RateLimiterUnavailable) as caught:
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
+    assert not caught.value.maybe_applied
 
 
 def test_a_throttled_key_is_refused_even_when_outages_are_allowed() -> None:

@@ -14,7 +14,7 @@ import servers
 
 from headgate.bridge import run
 from headgate.decision import Demand, Verdict
-from headgate.errors import Damaged, StoreTrouble, Unreachable
+from headgate.errors import Damaged, StoreTrouble, UndoLost, Unreachable
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms
 from headgate.store import Outcome, consume_each
@@ -165,6 +165,25 @@ def test_a_reply_that_cannot_be_read_undoes_what_other_slots_gave(cluster_url: s
         record = run(store.peek([ours.key], None)).records[0]
         assert record is not None
         assert record[4] == 12_000
+
+
+def test_an_undo_over_slots_without_an_answer_is_told(cluster_url: str) -> None:
+    servers.everywhere(cluster_url, "FLUSHALL")
+    with opened(cluster_url) as (store, port):
+        theirs = next(d for d in DEMANDS[1:] if _slot(port, d) != _slot(port, DEMANDS[0]))
+        all_of_it = Demand(theirs.key, theirs.terms, (12_000,))
+        assert run(store.consume([all_of_it], None)).allowed
+        sent: list[Any] = []
+
+        async def scripts(calls: Any) -> list[Any]:
+            sent.append(calls)
+            found = await type(port).scripts(port, calls)
+            return found if len(sent) == 1 else [Unreachable("no answer in time")]
+
+        port.scripts = scripts  # type: ignore[method-assign]
+        with pytest.raises(UndoLost, match="no answer in time"):
+            run(store.consume([DEMANDS[0], theirs], None))
+        assert len(sent) == 2
 
 
 def _slot(port: Port, demand: Demand) -> int:

@@ -62,6 +62,8 @@ class Patience:
 class BreakerOpen(Unreachable):
     """The store was not asked: it did not answer just now and is given time."""
 
+    maybe_applied = False
+
     def __init__(self, retry_in_ms: int, failures: int, cause: Unreachable | None) -> None:
         self.retry_in_ms = retry_in_ms
         when = f"in {retry_in_ms / 1000:g} s" if retry_in_ms else "by a probe under way"

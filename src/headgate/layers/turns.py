@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.decision import Amounts
-from headgate.errors import StoreTrouble, Throttled, Unreachable
+from headgate.errors import StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
 from headgate.port import Gate
 
@@ -74,6 +74,6 @@ def shared(trouble: StoreTrouble) -> StoreTrouble | None:
     own, such as losing a race, or costs nothing to meet: then they go on, one at a time."""
     if isinstance(trouble, Throttled):
         return Throttled(str(trouble), trouble.wait_ms)
-    if isinstance(trouble, Unreachable) and not isinstance(trouble, BreakerOpen):
+    if isinstance(trouble, Unreachable) and not isinstance(trouble, (BreakerOpen, UndoLost)):
         return Unreachable(str(trouble))
     return None

@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(
         "redis: slots that agreed keep what the others refused",
         "stores/redis/buckets.py",
-        "            await self._undo(outcomes, now_ms)\n",
+        "            kept = await self._undo(outcomes, now_ms)\n",
         "            pass\n",
         ("redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
     ),
@@ -275,5 +275,12 @@ MUTANTS = [
             "redis/test_store.py::"
             "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[one limit-one bucket]",
         ),
+    ),
+    Mutant(
+        "redis: an undo without an answer is a plain refusal",
+        "stores/redis/buckets.py",
+        "        raise_trouble(outcomes, kept)\n",
+        "        raise_trouble(outcomes, None)\n",
+        ("redis/test_store_hostile.py::test_an_undo_over_slots_without_an_answer_is_told",),
     ),
 ]

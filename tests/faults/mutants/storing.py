@@ -197,4 +197,40 @@ MUTANTS = [
         "    latest_ms = now_ms\n",
         ("laws/test_clock_steps.py::test_S12_a_clock_that_is_an_hour_behind_moves_no_epoch",),
     ),
+    Mutant(
+        "dynamodb: an undo without an answer is a plain refusal",
+        "stores/dynamodb/buckets.py",
+        "        raise_trouble(found.values(), kept)\n",
+        "        raise_trouble(found.values(), None)\n",
+        (
+            "dynamodb/test_store_interrupted.py::test_a_credit_whose_answer_is_lost_is_told[1-before-60000]",
+        ),
+    ),
+    Mutant(
+        "dynamodb: a read that is lost ends an undo",
+        "stores/dynamodb/adjusting.py",
+        "            except Unreachable as lost:",
+        "            except AssertionError as lost:",
+        (
+            "dynamodb/test_store_interrupted.py::test_a_read_that_is_lost_during_an_undo_is_asked_again[1]",
+        ),
+    ),
+    Mutant(
+        "dynamodb: a transaction that may still arrive is planned anew",
+        "stores/dynamodb/adjusting.py",
+        "        if lost is not None:\n            raise lost\n",
+        "",
+        (
+            "dynamodb/test_store_interrupted.py::test_a_lost_transaction_is_never_planned_anew[answer0]",
+        ),
+    ),
+    Mutant(
+        "engine: a refusal that was not undone is an outage",
+        "engine.py",
+        " or not demands or isinstance(trouble, UndoLost):",
+        " or not demands:",
+        (
+            "flows/test_outage.py::test_a_refusal_that_could_not_be_undone_is_told_and_admits_nobody[OnUnavailable.ALLOW]",
+        ),
+    ),
 ]

@@ -37,10 +37,10 @@ class DynamoServer:
         request = Request(request.operation, request.params)  # parsed once, however it was written
         if call is not None:
             self._laws.arrived(call, self.buckets)
-            if request.operation == "UpdateItem":
-                call.strict = False  # it took the other way: a bucket of it was in shards
         if request.operation not in _WRITES:
             return self.engine.apply(request)
+        if call is not None and (request.operation == "UpdateItem" or _is_sharded(request)):
+            call.strict = False  # it took the other way: a bucket of it was in shards
         trouble = self._trouble(request, now_ms, fate)
         if trouble is not None:
             if call is not None:
@@ -128,6 +128,12 @@ def bucket_of(place: Place) -> tuple[str, int] | None:
         return None
     entity, resource, shard = rest.split("#")
     return f"{namespace}#{entity}#{resource}", int(shard)
+
+
+def _is_sharded(request: Request) -> bool:
+    """Whether it writes to a shard other than the first."""
+    found = [bucket_of(place) for place in _places(request)]
+    return any(bucket is not None and bucket[1] > 0 for bucket in found)
 
 
 def _places(request: Request) -> Iterator[Place]:

@@ -1,6 +1,7 @@
 """Debits that may go into debt and credits that stop at the brim, on one bucket.
 
-A credit is sent at most once: one whose answer was lost counts as lost. On a bucket in several
+A credit is applied at most once: one whose answer was lost counts as lost, unless it was a
+transaction, whose token makes it safe to send it again. On a bucket in several
 shards a small amount goes to one of them that has it, any other to all, so that they are left
 evenly full or evenly in debt.
 """
@@ -11,6 +12,7 @@ import secrets
 from dataclasses import dataclass
 
 from headgate.decision import Demand, only_credits
+from headgate.errors import Unreachable
 from headgate.record import TERMS, cell_of, opened
 from headgate.stores.dynamodb import expressions
 from headgate.stores.dynamodb import table_requests as ask
@@ -21,12 +23,14 @@ from headgate.stores.dynamodb.items import Key
 from headgate.stores.dynamodb.moves import Hold
 from headgate.stores.dynamodb.outcomes import busy, standing_under
 from headgate.stores.dynamodb.placing import Part, Placed, parted
+from headgate.stores.dynamodb.port import NotApplied
 from headgate.stores.dynamodb.reading import read_items, read_shards
 from headgate.stores.dynamodb.seen import Seen, bucket_key, new_generation
 from headgate.stores.dynamodb.taking import ATTEMPTS_MAX, Taker, learned
 
 SMALL_PART = 4  # an amount up to a fourth of a shard's capacity goes to one shard
 ALONE_TRIES = 2  # of finding one shard that has it, before all are asked
+SENDS_MAX = 2  # of one transaction whose answers are lost
 STILL_TRIES = 5  # of weighing all shards while others write to them; then it is written as it is
 
 
@@ -49,7 +53,10 @@ class Adjuster:
         known = self._book.open(demand.key)
         credit = any(amount < 0 for _, amount in demand.counts())
         for attempt in range(ATTEMPTS_MAX):
-            writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
+            try:
+                writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
+            except Unreachable as lost:  # planning only reads, so whoever undoes may try again
+                raise NotApplied(f"{lost}; it was a read, so nothing was changed") from lost
             if not writes:
                 return bool(known.shards)
             if len(writes) > 1:
@@ -123,13 +130,26 @@ class Adjuster:
         return [Planned(bucket_key(demand.key), 0, draft)]
 
     def _all(self, known: Known, writes: list[Planned], now_ms: int) -> Flow[bool]:
-        """All shards in one transaction, whose token makes it happen once."""
+        """All shards in one transaction; False where another write was in its way.
+
+        Its token makes it happen once however often it is sent, so it is sent again while its
+        answers are lost. Only "done" is then an answer: a sending that was cancelled says nothing
+        of an earlier one, which may still arrive and be applied, beside whatever is planned next.
+        """
         parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
-        outcome = yield ask.transaction(self._table, parts, secrets.token_hex(16))
-        done = committed(outcome)
-        if done:
-            known.forget()  # the states after it were not told
-        return done
+        request = ask.transaction(self._table, parts, secrets.token_hex(16))
+        lost: Unreachable | None = None
+        for _ in range(SENDS_MAX):
+            outcome = yield request
+            if type(outcome) is dict:
+                known.forget()  # the states after it were not told
+                return True
+            if not isinstance(outcome, Unreachable) or isinstance(outcome, NotApplied):
+                break
+            lost = outcome
+        if lost is not None:
+            raise lost
+        return committed(outcome)
 
 
 def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -> list[Planned]:

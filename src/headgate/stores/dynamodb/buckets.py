@@ -9,9 +9,15 @@ from typing import Any
 from headgate.corrections import credit_of
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
-from headgate.errors import Contended, HeadgateError, StoreTrouble, Throttled
+from headgate.errors import (
+    Contended,
+    HeadgateError,
+    StoreTrouble,
+    Throttled,
+    Unreachable,
+)
 from headgate.record import TERMS, BucketKey, Record, Terms, opened
-from headgate.store import Outcome, Shard, Sighting, one_by_one
+from headgate.store import Outcome, Shard, Sighting, one_by_one, raise_trouble
 from headgate.stores.dynamodb import finding
 from headgate.stores.dynamodb.adjusting import Adjuster
 from headgate.stores.dynamodb.book import Book, Known
@@ -31,6 +37,7 @@ from headgate.stores.dynamodb.transacting import take_all
 from headgate.stores.dynamodb.waves import waves
 
 UNDOS_MAX = 12  # over some seconds: a key is held back for the rest of one
+UNDOS_AWAY_MAX = 5  # of them that the store did not answer: each of those may take a whole timeout
 UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
 
 
@@ -198,10 +205,8 @@ class DynamoStore:
         landed = [one for one in in_order if isinstance(one, Landed)]
         if len(landed) == len(demands):
             return TakenVerdict(demands, landed, now_ms)
-        await self._undo(demands, found, now_ms)
-        for result in found.values():
-            if isinstance(result, StoreTrouble):
-                raise result
+        kept = await self._undo(demands, found, now_ms)
+        raise_trouble(found.values(), kept)
         await self._look_at([one for at, one in enumerate(demands) if at not in found], now_ms)
         return self._refusal(demands, found, now_ms)
 
@@ -229,12 +234,17 @@ class DynamoStore:
                 stand.append(Refused(opened(demand.terms, now_ms)))
         return _verdict(demands, stand, now_ms)
 
-    async def _undo(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> None:
-        """What landed is given back; a credit that certainly was not applied is sent again.
+    async def _undo(
+        self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int
+    ) -> StoreTrouble | None:
+        """Gives back what landed; returns the trouble if some of it may still be taken.
 
-        A cancellation that arrives before a credit was sent waits until it is: it is raised then.
+        A credit that certainly was not applied is sent again. A cancellation that arrives before a
+        credit was sent waits until it is: it is raised then.
         """
         interrupted: BaseException | None = None
+        kept: StoreTrouble | None = None
+        away = 0
         left = [
             credit_of(demand, result.passed(demand, now_ms))
             for place, demand in enumerate(demands)
@@ -251,15 +261,24 @@ class DynamoStore:
                 if interrupted is not None:
                     raise
                 interrupted = error
-            left = [
-                demand
-                for place, demand in enumerate(left)
-                if place not in together.results or isinstance(together.results[place], UNSENT)
-            ]
-            if left and interrupted is None and attempt < UNDOS_MAX - 1:
+            again: list[Demand] = []
+            for place, demand in enumerate(left):
+                result = together.results.get(place)
+                if place not in together.results or isinstance(result, UNSENT):
+                    again.append(demand)
+                elif isinstance(result, StoreTrouble):
+                    kept = result
+            left = again
+            unsent = [one for one in together.results.values() if isinstance(one, UNSENT)]
+            away += any(isinstance(one, Unreachable) for one in unsent)
+            if left and (attempt == UNDOS_MAX - 1 or away == UNDOS_AWAY_MAX):
+                kept = unsent[0] if unsent else kept
+                break
+            if left and interrupted is None:
                 await self._table.pause(attempt)
         if interrupted is not None:
             raise interrupted
+        return kept
 
     async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
         flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]

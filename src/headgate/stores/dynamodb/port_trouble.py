@@ -62,6 +62,8 @@ Item = dict[str, Any]
 class NotApplied(Unreachable):
     """No use, but no harm either: the call certainly changed nothing."""
 
+    maybe_applied = False
+
 
 class Refused(NotApplied):
     """The service did not accept who asks, or how that was signed."""

@@ -9,9 +9,9 @@ from typing import Any
 from headgate.corrections import credits_of
 from headgate.decision import Demand, Verdict
 from headgate.entities import Page
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreTrouble
 from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
-from headgate.store import Outcome, Sighting, one_by_one
+from headgate.store import Outcome, Sighting, one_by_one, raise_trouble
 from headgate.stores.redis import keys
 from headgate.stores.redis.batches import Call, joined, outcome, told_each
 from headgate.stores.redis.encoding import (
@@ -163,14 +163,14 @@ class RedisStore:
         outcomes = [
             outcome(group, reply, self._read) for group, reply in zip(groups, replies, strict=True)
         ]
+        kept: StoreTrouble | None = None
         if not all(isinstance(one, Verdict) and one.allowed for one in outcomes):
-            await self._undo(outcomes, now_ms)
-        for one in outcomes:
-            if not isinstance(one, Verdict):
-                raise one
+            kept = await self._undo(outcomes, now_ms)
+        raise_trouble(outcomes, kept)
         return _together(demands, [one for one in outcomes if isinstance(one, Verdict)])
 
-    async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> None:
+    async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> StoreTrouble | None:
+        """Gives back what landed; returns the trouble if some of it may still be taken."""
         calls = [
             (
                 ADJUST,
@@ -179,8 +179,8 @@ class RedisStore:
             for verdict in outcomes
             if isinstance(verdict, Verdict) and verdict.allowed
         ]
-        if calls:
-            await self._port.scripts(calls)
+        replies = await self._port.scripts(calls) if calls else []
+        return next((one for one in replies if isinstance(one, StoreTrouble)), None)
 
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
         if len(demands) == 1:

@@ -44,6 +44,8 @@ class ServerError(Exception):
 class NotSent(Unreachable):
     """No answer, and none could be: the call never left, so it may be sent elsewhere."""
 
+    maybe_applied = False
+
 
 class Reader(Protocol):
     def feed(self, data: bytes, /) -> None: ...
