@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
-from faults.sim.__main__ import main
+from faults.sim.__main__ import RELEASE_SEEDS, main, seeds_of
 from faults.sim.mutants import MUTANTS, planted
 from faults.sim.plot import plotted
 from faults.sim.runner import Report, simulate
@@ -73,3 +75,33 @@ def test_a_run_tells_its_seed_and_what_it_met(capsys: pytest.CaptureFixture[str]
     assert told.startswith("seed 3, 3,000 steps")
     for word in ("acquire", "admitted", "lost before", "writes", "0 violations"):
         assert word in told
+
+
+def test_a_release_goes_through_all_its_seeds_and_tells_each(
+    capsys: pytest.CaptureFixture[str], tmp_path: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Also after one of them has found something."""
+    monkeypatch.chdir(str(tmp_path))
+    asked = ["--release", "--world", "onestep", "--steps", "20000", "--jobs", "1"]
+    with planted("a bucket in use is dropped"):
+        assert main([*asked, "--seed", str(SEED), "--seed", "8"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("VIOLATION S8") == 2
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines()]
+    rows = [row for row in cells if row and row[0] in (str(SEED), "8")]
+    assert [row[4] for row in rows] == ["1", "1"]
+    assert all(len(row) == 7 and row[-1] for row in rows)
+    assert main(["--release", *asked[1:4], "500", "--jobs", "1", "--seed", "8"]) == 0
+    assert "| 8 | 1 | " in capsys.readouterr().out
+
+
+def test_the_seeds_of_a_release_are_fixed_unless_new_ones_are_asked_for() -> None:
+    today = date(2026, 11, 17)
+    assert seeds_of(None, True, today) == list(RELEASE_SEEDS)
+    assert len(set(RELEASE_SEEDS)) == 5
+    assert seeds_of(["today"], True, today) == [202611170 + n for n in range(1, 6)]
+    assert seeds_of(["today", "7"], False, today) == [202611171, 7]
+    assert seeds_of(None, False, today) == [1]
+    with pytest.raises(SystemExit):
+        main(["--seed", "tomorrow"])
