@@ -187,7 +187,7 @@ MUTANTS = [
     Mutant(
         "an outage lets everybody pass",
         "engine.py",
-        "        if rule is OnUnavailable.BLOCK or not demands:\n",
+        "        if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):\n",
         "        if not demands:\n",
         ("flows/test_outage.py::test_blocked_by_default",),
     ),
