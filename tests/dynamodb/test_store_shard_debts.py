@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 
+from dynamodb.model.engine import Engine
+from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import Bucket
 from headgate.bridge import run
+from headgate.decision import Demand, Verdict
 from headgate.errors import StoreTrouble
 from headgate.limits import Limit
+from headgate.record import BucketKey, Terms, cell_of, opened
+from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.adjusting import STILL_TRIES
 from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.placing import evened
+from headgate.stores.dynamodb.placing import evened, parted
 from headgate.stores.dynamodb.port import TransactionCancelled
+from headgate.stores.dynamodb.shares import share_of
 from headgate.stores.dynamodb.splitting import splitting
 
 
@@ -57,6 +63,48 @@ def test_what_is_owed_is_paid_before_anything_is_admitted(store: DynamoStore) ->
         assert not later.take(x=1).allowed
     bucket.now_ms += 41_000
     assert bucket.take(x=1).allowed
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_passes_a_divided_bucket_until_its_wait_is_over(seed: int) -> None:
+    """Not even a demand for nothing, and whichever shard is asked: debts are divided into whole
+    millitokens, so one shard has paid a little before the others have."""
+    rng = random.Random(seed)
+    capacity = rng.choice((8, 9, 10, 65, 100))
+    amount = capacity * rng.choice((1, 3, 1000)) if rng.random() < 0.5 else rng.choice((1, 7))
+    limit = Limit.custom("x", capacity, amount, rng.choice((1, 7, 60, 3600)))
+    port = ModelPort(Engine(), lambda: 0)
+    run(over_port(port, "t", blocking=True).catalog.prepare())
+
+    def asked(now_ms: int, wanted: int) -> Verdict:
+        """By somebody who comes anew; what is taken is put back."""
+        kept = port.engine.snapshot
+        newcomer = over_port(port, "t", blocking=True, usage="off").store
+        assert isinstance(newcomer, DynamoStore)
+        newcomer._book._rng.seed(rng.random())
+        caller = Bucket(newcomer, [limit], bucket.key.entity_id)
+        caller.now_ms = now_ms
+        verdict = caller.take(x=wanted)
+        port.engine.snapshot = kept
+        return verdict
+
+    store = over_port(port, "t", blocking=True, usage="off").store
+    assert isinstance(store, DynamoStore)
+    bucket = Bucket(store, [limit])
+    bucket.take(x=0)
+    for _ in range(rng.randint(1, 7)):
+        seen = rng.choice(bucket.shards())
+        bucket.split(seen.shard)
+    bucket.now_ms += rng.choice((0, 1, 13, 999))
+    bucket.adjust(x=capacity + rng.choice((1, 5, 3 * capacity, 3000 * capacity)))
+    for wanted in (0, 1):
+        wait_ms = asked(bucket.now_ms, wanted).retry_after_ms
+        assert wait_ms
+        for early_ms in (1, 2, 10, 1000):
+            if early_ms <= wait_ms:
+                for _ in range(4):
+                    assert not asked(bucket.now_ms + wait_ms - early_ms, wanted).allowed
+        assert asked(bucket.now_ms + wait_ms, wanted).allowed
 
 
 @pytest.mark.parametrize("moved", [-45, -1, 5])
@@ -160,6 +208,23 @@ def test_each_limit_is_placed_by_its_own_levels(store: DynamoStore) -> None:
     assert (bucket.level("x"), bucket.level("y")) == (-10_000, 10_000)
     assert max(bucket.levels("x")) <= 0
     assert min(bucket.levels("y")) >= 0
+
+
+def test_a_large_debt_is_paid_by_all_shards_at_one_moment() -> None:
+    """Of 65 tokens in 8 shards the capacities differ by a millitoken, the paces do not."""
+    terms = Terms((Limit.per_minute("x", 65).spec,), 1)
+    shares = [(0, 4), (8, 4), (4, 3), (2, 2), (1, 1)]
+    records = [opened(share_of(terms, shard, depth), 0) for shard, depth in shares]
+    demand = Demand(BucketKey("n" * 11, "e", "r"), terms, (65_000 * 3000,))
+    parts = parted(demand, records, 0)
+    ends = []
+    for record, part in zip(records, parts, strict=True):
+        cell = cell_of(record, "x")
+        assert cell is not None
+        owed = part["x"].amount_milli - cell.spec.capacity_milli
+        ends.append(owed * cell.spec.period_ms // cell.spec.amount_milli)
+    assert sum(part["x"].amount_milli for part in parts) == 65_000 * 3000
+    assert max(ends) - min(ends) <= 2 * 16 * 60_000 // 65_000 + 1  # a millitoken of the slowest
 
 
 def test_amounts_are_evened_out_exactly() -> None:

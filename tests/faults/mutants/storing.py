@@ -233,4 +233,22 @@ MUTANTS = [
             "flows/test_outage.py::test_a_refusal_that_could_not_be_undone_is_told_and_admits_nobody[OnUnavailable.ALLOW]",
         ),
     ),
+    Mutant(
+        "dynamodb: a shard that has paid its part lets pass what others still owe",
+        "stores/dynamodb/taking.py",
+        "        spare = moves.SPARE_MILLI if seen.depth else 0\n",
+        "        spare = 0\n",
+        (
+            "dynamodb/test_store_shard_debts.py::test_nothing_passes_a_divided_bucket_until_its_wait_is_over[3]",
+        ),
+    ),
+    Mutant(
+        "dynamodb: a debt is divided by capacities",
+        "stores/dynamodb/placing.py",
+        "        shares = (_paces(cells) if owing else None) or rooms\n",
+        "        shares = rooms\n",
+        (
+            "dynamodb/test_store_shard_debts.py::test_a_large_debt_is_paid_by_all_shards_at_one_moment",
+        ),
+    ),
 ]

@@ -73,9 +73,17 @@ def creation(
 
 
 def taking(
-    seen: Seen, standing: Record, whole: Terms, amounts: Amounts, now_ms: int, *, crowded: bool
+    seen: Seen,
+    standing: Record,
+    whole: Terms,
+    amounts: Amounts,
+    now_ms: int,
+    *,
+    crowded: bool,
+    spare: int = 0,
 ) -> Draft:
-    """A take of all amounts from limits that have them, as far as was seen."""
+    """A take of all amounts from limits that have them, as far as was seen; of those from which
+    nothing is taken, `spare` must be there."""
     draft = _begun(seen)
     ends: list[int | None] = []
     for was, cell, amount in _paired(seen, standing, amounts):
@@ -91,7 +99,7 @@ def taking(
             moves.count(draft, cell, amount, now_ms)
             continue
         else:
-            least = moves.take(draft, cell, amount, now_ms, crowded=crowded)
+            least = moves.take(draft, cell, amount, now_ms, crowded=crowded, spare=spare)
             if not amount:
                 continue
         ends.append(moves.full_at_ms(cell, least))

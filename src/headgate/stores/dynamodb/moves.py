@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 
-from headgate.bucket import div_ceil
+from headgate.bucket import MILLI, div_ceil
 from headgate.record import Cell
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.seen import names_of
@@ -33,6 +33,10 @@ class Hold(enum.Enum):
     STILL = enum.auto()  # they are as they were seen: all shards were weighed against each other
 
 
+# Where nothing is wanted of a limit, one shard of several answers for all of them only if it has a
+# whole token: a debt is divided into whole millitokens, so a shard may have paid its part some
+# milliseconds before the others have. One that has less leaves it to all of them together.
+SPARE_MILLI = MILLI
 BAND_PART = 16  # of a full limit's burst; that much is given away where predictions keep failing
 
 
@@ -47,15 +51,17 @@ def is_passed(cell: Cell, wanted: int, now_ms: int) -> bool:
     return wanted > cell.spec.capacity_milli or wanted > cell.level_milli(now_ms)
 
 
-def take(draft: Draft, cell: Cell, wanted: int, now_ms: int, *, crowded: bool) -> int:
-    """A take from a limit that has what is wanted."""
+def take(
+    draft: Draft, cell: Cell, wanted: int, now_ms: int, *, crowded: bool, spare: int = 0
+) -> int:
+    """A take from a limit that has what is wanted, and `spare` where nothing is."""
     names = names_of(cell.spec.name)
     arrived = arrived_milli(cell, now_ms)
     full = cell.spec.capacity_milli - arrived
     need = wanted - arrived
     band = cell.spec.capacity_milli // BAND_PART if crowded else 0
     if not wanted:
-        draft.at_least(names.tokens, need)
+        draft.at_least(names.tokens, need + spare)
         return cell.tokens_milli
     # Others can only have taken since: half a band above its edge is safe from them for a while,
     # and anything below that cannot have run over.

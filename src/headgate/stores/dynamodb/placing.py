@@ -1,8 +1,8 @@
 """Where a debit or a credit goes among several shards: so that none owes while another has.
 
 A shard gives what it has whatever another owes. So a debit takes from shards that have it, and only
-where all together have too little do they go into debt, all of them, each as far as its share is
-large; then they are out of it at the same time.
+where all together have too little do they go into debt, all of them, each as far as it is refilled
+fast; then they are out of it at the same time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.decision import Demand
-from headgate.record import Record, cell_of
+from headgate.record import Cell, Record, cell_of
 from headgate.stores.dynamodb.moves import Hold
 
 
@@ -37,7 +37,8 @@ def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]
         rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
         owing = sum(levels) < amount or min(levels) < 0
         hold = Hold.STILL if owing else Hold.HAVING
-        for part, given in zip(parts, evened(levels, rooms, amount), strict=True):
+        shares = (_paces(cells) if owing else None) or rooms
+        for part, given in zip(parts, evened(levels, shares, amount), strict=True):
             if given:
                 part[name] = Placed(given, hold, given)
         apart = counts[name] - amount
@@ -45,6 +46,20 @@ def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]
             first = parts[0].get(name, Placed(0, Hold.FREE, 0))
             parts[0][name] = first._replace(counted_milli=first.counted_milli + apart)
     return parts
+
+
+def _paces(cells: Sequence[Cell | None]) -> list[int] | None:
+    """How fast each shard is refilled, in proportion; None where nothing is refilled.
+
+    A debt is divided by these and not by capacities: 65 tokens in 64 shards are 1 015 or 1 016
+    millitokens each, so that of a large debt some shards would be rid much sooner than others.
+    """
+    longest_ms = max((cell.spec.period_ms for cell in cells if cell is not None), default=0)
+    paces = [
+        0 if cell is None else cell.spec.amount_milli * longest_ms // cell.spec.period_ms
+        for cell in cells
+    ]
+    return paces if any(paces) else None
 
 
 def evened(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from headgate.decision import Demand, fits
 from headgate.errors import Contended, StoreTrouble, Throttled
-from headgate.record import TERMS, opened
-from headgate.stores.dynamodb import expressions
+from headgate.record import TERMS, Record, cells_of, opened
+from headgate.stores.dynamodb import expressions, moves
 from headgate.stores.dynamodb import table_requests as ask
 from headgate.stores.dynamodb.book import Book, Known
 from headgate.stores.dynamodb.flow import Flow
@@ -82,19 +82,24 @@ class Taker:
             after = learned(known, seen.shard, outcome, now_ms, told, seen)
             return None if after is None else Took(after.record, demand, seen.record, now_ms)
         standing = standing_under(seen, demand, now_ms)
-        fitting = fits(standing, demand, now_ms)
+        spare = moves.SPARE_MILLI if seen.depth else 0
+        fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)
         if not fitting and whole.specs == seen.whole.specs:
             return Refused(standing)
         # A refusal under new terms keeps them: the wait it tells counts on their pace.
         amounts = lined_up(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
-        draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=crowded)
+        draft = expressions.taking(
+            seen, standing, whole, amounts, now_ms, crowded=crowded, spare=spare
+        )
         outcome = yield draft.request(self.table, bucket_key(demand.key, seen.shard))
         after = learned(known, seen.shard, outcome, now_ms, told)
         if after is None:
             return None
         if not fitting:  # as far as was known: what others gave back since came with the answer
-            return None if fits(after.record, demand, now_ms) else Refused(after.record)
+            fitting = fits(after.record, demand, now_ms)
+            fitting = fitting and _has_spare(after.record, demand, spare, now_ms)
+            return None if fitting else Refused(after.record)
         return Took(after.record, demand, standing, now_ms)
 
     def _look(self, known: Known, now_ms: int, told: set[int]) -> Flow[Seen | None]:
@@ -123,6 +128,14 @@ class Taker:
         if seen is None:
             return None
         return Took(seen.record, demand, record, now_ms)
+
+
+def _has_spare(record: Record, demand: Demand, spare: int, now_ms: int) -> bool:
+    """Whether limits from which nothing is taken hold so much, where they can refuse."""
+    return not spare or all(
+        wanted != 0 or cell.spec.soft or cell.level_milli(now_ms) >= spare
+        for cell, wanted in zip(cells_of(record), lined_up(demand, record[TERMS]), strict=True)
+    )
 
 
 def learned(
