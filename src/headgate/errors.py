@@ -57,11 +57,13 @@ class RateLimitExceeded(HeadgateError):
 
     @property
     def violations(self) -> list[LimitStatus]:
-        return [status for status in self.statuses if status.exceeded]
+        """The limits that refused. A soft limit never refuses, so it is none of them."""
+        return [status for status in self.statuses if status.exceeded and not status.limit.soft]
 
     @property
     def passed(self) -> list[LimitStatus]:
-        return [status for status in self.statuses if not status.exceeded]
+        """The limits that did not refuse: those with room, and every soft one."""
+        return [status for status in self.statuses if not status.exceeded or status.limit.soft]
 
     @property
     def primary_violation(self) -> LimitStatus:

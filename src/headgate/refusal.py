@@ -33,11 +33,15 @@ def refusal(verdict: Verdict) -> HeadgateError:
 
 
 def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
-    """A store's own speed limit on a key is a refusal of that key, never an open gate."""
+    """A store's own speed limit on a key is a refusal of that key, never an open gate.
+
+    All its limits are told as hard: it is the store that refuses, so a soft one does, too.
+    """
     return RateLimitExceeded(
         [
             LimitStatus(
-                demand.key.entity_id, demand.key.resource, spec.name, Limit.from_spec(spec),
+                demand.key.entity_id, demand.key.resource, spec.name,
+                Limit.from_spec(spec._replace(soft=False)),
                 0, wanted // MILLI, True, trouble.wait_ms, "store",
             )
             for demand in demands

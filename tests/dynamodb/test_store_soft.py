@@ -9,7 +9,9 @@ import pytest
 from dynamodb.shard_kit import Bucket
 from headgate.bridge import run
 from headgate.corrections import credits_of
+from headgate.errors import RateLimitExceeded
 from headgate.limits import Limit
+from headgate.refusal import refusal
 from headgate.stores.dynamodb.buckets import DynamoStore
 
 SOFT = Limit.custom("x", 40, 0, 1, soft=True)  # never refills: every token can be counted
@@ -53,3 +55,22 @@ def test_a_soft_limit_is_passed_where_all_shards_together_have_too_little(
     assert state(bucket)[:2] == (level, consumed + 39_000)
     run(store.adjust(credits_of(verdict), bucket.now_ms))
     assert state(bucket) == (level, consumed, 4_000_000, 0)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_refusal_of_a_divided_bucket_is_of_its_hard_limits_only(
+    store: DynamoStore, shards: int
+) -> None:
+    bucket = Bucket(store, [SOFT, Limit.per_second("y", 40)])
+    bucket.take(x=0, y=0)
+    bucket.split_to(shards)
+    assert bucket.take(x=40, y=40).allowed
+    verdict = bucket.take(x=30, y=30)
+    error = refusal(verdict)
+    assert isinstance(error, RateLimitExceeded)
+    assert {status.limit_name for status in error.violations} == {"y"}
+    assert error.retry_after_ms == verdict.retry_after_ms == 750
+    bucket.now_ms += 749
+    assert not bucket.take(x=30, y=30).allowed
+    bucket.now_ms += 1
+    assert bucket.take(x=30, y=30).allowed

@@ -266,6 +266,28 @@ def test_a_soft_limit_is_reported_not_enforced(play: Play) -> None:
     play(flow)
 
 
+def test_a_refusal_is_of_the_hard_limits_only(play: Play) -> None:
+    """An acquire tells the wait that `check` tells, and `wait=` waits for."""
+    never_refills = Limit.custom("budget", 1, 0, 1, soft=True)
+
+    async def flow(world: Any) -> None:
+        limiter = world.limiter(limits=[RPM, never_refills])
+        wanted = {"rpm": 10, "budget": 1}
+        async with limiter.acquire("key", "gpt-4", wanted):
+            pass
+        verdict = await limiter.check("key", "gpt-4", wanted)
+        with pytest.raises(RateLimitExceeded) as caught:
+            async with limiter.acquire("key", "gpt-4", wanted):
+                raise AssertionError("must not be entered")
+        assert caught.value.retry_after_ms == verdict.retry_after_ms == 60_000
+        assert caught.value.retry_after_header == "60"
+        assert [status.limit_name for status in caught.value.violations] == ["rpm"]
+        assert "retry after 60 s" in str(caught.value)
+        assert caught.value.as_dict()["retry_after_ms"] == 60_000
+
+    play(flow)
+
+
 def test_a_soft_limit_gives_back_only_what_it_gave(play: Play) -> None:
     """Whatever becomes of work that passed it, its bucket gains nothing."""
     soft = Limit.per_minute("tpm", 5, soft=True)

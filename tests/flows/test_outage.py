@@ -143,6 +143,16 @@ def test_a_throttled_key_is_refused_even_when_outages_are_allowed() -> None:
         assert not lease.degraded
 
 
+def test_a_throttled_key_with_soft_limits_only_tells_the_wait_of_its_store() -> None:
+    limiter, _, _ = broken(before=(Throttled("partition is hot", wait_ms=300),))
+    limiter.set_limits("hot", [Limit.per_minute("rpm", 5, soft=True)])
+    with pytest.raises(RateLimitExceeded) as caught:
+        with limiter.acquire("hot", "api", {"rpm": 1}):
+            pass
+    assert caught.value.retry_after_ms == 300
+    assert [status.limit_name for status in caught.value.violations] == ["rpm"]
+
+
 def test_contention_is_an_outage_for_that_call_only() -> None:
     limiter, _, _ = broken(before=(Contended("busy"),))
     with pytest.raises(RateLimiterUnavailable):

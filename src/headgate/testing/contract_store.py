@@ -6,8 +6,10 @@ import random
 
 from headgate.bucket import MILLI
 from headgate.decision import Verdict, adjusted, decide, only_credits
+from headgate.errors import RateLimitExceeded
 from headgate.limits import Limit
 from headgate.record import Record, opened
+from headgate.refusal import refusal
 from headgate.testing.arena import Arena
 
 DAY_MS = 86_400_000
@@ -299,6 +301,31 @@ async def a_soft_limit_never_refuses(arena: Arena) -> None:
     assert await arena.consumed_milli("x") == 6000
 
 
+async def a_refusal_counts_no_soft_limit_among_its_reasons(arena: Arena) -> None:
+    """S2: the wait is that of the limits that refuse, however long a passed soft one would take."""
+    hard = Limit.per_second("hard", 10)
+    for soft in (
+        Limit.per_day("soft", 5, soft=True),
+        Limit.custom("soft", 5, 0, 1, soft=True),  # never refills
+        Limit.per_minute("soft", 2, soft=True),  # can never hold what is asked
+    ):
+        resource = f"r{soft.capacity}-{soft.refill_amount}"
+        demand = arena.demand([hard, soft], {"hard": 10, "soft": 3}, resource=resource)
+        assert (await arena.take(demand)).allowed
+        arena.now_ms += 400
+        verdict = await arena.take(demand)
+        error = refusal(verdict)
+        assert isinstance(error, RateLimitExceeded)
+        assert [status.limit_name for status in error.violations] == ["hard"]
+        assert [status.limit_name for status in error.passed] == ["soft"]
+        assert error.primary_violation.limit_name == "hard"
+        assert error.retry_after_ms == verdict.retry_after_ms == 600
+        arena.now_ms += 599
+        assert not (await arena.take(demand)).allowed
+        arena.now_ms += 1
+        assert (await arena.take(demand)).allowed
+
+
 async def any_program_agrees_with_the_pure_model(arena: Arena) -> None:
     """Random demands, debits and credits over several buckets, step by step as `decide` says."""
     rng = random.Random(7)
@@ -364,5 +391,6 @@ CASES = (
     a_clock_that_steps_back_gives_nothing,
     peek_find_and_forget_agree,
     a_soft_limit_never_refuses,
+    a_refusal_counts_no_soft_limit_among_its_reasons,
     any_program_agrees_with_the_pure_model,
 )

@@ -235,4 +235,11 @@ MUTANTS = [
         "            if amount == 0:\n                at += STRIDE\n                continue\n",
         ("laws/test_expiry.py::test_S8_a_rate_of_zero_never_expires_in_use",),
     ),
+    Mutant(
+        "errors: a passed soft limit counts as a violation",
+        "errors.py",
+        "[status for status in self.statuses if status.exceeded and not status.limit.soft]",
+        "[status for status in self.statuses if status.exceeded]",
+        ("flows/test_acquire.py::test_a_refusal_is_of_the_hard_limits_only",),
+    ),
 ]
