@@ -38,6 +38,21 @@ def test_a_bucket_in_use_is_never_forgotten() -> None:
     assert take(store, "one-more", SLOW, 1, NOW_MS + 86_400_000)
 
 
+@pytest.mark.parametrize("early_ms", [1, 999])
+def test_a_bucket_makes_room_when_it_is_full_and_not_a_moment_earlier(early_ms: int) -> None:
+    """Whoever comes back to a bucket that was forgotten too early finds a full one."""
+    store = MemoryStore(buckets_max=2)
+    start_ms = NOW_MS + 500  # in the middle of a second, so that rounding to seconds shows
+    full_ms = start_ms + 86_400_000
+    assert take(store, "a", SLOW, 10, start_ms)
+    assert take(store, "b", SLOW, 10, start_ms)
+    with pytest.raises(Contended):
+        take(store, "new", SLOW, 1, full_ms - early_ms)
+    assert not take(store, "a", SLOW, 10, full_ms - early_ms)
+    assert take(store, "new", SLOW, 1, full_ms)
+    assert take(store, "a", SLOW, 10, full_ms)
+
+
 def test_a_stand_in_gives_way_with_the_fullest() -> None:
     store = MemoryStore(buckets_max=50, gives_way=True)
     for n in range(50):

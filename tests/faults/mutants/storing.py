@@ -251,4 +251,23 @@ MUTANTS = [
             "dynamodb/test_store_shard_debts.py::test_a_large_debt_is_paid_by_all_shards_at_one_moment",
         ),
     ),
+    Mutant(
+        "memory: a bucket is forgotten up to a second before it is full",
+        "stores/memory/store.py",
+        "        if full_ms is None or full_ms > now_ms:\n            return False\n",
+        "        if full_ms is None or full_ms >= now_ms + 1000:\n            return False\n",
+        (
+            "contract/test_memory_bound.py::test_a_bucket_makes_room_when_it_is_full_and_not_a_moment_earlier",
+        ),
+    ),
+    Mutant(
+        "memory: when a bucket is full is compared by the second",
+        "stores/memory/store.py",
+        "        if full_ms is None or full_ms > now_ms:\n            return False\n",
+        "        if full_ms is None or full_ms // 1000 > now_ms // 1000:\n"
+        "            return False\n",
+        (
+            "contract/test_memory_bound.py::test_a_bucket_makes_room_when_it_is_full_and_not_a_moment_earlier",
+        ),
+    ),
 ]
