@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import random
 import threading
 from collections.abc import Sequence
@@ -102,6 +103,78 @@ def test_failures_must_be_in_a_row() -> None:
         assert world.call() is None
         assert world.circuit.failures == 0
     assert world.changes == []
+
+
+def test_calls_that_fail_together_count_once() -> None:
+    world = World()
+    circuit = world.circuit
+    for failures in range(1, 5):
+        together = [circuit.enter() for _ in range(100)]
+        for turn in together:
+            circuit.failed(turn, DOWN)
+        assert (world.state, circuit.failures) == (State.CLOSED, failures)
+    circuit.failed(circuit.enter(), DOWN)
+    assert world.state is State.OPEN
+
+
+def test_a_call_that_began_after_a_failure_and_succeeds_ends_the_row() -> None:
+    world = World()
+    circuit = world.circuit
+    early, other = circuit.enter(), circuit.enter()
+    circuit.failed(circuit.enter(), DOWN)
+    later = circuit.enter()
+    circuit.failed(circuit.enter(), DOWN)
+    assert circuit.failures == 2
+    circuit.succeeded(early)
+    assert circuit.failures == 2, "it was sent before the first failure and says nothing of after"
+    circuit.succeeded(later)
+    assert circuit.failures == 0, "the store was there after the first failure"
+    circuit.failed(other, DOWN)
+    assert circuit.failures == 0, "one more of a wave that has been counted"
+    circuit.failed(circuit.enter(), DOWN)
+    assert circuit.failures == 1, "the next failure begins a row of its own"
+
+
+def waves(
+    callers: int, stall_ms: int, timeout_ms: int, spread_ms: int
+) -> tuple[list[State], int | None]:
+    """Callers that call again as soon as they are answered, 5 ms later, through one stall of the
+    store. The changes of the breaker, and how long after the stall began it opened."""
+    world = World()
+    circuit = world.circuit
+    begin_ms = world.clock()
+    end_ms = begin_ms + stall_ms
+    opened_ms: int | None = None
+    line = [(begin_ms - 100 + spread_ms * n, n, None, False) for n in range(callers)]
+    heapq.heapify(line)
+    while line and line[0][0] < end_ms + 2 * timeout_ms:
+        now_ms, caller, turn, failed = heapq.heappop(line)
+        world.clock.now_ms = now_ms
+        if turn is not None:
+            circuit.failed(turn, DOWN) if failed else circuit.succeeded(turn)
+        if world.state is State.OPEN:
+            opened_ms = opened_ms or now_ms - begin_ms
+            continue
+        answer_ms = (end_ms if begin_ms <= now_ms < end_ms else now_ms) + 5
+        lost = answer_ms > now_ms + timeout_ms
+        due_ms = now_ms + timeout_ms if lost else answer_ms
+        heapq.heappush(line, (due_ms, caller, circuit.enter(), lost))
+    return world.changes, opened_ms
+
+
+@pytest.mark.parametrize("spread_ms", [0, 1, 7, 90])
+@pytest.mark.parametrize("callers", [1, 10, 200])
+def test_one_stall_is_not_an_outage_however_many_wait(callers: int, spread_ms: int) -> None:
+    changes, _ = waves(callers, 1300, 1000, spread_ms)
+    assert changes == []
+
+
+@pytest.mark.parametrize("callers", [1, 10, 200])
+def test_a_store_that_stays_away_is_given_up_after_five_timeouts(callers: int) -> None:
+    changes, opened_ms = waves(callers, 60_000, 1000, 3)
+    assert changes == [State.OPEN]
+    assert opened_ms is not None
+    assert 4000 <= opened_ms <= 5000
 
 
 def test_every_verb_counts_and_is_stopped_but_close() -> None:

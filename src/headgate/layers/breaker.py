@@ -6,6 +6,10 @@
 
 Only `Unreachable` is a failure. Contention, a throttled key, bad input and cancellation say nothing
 about the store as a whole and move nothing, in either direction.
+
+Calls that were in flight together fail together: one stall of a second fails every caller there is.
+So a failure counts only if its call began after the last failure that was counted, and the row ends
+with the success of any call that began after its first failure.
 """
 
 from __future__ import annotations
@@ -77,8 +81,9 @@ class Circuit:
     """When calls may be sent; no call is made here.
 
     A call enters, gets the number of the turn it belongs to, and reports its end with it. Every
-    change of state and every probe begins a new turn, so a call that was sent before says nothing
-    about what came after. `on_change` is called with the new state, outside the lock.
+    failure that counts, every change of state and every probe begins a new turn, so a call that was
+    sent before says nothing about what came after. `on_change` is called with the new state,
+    outside the lock.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class Circuit:
         self.failures = 0
         self.open_until_ms = 0
         self.turn = 0
+        self._row_turn = 0  # the first turn after the first failure of the row, or of this state
         self.calm = True  # closed and no failure counted: calls need no more than the turn
         self._clock = clock
         self._rng = rng or random.Random()
@@ -123,15 +129,14 @@ class Circuit:
                 raise self._refusal(0)
             self._probe_until_ms = now_ms + PROBE_MS_MAX
             self.state = State.HALF_OPEN
-            self.turn += 1
-            turn = self.turn
+            turn = self._row_turn = self.turn = self.turn + 1
         self._tell(before)
         return turn
 
     def succeeded(self, turn: int) -> None:
         with self._lock:
             before = self.state
-            if turn != self.turn or before is State.OPEN:
+            if turn < self._row_turn or before is State.OPEN:
                 return
             self.failures = 0
             self.calm = before is State.CLOSED
@@ -148,6 +153,9 @@ class Circuit:
             before = self.state
             if turn != self.turn or before is State.OPEN:
                 return
+            self.turn += 1
+            if not self.failures:
+                self._row_turn = self.turn
             self.failures += 1
             self.calm = False
             self._cause = cause
@@ -178,7 +186,7 @@ class Circuit:
 
     def _begin(self, state: State) -> None:
         self.state = state
-        self.turn += 1
+        self._row_turn = self.turn = self.turn + 1
         self._successes = 0
         self._probe_until_ms = None
 

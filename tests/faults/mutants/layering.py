@@ -55,11 +55,30 @@ MUTANTS = [
     Mutant(
         "breaker: an answer from before it opened closes it",
         "layers/breaker.py",
-        "            if turn != self.turn or before is State.OPEN:\n                return\n"
+        "            if turn < self._row_turn or before is State.OPEN:\n                return\n"
         "            self.failures = 0\n",
         "            if before is State.OPEN:\n                return\n"
         "            self.failures = 0\n",
         ("layers/test_breaker.py::test_calls_sent_before_say_nothing_about_what_came_after",),
+    ),
+    Mutant(
+        "breaker: calls that fail together count each",
+        "layers/breaker.py",
+        "            self.turn += 1\n            if not self.failures:\n",
+        "            if not self.failures:\n",
+        (
+            "layers/test_breaker.py::test_calls_that_fail_together_count_once",
+            "layers/test_breaker.py::test_one_stall_is_not_an_outage_however_many_wait",
+        ),
+    ),
+    Mutant(
+        "breaker: only a call after the last failure ends the row",
+        "layers/breaker.py",
+        "            if not self.failures:\n                self._row_turn = self.turn\n",
+        "            self._row_turn = self.turn\n",
+        (
+            "layers/test_breaker.py::test_a_call_that_began_after_a_failure_and_succeeds_ends_the_row",
+        ),
     ),
     Mutant(
         "rejections: a credit is not noticed",
