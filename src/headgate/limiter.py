@@ -26,9 +26,7 @@ from headgate.operations import Operations
 from headgate.port import cancelled_now, cancelling, ended, pace_for
 from headgate.repository import Repository
 from headgate.store import Store
-from headgate.stores.memory.store import MemoryStore
-
-FALLBACK_BUCKETS_MAX = 10_000
+from headgate.stores.memory.store import stand_in
 
 
 class Lease(LeaseBook):
@@ -151,7 +149,7 @@ class RateLimiter(Operations):
             on_refusal=self._let_pass,
             **asdict(layering),
         )
-        fallback: Store = MemoryStore(home.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True)
+        fallback: Store = stand_in(home.clock)
         if layering.shadow:
             fallback = Shadow(fallback, on_refusal=self._let_pass)
         backend = replace(home.backend, store=store)  # so that top_up and reset pass the layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sized
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,6 +23,7 @@ from headgate.bridge import run
 from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
 from headgate.stores.dynamodb.port import NotApplied
+from headgate.stores.memory import store as memory
 from headgate.stores.redis.wire import NotSent
 from headgate.testing import FakeClock, FaultyStore
 
@@ -71,6 +73,37 @@ def test_allow_is_labelled_counted_and_bounded() -> None:
     assert [event.detail for event in events] == ["admitted"] * 5 + ["refused"] * 15
     assert {event.kind for event in events} == {"degraded"}
     assert store.verbs == []
+
+
+def sizes(*things: object) -> dict[str, int]:
+    """How much each container holds that is kept in these objects."""
+    return {
+        f"{type(thing).__name__}.{name}": len(value)
+        for thing in things
+        for name, value in vars(thing).items()
+        if isinstance(value, Sized)
+    }
+
+
+@pytest.mark.parametrize("limit", [Limit.per_day("rpm", 5), Limit.per_second("rpm", 50)])
+def test_whatever_the_stand_in_keeps_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, limit: Limit
+) -> None:
+    """Many keys come by during a long outage: neither buckets nor what was used of them pile up."""
+    monkeypatch.setattr(memory, "STAND_IN_BUCKETS_MAX", 50)
+    limiter, _, _ = broken(before=(DOWN,) * 1000, on_unavailable=OnUnavailable.ALLOW)
+    clock = limiter.engine.clock
+    assert isinstance(clock, FakeClock)
+    for n in range(1000):
+        with limiter.acquire(f"key-{n}", "api", {"rpm": 1}, limits=[limit]) as lease:
+            assert lease.degraded
+            lease.adjust(rpm=1)
+        clock.advance(10_000)
+    stand_in = limiter.engine.fallback
+    assert isinstance(stand_in, memory.MemoryStore)
+    held = sizes(stand_in, stand_in._ledger)
+    assert 0 < held["MemoryStore._buckets"] <= 50
+    assert max(held.values()) <= 50, held
 
 
 def test_the_call_and_the_stored_rule_decide_before_the_limiter() -> None:

@@ -62,9 +62,7 @@ from headgate.service.rooms import Room
 from headgate.service.rules import NoPolicies, Rule, Rules
 from headgate.service.settings import DEFAULT_SETTINGS, Settings
 from headgate.store import Store
-from headgate.stores.memory.store import MemoryStore
-
-FALLBACK_BUCKETS_MAX = 10_000
+from headgate.stores.memory.store import stand_in
 
 OnAnswer = Callable[[CheckAnswer], None]
 OnYes = Callable[[str, str, int, int], None]  # scope, resource, tokens, of how many checks
@@ -109,7 +107,7 @@ class Service:
             on_change=self._breaker_changed,
             **asdict(layering.overruled(layer_switches(repository.url))),
         )
-        self._fallback = MemoryStore(self.clock, buckets_max=FALLBACK_BUCKETS_MAX, gives_way=True)
+        self._fallback = stand_in(self.clock)
         self.waits = backend.capabilities.shared != "process"
         self._rooms: dict[str, Room] = {}
         self.leases = Leases(shelf or self._shelf(), repository.clock)

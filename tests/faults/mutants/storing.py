@@ -270,4 +270,11 @@ MUTANTS = [
             "contract/test_memory_bound.py::test_a_bucket_makes_room_when_it_is_full_and_not_a_moment_earlier",
         ),
     ),
+    Mutant(
+        "memory: a stand-in keeps usage history",
+        "stores/memory/store.py",
+        "MemoryLedger(usage_rows_max=0 if gives_way else USAGE_ROWS_MAX)",
+        "MemoryLedger()",
+        ("flows/test_outage.py::test_whatever_the_stand_in_keeps_is_bounded",),
+    ),
 ]

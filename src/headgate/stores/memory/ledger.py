@@ -30,7 +30,8 @@ UsageKey = tuple[int, str, str, str, str]  # start, type, namespace, entity, res
 class MemoryLedger:
     """`live` asks the buckets for what history does not hold yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, usage_rows_max: int = USAGE_ROWS_MAX) -> None:
+        self._usage_rows_max = usage_rows_max  # 0: no usage is kept
         self.live: Live = lambda namespace, entity_id, resource, now_ms: None
         self._usage: dict[UsageKey, tuple[dict[str, int], int]] = {}
         self._audit: deque[tuple[str, AuditEvent]] = deque(maxlen=AUDIT_EVENTS_MAX)
@@ -38,7 +39,7 @@ class MemoryLedger:
 
     def count(self, key: BucketKey, record: Record) -> None:
         """Adds what the record consumed since it was last counted."""
-        if uncounted(record):
+        if self._usage_rows_max and uncounted(record):
             self._add(key, usage_of(record))
 
     async def add_usage(
@@ -58,9 +59,9 @@ class MemoryLedger:
                 for name, milli in usage.counters_milli.items():
                     counters[name] = counters.get(name, 0) + milli
                 self._usage[row] = (counters, events + usage.events)
-            if len(self._usage) > USAGE_ROWS_MAX:
+            if len(self._usage) > self._usage_rows_max:
                 # many at once: the head of a dict is slow to find while it is full of holes
-                for old in list(islice(self._usage, USAGE_ROWS_MAX // 16)):
+                for old in list(islice(self._usage, max(1, self._usage_rows_max // 16))):
                     del self._usage[old]
 
     async def append(self, namespace: str, event: AuditEvent) -> None:

@@ -3,7 +3,8 @@
 A full bucket carries no information, so it makes room when the store is at its bound. Where no
 bucket that was looked at is full, a new one is refused: making room by forgetting a bucket in use
 would admit more than was promised. Only a stand-in for a store that is away (`gives_way`) forgets
-the fullest of those it looked at instead: it must serve whoever comes.
+the fullest of those it looked at instead: it must serve whoever comes. Such a stand-in keeps no
+usage history, which nobody could read: at a million keys it had been most of what an outage cost.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from headgate.record import (
     opened,
 )
 from headgate.store import Outcome, Sighting
-from headgate.stores.memory.ledger import MemoryLedger
+from headgate.stores.memory.ledger import USAGE_ROWS_MAX, MemoryLedger
 
 BUCKETS_MAX = 1_000_000
+STAND_IN_BUCKETS_MAX = 10_000
 LOOKS_PER_INSERT = 8
 LOOKS_AT_BOUND = 64
 ONCE_MS = 24 * HOUR_MS
@@ -50,7 +52,7 @@ class MemoryStore:
         gives_way: bool = False,
     ) -> None:
         self._clock = clock or steady_clock()
-        self._ledger = ledger or MemoryLedger()
+        self._ledger = ledger or MemoryLedger(usage_rows_max=0 if gives_way else USAGE_ROWS_MAX)
         self._ledger.live = self.flush
         self._buckets_max = buckets_max
         self._gives_way = gives_way
@@ -263,6 +265,11 @@ class MemoryStore:
             raise Contended(f"more than {ONCE_MAX} idempotency keys in a day; use a shared store")
         self._once[name] = now_ms + ONCE_MS
         return True
+
+
+def stand_in(clock: Clock) -> MemoryStore:
+    """The buckets of this process that decide while the store is away, where that was chosen."""
+    return MemoryStore(clock, buckets_max=STAND_IN_BUCKETS_MAX, gives_way=True)
 
 
 def _fill(record: Record, now_ms: int) -> float:
