@@ -172,6 +172,10 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     "a soft limit goes into debt": (
         "a soft limit is passed", bent(moves, "is_passed", lambda *_: False),
     ),
+    "the band takes from slow limits": (
+        "a slow limit beside a fast one",
+        bent(moves, "band_milli", lambda _, capacity, *__: capacity // moves.BAND_PART),
+    ),
     "a gathering takes from the first alone": (
         "gathering beside takes",
         bent(gathering, "divided", lambda parts, *_: [parts[0], *({} for _ in parts[1:])]),

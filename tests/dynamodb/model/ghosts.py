@@ -17,7 +17,7 @@ from dynamodb.model.values import Row
 from headgate.decision import Demand
 from headgate.record import BucketKey
 
-BAND_PART = 16  # of the burst may be given away where others keep a bucket near full
+BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 ROUNDING_MILLI = 2  # a split and a rebase may drop parts of millitokens, never make some
 
 
@@ -49,6 +49,12 @@ class Shard:
     @property
     def pace(self) -> tuple[int, int, int]:
         return self.epoch_ms, self.amount, self.period_ms
+
+    @property
+    def band(self) -> int:
+        """What a take may give away: nothing of a limit that needs more than a second for it."""
+        band = self.capacity // BAND_PART
+        return band if band * self.period_ms <= self.amount * 1000 else 0
 
     @property
     def full_at_ms(self) -> int | None:
@@ -201,7 +207,7 @@ def _check_levels(
         at_ms = max(now_ms, *epochs) if reshaped else at_ms
         if old is not None:
             had += old.level(at_ms)
-            spare += old.capacity // BAND_PART
+            spare += old.band
         elif before and new is not None and not reshaped:
             had += new.capacity  # a limit that the item did not hold is new, and full
         if new is not None:

@@ -27,7 +27,20 @@ def special_scenes() -> list[Scene]:
     trial = two_limits(1, soft="y", x=(3, 1), y=(2, 1))
     earnest = two_limits(2, x=(3, 1), y=(2, 1))
     hard = (Watch(KEY, "x", 3000, 1000, STEP_MS),)
+    allowance = two_limits(1, x=(3, 1), y=(40, 0))
     return [
+        Scene(
+            "a slow limit beside a fast one",
+            (
+                (take_of(allowance, x=1), take_of(allowance, x=1, y=1)),
+                (take_of(allowance, x=1), take_of(allowance, x=1, y=1)),
+            ),
+            (Watch(KEY, "x", 3000, 1000, STEP_MS), Watch(KEY, "y", 40_000, 0, STEP_MS)),
+            moments(0, 1, 3),
+            (0, -STEP_MS),
+            lost=1,
+            crashes=1,
+        ),
         Scene(
             "a soft limit is passed",
             (

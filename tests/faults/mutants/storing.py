@@ -277,4 +277,23 @@ MUTANTS = [
         "MemoryLedger()",
         ("flows/test_outage.py::test_whatever_the_stand_in_keeps_is_bounded",),
     ),
+    Mutant(
+        "dynamodb: the band takes from slow limits",
+        "stores/dynamodb/moves.py",
+        "    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0\n",
+        "    return band\n",
+        (
+            "dynamodb/test_store_contention.py::test_an_allowance_beside_a_limit_that_others_move_loses_nothing",
+            "dynamodb/test_store_contention.py::test_a_monthly_limit_that_four_clients_move_loses_nothing",
+        ),
+    ),
+    Mutant(
+        "dynamodb: a take gives up on a limit that flips",
+        "stores/dynamodb/taking.py",
+        "ATTEMPTS_MAX = 12\n",
+        "ATTEMPTS_MAX = 8\n",
+        (
+            "dynamodb/test_store_contention.py::test_a_limit_that_flips_between_attempts_is_taken_from_all_the_same",
+        ),
+    ),
 ]

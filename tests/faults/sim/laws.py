@@ -17,14 +17,12 @@ from faults.sim.shelf import Bucket, Part, consumed_of, level_of
 from headgate.decision import Demand, Verdict
 from headgate.errors import Throttled
 
-BAND_PART = (
-    16  # of the burst may be given away where others keep a sharded or shared item near full
-)
+BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 TRUST_MS = 1000  # how long a layer may refuse by what it has seen
 
 
 class Laws:
-    """`band` says that the store may give away some of a full bucket's burst; `late_ms_max` bounds
+    """`band` says that the store may give away some of a fast limit's burst; `late_ms_max` bounds
     how far a write's own idea of the time may be from the true one."""
 
     def __init__(self, *, band: bool, late_ms_max: int) -> None:
@@ -159,7 +157,7 @@ class Laws:
             at_ms = latest_ms if reshaped else at_ms
             if old is not None:
                 had += old.level(at_ms)
-                spare += old.capacity // BAND_PART if self.band else 0
+                spare += _band(old) if self.band else 0
             elif new is not None and (not before or not reshaped):
                 had += new.capacity  # what was not there is full
             if new is not None:
@@ -384,6 +382,12 @@ def _part(bucket: Bucket, number: int, limit: str) -> Part | None:
 
 def _pace(part: Part) -> tuple[int, int, int]:
     return part.epoch_ms, part.amount, part.period_ms
+
+
+def _band(part: Part) -> int:
+    """What a take may give away: nothing of a limit that needs more than a second to refill it."""
+    band = part.capacity // BAND_PART
+    return band if band * part.period_ms <= part.amount * 1000 else 0
 
 
 def _places(demands: Any) -> list[tuple[Place, int]]:

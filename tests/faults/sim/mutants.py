@@ -14,7 +14,15 @@ from headgate.errors import StoreTrouble
 from headgate.layers.breaker import Circuit, State
 from headgate.layers.pot import Pot
 from headgate.record import opened
-from headgate.stores.dynamodb import buckets, expressions, outcomes, sharing, splitting
+from headgate.stores.dynamodb import (
+    buckets,
+    expressions,
+    moves,
+    outcomes,
+    sharing,
+    splitting,
+    usual,
+)
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.memory import store as memory
 
@@ -138,6 +146,14 @@ def _all_negated(real: Any) -> Any:
     return lambda demand, passed: demand.negated()
 
 
+def _wide_band(stack: ExitStack) -> None:
+    """A sixteenth of every limit is given away, however slowly it refills."""
+    for module in (moves, usual):
+        stack.enter_context(
+            mock.patch.object(module, "band_milli", lambda capacity, *_: capacity // 16)
+        )
+
+
 class _Nobody(StoreTrouble):
     """No trouble is of this kind."""
 
@@ -168,6 +184,7 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
         "dynamodb",
         swapped(buckets, "credit_of", _all_negated),
     ),
+    "the band takes from slow limits": ("dynamodb", _wide_band),
     "a throttled key opens the gate": ("onestep", swapped(engine, "Throttled", lambda _: _Nobody)),
 }
 

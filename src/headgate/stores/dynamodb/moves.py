@@ -5,7 +5,7 @@ all in terms of the stored tokens:
 
     take      ADD tokens -wanted              if need <= tokens <= full
     brim      SET tokens = full - wanted      if tokens > full          (it had run over)
-    band      SET tokens = full - d - wanted  if tokens > full - d      (others keep it near full)
+    band      SET tokens = full - d - wanted  if tokens > full - d      (see `band_milli`)
     hold      nothing                         if tokens >= need         (nothing wanted: no debt)
     passed    count only                      if tokens < need          (a soft limit)
 
@@ -37,7 +37,22 @@ class Hold(enum.Enum):
 # whole token: a debt is divided into whole millitokens, so a shard may have paid its part some
 # milliseconds before the others have. One that has less leaves it to all of them together.
 SPARE_MILLI = MILLI
-BAND_PART = 16  # of a full limit's burst; that much is given away where predictions keep failing
+
+BAND_PART = 16
+BAND_REFILL_MS = 1000
+
+
+def band_milli(capacity_milli: int, amount_milli: int, period_ms: int) -> int:
+    """How far below the brim a take may aim where other clients move a full limit; 0: not at all.
+
+    Whether a limit has run over changes between our read and our write when others take from it,
+    and the condition of the write then fails. Aiming a sixteenth of the capacity lower saves that
+    second round trip, and gives the sixteenth away. A limit that refills it within a second does
+    not miss it. A slower one would miss it for minutes, a monthly quota for days and an allowance
+    that never refills for ever, so those always aim at the exact brim and pay the round trip.
+    """
+    band = capacity_milli // BAND_PART
+    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0
 
 
 def arrived_milli(cell: Cell, now_ms: int) -> int:
@@ -59,7 +74,7 @@ def take(
     arrived = arrived_milli(cell, now_ms)
     full = cell.spec.capacity_milli - arrived
     need = wanted - arrived
-    band = cell.spec.capacity_milli // BAND_PART if crowded else 0
+    band = band_milli(*cell.spec.rate) if crowded else 0
     if not wanted:
         draft.at_least(names.tokens, need + spare)
         return cell.tokens_milli

@@ -17,7 +17,7 @@ from headgate.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.expressions import MARGIN_S
 from headgate.stores.dynamodb.items_history import TTL
-from headgate.stores.dynamodb.moves import BAND_PART
+from headgate.stores.dynamodb.moves import band_milli
 from headgate.stores.dynamodb.port import Written
 from headgate.stores.dynamodb.schema import PK, SK
 from headgate.stores.dynamodb.seen import GENERATION, VERSION, WRITTEN, Seen, bucket_key, names_of
@@ -56,7 +56,7 @@ def usual_take(
             if not 0 < wanted <= capacity or wanted > tokens + arrived:
                 return None
             full = capacity - arrived
-            band = capacity // BAND_PART if crowded else 0
+            band = band_milli(capacity, amount, period_ms) if crowded else 0
             if band and tokens > full - band // 2 and wanted - arrived <= full - band:
                 full -= band  # a band is a brim that is lower
                 shape += BRIM
