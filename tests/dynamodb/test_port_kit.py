@@ -60,6 +60,7 @@ class Canned:
     open_now: int = 0
     open_max: int = 0
     arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    sent: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # raw ones
     now_s: Callable[[], float] = time.time
     tls: ssl.SSLContext | None = None
     default: Answer = field(default_factory=Answer)
@@ -107,6 +108,11 @@ class Canned:
     def wait_for(self, requests: int) -> None:
         for _ in range(requests):
             assert self.arrived.acquire(timeout=10), "the request never came"
+
+    def wait_sent(self, answers: int) -> None:
+        """Until all pieces of that many raw answers were sent."""
+        for _ in range(answers):
+            assert self.sent.acquire(timeout=10), "the answer was never sent"
 
     def _accept(self) -> None:
         while True:
@@ -166,6 +172,7 @@ class Canned:
             for piece in answer.raw:
                 plain.sendall(piece)
                 time.sleep(0.002)
+            self.sent.release()
             return
         head = (
             f"HTTP/1.1 {answer.status} Whatever\r\nServer: Server\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -134,27 +135,63 @@ def test_what_is_no_dynamodb(canned: Canned, blocking: bool) -> None:
     assert "endpoint" in str(trouble)
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "reason"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n",),
-        (b"HTTP/1.1 200 OK\r\n\r\n",),
-        (b"HTTP/1.1 2x0 OK\r\nContent-Length: 2\r\n\r\n{}",),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n",),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1, 2, 3]",),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP/1.1 head"),
+        (OK + b"\r\n", "without a length"),
+        (b"HTTP/1.1 2x0 OK\r\nContent-Length: 2\r\n\r\n{}", "no HTTP/1.1 head"),
+        (OK + b"Content-Length: -1\r\n\r\n", "not one number"),
+        (OK + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", "not one number"),
+        (OK + b"Content-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n", "more than one response"),
+        (OK + OK + b"Content-Length: 2\r\n\r\n{}", "no HTTP/1.1 head"),
+        (CHUNKED + b"zz\r\n", "a chunk has no size"),
+        (CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n", "a chunk has no size"),
+        (CHUNKED + b"2\r\n{}XX0\r\n\r\n", "does not end where it says"),
+        (CHUNKED + b"2\r\n{}\r\n0\r\nXX\r\n\r\n", "no field"),
+        (OK + b"Content-Length: 5\r\n\r\nhello", ""),
+        (OK + b"Content-Length: 9\r\n\r\n[1, 2, 3]", ""),
     ],
 )
-def test_replies_that_are_none(canned: Canned, blocking: bool, raw: tuple[bytes, ...]) -> None:
-    trouble = said_to(canned, Answer(raw=raw), blocking)
+def test_replies_that_are_none(canned: Canned, blocking: bool, raw: bytes, reason: str) -> None:
+    """The reason matters: a reply that nobody refuses is waited for until the deadline."""
+    trouble = said_to(canned, Answer(raw=(raw,)), blocking)
     assert isinstance(trouble, Unreachable)
     assert UNKNOWN in str(trouble)
+    assert reason in str(trouble)
     assert len(canned.seen) == 1
 
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+@pytest.mark.parametrize(
+    "stray",
+    [
+        OK + b"X-Stray: ",  # would end as a field of the next reply
+        OK + b'Content-Length: 9\r\n\r\n{"b":666}',  # would answer the next call
+    ],
+    ids=["head", "reply"],
+)
+@pytest.mark.parametrize("turns", [0, 5], ids=["unread", "read"])
+def test_what_nobody_asked_for_is_no_part_of_the_next_reply(
+    canned: Canned, blocking: bool, stray: bytes, turns: int
+) -> None:
+    """Neither while it waits in the socket, nor once an event loop has read it."""
+    whole = OK + b'Content-Length: 7\r\n\r\n{"a":1}'
+    canned.tell(Answer(raw=(whole, b"", stray)), Answer(body=b'{"c":3}'))
+
+    async def test(port: Port) -> Any:
+        first = await outcome(port.call(TAKE))
+        canned.wait_for(1)
+        canned.wait_sent(1)
+        for _ in range(0 if blocking else turns):
+            await asyncio.sleep(0)
+        return first, await outcome(port.call(TAKE))
+
+    assert using(canned.endpoint, test, blocking=blocking) == ({"a": 1}, {"c": 3})
+    assert canned.connections == 2
 
 
 @pytest.mark.parametrize(

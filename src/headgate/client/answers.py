@@ -14,7 +14,7 @@ from headgate.client.errors import ClientError, RateLimited
 from headgate.client.quota import Quota, parse_quotas
 from headgate.client.quota_values import rfc3339_ms
 from headgate.client.replies import seconds_ms
-from headgate.client.wire import Fields
+from headgate.transport.http1 import Fields
 
 
 class NotHeadgate(Exception):

@@ -24,10 +24,11 @@ from headgate.client.problems import error_of, limited_answer, not_headgate, pro
 from headgate.client.replies import Outcome, Reply, Trouble, reply_of
 from headgate.client.requests import Call, Check, batch_call, health_call
 from headgate.client.retrying import LIMITED, Retry, Schedule, next_pause_ms
-from headgate.client.wire import Head, Response
+from headgate.client.wire import Head
 from headgate.clock import Clock
 from headgate.errors import ValidationError
 from headgate.port import Pace
+from headgate.transport.http1 import Response
 
 TIMEOUT_S_MAX = 3_600
 WAIT_S_MAX = 24 * 3_600

@@ -12,8 +12,8 @@ from typing import Protocol
 from headgate.client.errors import ClientError
 from headgate.client.pool import Pool, Waiter
 from headgate.client.replies import Trouble
-from headgate.client.wire import Response
 from headgate.clock import Clock
+from headgate.transport.http1 import Response
 
 HOMES_MAX = 64
 BUSY = "no connection was free in time; raise connections= or call less at once"

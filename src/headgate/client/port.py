@@ -9,9 +9,10 @@ from typing import Any, TypeVar, cast
 
 from headgate.client.address import Address
 from headgate.client.links import Lost, Unsent
-from headgate.client.wire import BadResponse, Reading, Response
+from headgate.client.wire import response_reader
 from headgate.port import finished
 from headgate.port_inlet import Inlet
+from headgate.transport.http1 import BadResponse, Response, ResponseReader
 
 Result = TypeVar("Result")
 
@@ -60,7 +61,7 @@ class AsyncLink(Inlet):
         super().__init__()
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._reading: Reading | None = None
+        self._reading: ResponseReader | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._open = False
 
@@ -75,7 +76,7 @@ class AsyncLink(Inlet):
     async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
         transport = self._transport
         assert transport is not None
-        self._reading = Reading()
+        self._reading = response_reader()
         answer = self._answer = self._loop.create_future()
         timer = self._loop.call_later(timeout_ms / 1000, self._late, timeout_ms)
         try:
@@ -108,7 +109,7 @@ class AsyncLink(Inlet):
             self._fail(f"the response cannot be used: {error}")
             return
         if response is not None:
-            self._open = self._reading.reusable
+            self._open = response.keep
             self._done(response)
 
     def eof_received(self) -> None:

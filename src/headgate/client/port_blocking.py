@@ -9,7 +9,8 @@ import time
 
 from headgate.client.address import Address
 from headgate.client.links import Lost, Unsent
-from headgate.client.wire import BadResponse, Reading, Response
+from headgate.client.wire import response_reader
+from headgate.transport.http1 import BadResponse, Response, ResponseReader
 
 READ_BYTES = 65_536
 
@@ -59,13 +60,13 @@ class BlockingLink:
 
     async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
         end_s = time.monotonic() + timeout_ms / 1000
-        reading = Reading()
+        reading = response_reader()
         whole = False
         try:
             self._socket.settimeout(timeout_ms / 1000)
             self._socket.sendall(payload)
             response = self._answer(reading, end_s)
-            whole = reading.reusable
+            whole = response.keep
         except TimeoutError:
             raise Lost(f"no answer within {timeout_ms} ms") from None
         except BadResponse as error:
@@ -80,7 +81,7 @@ class BlockingLink:
         self._open = False
         self._socket.close()
 
-    def _answer(self, reading: Reading, end_s: float) -> Response:
+    def _answer(self, reading: ResponseReader, end_s: float) -> Response:
         while True:
             self._socket.settimeout(_left_s(end_s))
             data = self._socket.recv(READ_BYTES)

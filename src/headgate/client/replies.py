@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from headgate.client.quota import Quota, parse_quota
-from headgate.client.wire import Fields, Response
+from headgate.transport.http1 import Fields, Response
 
 
 class Trouble(NamedTuple):

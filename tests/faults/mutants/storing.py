@@ -296,4 +296,57 @@ MUTANTS = [
             "dynamodb/test_store_contention.py::test_a_limit_that_flips_between_attempts_is_taken_from_all_the_same",
         ),
     ),
+    Mutant(
+        "http1: more than one reply to one call is waited for",
+        "transport/http1.py",
+        "            if not self._until_close:\n"
+        '                raise BadResponse("it sent more than one response to one request")\n',
+        "            if not self._until_close:\n                return None  # type: ignore\n",
+        (
+            "laws/test_http1.py::test_a_strict_reader_wants_a_length_and_nothing_more",
+            "dynamodb/test_port_trouble.py::test_replies_that_are_none",
+        ),
+    ),
+    Mutant(
+        "http1: of two lengths the first counts",
+        "transport/http1.py",
+        "    if len(lengths) > 1 or _LENGTH",
+        "    if _LENGTH",
+        ("laws/test_http1.py::test_what_cannot_be_used",),
+    ),
+    Mutant(
+        "http1: 0x2 is a size",
+        "transport/http1.py",
+        '_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})',
+        '_CHUNK = re.compile(rb"([0-9a-fA-Fx]{1,8})',
+        ("laws/test_http1.py::test_what_cannot_be_used",),
+    ),
+    Mutant(
+        "http1: a chunk ends wherever it likes",
+        "transport/http1.py",
+        '            if self._buffer[after : after + 2] != b"\\r\\n":\n',
+        "            if not self._buffer[after : after + 2]:\n",
+        ("laws/test_http1.py::test_what_cannot_be_used",),
+    ),
+    Mutant(
+        "http1: a head may be a trailer",
+        "transport/http1.py",
+        "        if _TRAILER.fullmatch(self._buffer, end, close) is None:\n",
+        "        if _TRAILER.match(self._buffer, end, close) is None:\n",
+        ("laws/test_http1.py::test_what_cannot_be_used",),
+    ),
+    Mutant(
+        "dynamodb: what nobody asked for begins the next reply",
+        "stores/dynamodb/wire_line.py",
+        "            self.hang_up()  # nobody asked",
+        "            self._reader.feed(data)  # nobody asked",
+        ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),
+    ),
+    Mutant(
+        "dynamodb: what waits unread in an idle connection is the next reply",
+        "stores/dynamodb/wire.py",
+        'select.POLLIN | getattr(select, "POLLRDHUP", 0)',
+        'getattr(select, "POLLRDHUP", select.POLLIN)',
+        ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),
+    ),
 ]

@@ -20,9 +20,9 @@ from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
 from headgate.client.links import Lines
 from headgate.client.pool import IDLE_MS_MAX, Pool
 from headgate.client.replies import Trouble
-from headgate.client.wire import Response
 from headgate.port import BlockingPace
 from headgate.testing import FakeClock
+from headgate.transport.http1 import Response
 
 GOOD = response(200, ALLOWED)
 QUICK = Retry(base_ms=1, cap_ms=1)
@@ -268,7 +268,7 @@ class SlowToConnect:
 
     async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
         self.sent.append(payload)
-        return Response(200, (), b"")
+        return Response(200, b"", b"", True)
 
     def close(self) -> None: ...
 
@@ -286,7 +286,8 @@ def test_what_would_hardly_be_answered_is_not_sent(took_ms: int, sent: int) -> N
     found = run(lines.attempt(b"x", 1_000, False))
     assert len(link.sent) == sent
     assert isinstance(found, Response if sent else Trouble)
-    assert run(lines.attempt(b"x", 1_000, False))[0] == 200, "the connection is kept for the next"
+    again = run(lines.attempt(b"x", 1_000, False))
+    assert isinstance(again, Response), "the connection is kept for the next"
 
 
 def test_a_cancelled_check_ends_at_once_and_costs_its_connection() -> None:

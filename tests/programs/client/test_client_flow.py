@@ -22,9 +22,10 @@ from headgate.client.flow import Flow, Timing
 from headgate.client.leasing import LeaseCore
 from headgate.client.replies import Trouble
 from headgate.client.requests import Check, acquire_call, check_all_call, check_call
-from headgate.client.wire import Head, Reading, Response
+from headgate.client.wire import Head, response_reader
 from headgate.errors import HeadgateError
 from headgate.testing import FakeClock
+from headgate.transport.http1 import Response
 
 REFUSED, LOST = Trouble("connection refused", sent=False), Trouble("reset", sent=True)
 CHECK = check_call(Check("alice", "api.search", 1), None)
@@ -53,7 +54,7 @@ class ScriptedPort:
         found = step() if callable(step) else step
         if isinstance(found, Trouble):
             return found
-        read = Reading().feed(found)
+        read = response_reader().feed(found)
         assert read is not None
         return read
 

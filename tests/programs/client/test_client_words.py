@@ -198,7 +198,7 @@ def test_the_public_names() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_the_client_needs_nothing_of_the_service(path: Path) -> None:
-    allowed = {"bridge", "client", "clock", "errors", "names", "port", "port_inlet"}
+    allowed = {"bridge", "client", "clock", "errors", "names", "port", "port_inlet", "transport"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headgate."):
             assert (node.module or "").split(".")[1] in allowed, node.module

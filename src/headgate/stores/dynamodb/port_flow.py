@@ -17,7 +17,7 @@ from headgate.stores.dynamodb.port_account import Account
 from headgate.stores.dynamodb.port_calls import Request, Written
 from headgate.stores.dynamodb.port_clock import ServiceClock
 from headgate.stores.dynamodb.signing import CONTENT_TYPE, Signer
-from headgate.stores.dynamodb.wire import DATE, Place, Reply, Wire, field
+from headgate.stores.dynamodb.wire import Place, Reply, Wire
 
 try:
     import orjson  # type: ignore[import-not-found,unused-ignore]
@@ -139,7 +139,7 @@ class Flow:
     def _judged(self, request: Request, answer: Reply | StoreTrouble) -> Outcome:
         if isinstance(answer, StoreTrouble):
             return answer
-        date = field(answer.head, DATE)
+        date = answer.field(b"date")
         if date:
             self._clock.observe(date, answer.sent_ns, answer.received_ns)
         if answer.status == 200:

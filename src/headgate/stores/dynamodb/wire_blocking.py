@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from headgate.errors import StoreTrouble
 from headgate.stores.dynamodb import port_trouble as trouble
-from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Reply, Watch
+from headgate.stores.dynamodb.wire import IDLE_S_MAX, Place, Reply, Watch, reply_reader
+from headgate.transport.http1 import BadResponse
 
 RECEIVE_BYTES = 65_536
 
@@ -29,12 +30,12 @@ class Line:
     def __init__(self, plain: socket.socket) -> None:
         self.used_s = time.monotonic()
         self._socket = plain
-        self._reader = Reader()
+        self._reader = reply_reader()
         self._watch = Watch(plain.fileno())
         self._sent_ns = 0
 
     def fresh(self) -> bool:
-        return time.monotonic() - self.used_s < IDLE_S_MAX and not self._watch.hung_up()
+        return time.monotonic() - self.used_s < IDLE_S_MAX and not self._watch.is_stale()
 
     def send(self, packed: bytes, due_s: float) -> None:
         self._set_timeout(due_s)
@@ -161,9 +162,12 @@ class BlockingWire:
         except TimeoutError:
             line.close()
             return trouble.overdue(self._place, self._timeout_ms)
-        except (OSError, ValueError, Garbled) as error:
+        except OSError as error:
             line.close()
             return trouble.lost(self._place, error)
+        except BadResponse as error:
+            line.close()
+            return trouble.lost(self._place, f"it sent what is no reply: {error}")
         except BaseException:
             line.close()
             raise

@@ -9,8 +9,9 @@ from typing import Protocol, cast
 from headgate.errors import StoreTrouble
 from headgate.port_inlet import Inlet
 from headgate.stores.dynamodb import port_trouble as trouble
-from headgate.stores.dynamodb.wire import IDLE_S_MAX, Garbled, Place, Reader, Watch
+from headgate.stores.dynamodb.wire import IDLE_S_MAX, Place, Watch, reply_reader
 from headgate.stores.dynamodb.wire_errand import Errand
+from headgate.transport.http1 import BadResponse
 
 GRACE_S = 0.001
 
@@ -38,7 +39,7 @@ class Line(Inlet):
         self._place = place
         self._timeout_ms = timeout_ms
         self._loop = loop
-        self._reader = Reader()
+        self._reader = reply_reader()
         self._errand: Errand | None = None
         self._transport: asyncio.Transport | None = None
         self._watch: Watch | None = None
@@ -59,7 +60,7 @@ class Line(Inlet):
             transport is not None
             and not transport.is_closing()
             and time.monotonic() - self._used_s < IDLE_S_MAX
-            and (watch is None or not watch.hung_up())
+            and (watch is None or not watch.is_stale())
         )
 
     def send(self, errand: Errand) -> None:
@@ -91,14 +92,15 @@ class Line(Inlet):
             self._watch = Watch(plain.fileno())
 
     def received(self, data: bytes) -> None:
+        if self._errand is None:
+            self.hang_up()  # nobody asked: kept, these bytes would begin the reply to the next call
+            return
         try:
             reply = self._reader.feed(data)
-            if reply is None:
-                return
-            if self._errand is None:
-                raise Garbled("a reply nobody asked for")
-        except (ValueError, Garbled) as error:
+        except BadResponse as error:
             self._fail(trouble.lost(self._place, f"it sent what is no reply: {error}"))
+            return
+        if reply is None:
             return
         errand, self._errand = self._errand, None
         self._used_s = time.monotonic()

@@ -1,0 +1,1 @@
+"""What talks to servers over sockets, below the stores and the client."""
