@@ -46,7 +46,7 @@ def test_a_bucket_makes_room_when_it_is_full_and_not_a_moment_earlier(early_ms: 
     full_ms = start_ms + 86_400_000
     assert take(store, "a", SLOW, 10, start_ms)
     assert take(store, "b", SLOW, 10, start_ms)
-    with pytest.raises(Contended):
+    with pytest.raises(Full):
         take(store, "new", SLOW, 1, full_ms - early_ms)
     assert not take(store, "a", SLOW, 10, full_ms - early_ms)
     assert take(store, "new", SLOW, 1, full_ms)
