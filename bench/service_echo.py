@@ -37,7 +37,7 @@ def main() -> None:
     listener.bind(("127.0.0.1", int(sys.argv[1])))
     serving = read_options(["--store", "memory://"], {})
     if sys.argv[2] == "turbo":
-        TurboServer(serving, echo, lambda text: None).run(listener)
+        TurboServer(serving, echo).run(listener)
     else:
         Server(config_of(serving, echo)).run(sockets=[listener])
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.service.metrics_service import ServiceMetrics
 from headgate.service.openapi import document
+from headgate.service.serve_workers import worker_deaths
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/wire.md"
@@ -107,7 +108,7 @@ def _messages(text: str) -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    for one in ServiceMetrics().families:
+    for one in (*ServiceMetrics().families, worker_deaths()):
         labels = ", ".join(f"`{label}`" for label in getattr(one, "labels", ()))
         yield f"| `{one.name}` | {one.kind} | {labels} | {one.told} |"
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from headgate.starting import started
 
 
 def start() -> int:
+    if hasattr(signal, "pthread_sigmask"):
+        # A SIGHUP means "read the policies". It must not kill a program that cannot do it yet: it
+        # waits until `serve` or the supervisor has its handler. The imports take a while.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     return started("headgate.service.serve:main", "the service", extra="service")
 
 

@@ -98,6 +98,17 @@ class Program:
         if watcher is not None:
             self._go_by(watcher.current, watcher.standing())
             metrics.looked(Result.SAME, watcher.standing())
+            trouble = watcher.standing().trouble
+            if trouble is not None:
+                log.error(
+                    "started with the last good policies %s, because the policy file cannot be "
+                    "used: %s", watcher.current.digest[:12], trouble.broken,
+                )  # fmt: skip
+        if isinstance(shelf, FileShelf) and shelf.trouble is not None:
+            log.error(
+                "started with the last good keys, because the key file cannot be used: %s",
+                shelf.trouble,
+            )
         metrics.read(
             Reading(
                 "headgate_leases", "Leases held by this process.", lambda: len(service.leases.shelf)
@@ -110,7 +121,11 @@ class Program:
         watcher = None
         url = options.store
         if options.policies is not None:
-            watcher = Watcher(options.policies, (clock or steady_clock())())
+            watcher = Watcher(
+                options.policies,
+                (clock or steady_clock())(),
+                last_good=_copy_in(options.board, "policies.last-good"),
+            )
             url = url or watcher.current.runtime.store
         if url is None and options.data_dir is not None:
             url = embedded_store(options.data_dir)
@@ -286,8 +301,13 @@ def entrance_of(options: Options, repository: Repository) -> Entrance:
     if options.keys == STORE_KEYS:
         shelf = CatalogShelf(repository.backend.catalog)
         return Entrance(Door(shelf, repository.clock))
-    file = FileShelf(options.keys)
+    file = FileShelf(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
     return Entrance(Door(file, repository.clock), lambda: file.certificates)
+
+
+def _copy_in(board: str | None, name: str) -> str | None:
+    """Where the workers of one service keep the last good file of a kind."""
+    return None if board is None else str(Path(board) / name)
 
 
 def _tell(result: Result, standing: Standing) -> None:

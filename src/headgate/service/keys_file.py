@@ -19,7 +19,13 @@ from headgate.service.keys import Grant, Key
 from headgate.service.keys_audit import KeyState, append_trail
 from headgate.service.keys_decode import decode_keys
 from headgate.service.keys_shelf import KEYS_MAX, added, page_of, revoked_in
-from headgate.service.policies_file import FILE_BYTES_MAX, Identity, identify, read_stable
+from headgate.service.policies_file import (
+    FILE_BYTES_MAX,
+    Identity,
+    identify,
+    keep_copy,
+    read_stable,
+)
 from headgate.strict_yaml import Broken, Fault
 
 if sys.platform != "win32":
@@ -36,7 +42,6 @@ class KeyFileError(HeadgateError):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    identity: Identity | None
     keys: dict[str, Key]
     certificates: dict[str, Grant]
     state: KeyState
@@ -44,16 +49,28 @@ class _Held:
 
 class FileShelf:
     """Keys of one file. What others write there is seen at the next question; a file that becomes
-    unusable leaves the keys as they were, and `trouble` says so."""
+    unusable leaves the keys as they were, and `trouble` says so. `last_good` is where workers of
+    one service keep a copy, for one that starts while the file is unusable."""
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        last_good: str | None = None,
+    ) -> None:
         self.path = os.path.realpath(path) if create else str(path)
         self.trouble: Broken | None = None
         if create and not os.path.exists(self.path):
             _write(self.path, {}, {})
-        found = _load(self.path)
+        self._last_good = last_good
+        # The file that was read last, good or not: a broken one is not read for every request.
+        self._seen, found = _load(self.path, last_good)
         if isinstance(found, Broken):
-            raise KeyFileError(found)
+            kept = found if last_good is None else _load(last_good)[1]
+            if isinstance(kept, Broken):
+                raise KeyFileError(found)
+            self.trouble, found = found, kept
         self._held = found
 
     @property
@@ -81,20 +98,19 @@ class FileShelf:
 
     def _fresh(self) -> _Held:
         identity = identify(self.path)
-        if identity is None or identity != self._held.identity:
-            found = _load(self.path)
+        if identity is None or identity != self._seen:
+            self._seen, found = _load(self.path, self._last_good)
             if isinstance(found, Broken):
                 self.trouble = found
-                return self._held
-            self._held = found
-        self.trouble = None
+            else:
+                self._held, self.trouble = found, None
         return self._held
 
     def _change(self, change: Callable[[dict[str, Key]], dict[str, Key] | None]) -> bool:
         """Read, change and write with no other writer in between; a broken file is not written
         over."""
         with _alone(self.path):
-            found = _load(self.path)
+            _, found = _load(self.path)
             if isinstance(found, Broken):
                 raise KeyFileError(found)
             keys = change(found.keys)
@@ -105,12 +121,16 @@ class FileShelf:
         return keys is not None
 
 
-def _load(path: str) -> _Held | Broken:
+def _load(path: str, last_good: str | None = None) -> tuple[Identity | None, _Held | Broken]:
+    """Which file it is and what it says; a good one is copied to `last_good`."""
     identity, content = read_stable(path)
     if isinstance(content, Broken):
-        return content
+        return identity, content
     found = decode_keys(content, path)
-    return found if isinstance(found, Broken) else _Held(identity, *found, KeyState(*found))
+    if isinstance(found, Broken):
+        return identity, found
+    keep_copy(last_good, content)
+    return identity, _Held(*found, KeyState(*found))
 
 
 @contextmanager

@@ -1,8 +1,12 @@
-"""Reading a small file that others replace: which file it is, and its content in one piece."""
+"""Reading a small file that others replace: which file it is, and its content in one piece.
+
+Workers of one service also keep a copy of each file that was good, for those that start later."""
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +14,8 @@ from headgate.strict_yaml import Broken, Fault
 
 FILE_BYTES_MAX = 1_000_000
 READS_MAX = 3
+
+log = logging.getLogger("headgate.service")
 
 
 class Identity(NamedTuple):
@@ -54,3 +60,20 @@ def read_stable(path: str) -> tuple[Identity | None, bytes | Broken]:
         if before is not None and before == identify(path):
             return before, content
     return None, Broken((Fault(path, 1, 1, said),))
+
+
+def keep_copy(copy: str | None, content: bytes) -> None:
+    """Keeps a file that was good where a worker that starts later finds it. The copy is replaced
+    whole, so that no reader ever sees half of it. `copy=None` keeps nothing."""
+    if copy is None:
+        return
+    spare = f"{copy}.{os.getpid()}.new"
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(spare, flags, 0o600), "wb") as file:
+            file.write(content)
+        os.replace(spare, copy)
+    except OSError as error:  # the disk is full: the worker itself has what it needs
+        log.warning("the last good file could not be kept: %s", error.strerror)
+        with suppress(OSError):
+            os.unlink(spare)

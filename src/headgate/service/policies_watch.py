@@ -8,6 +8,9 @@ only a file that is not the one seen before is read.
          ── other, same content ───> nothing, but earlier trouble is over
          ── other, good ───────────> new policies
          ── other, broken or gone ─> the old policies stay; trouble is told until it is over
+
+A worker that starts while the file is broken goes by the last good one, of which its siblings keep
+a copy; where there is no copy, there is nothing to start with.
 """
 
 from __future__ import annotations
@@ -85,9 +88,12 @@ class Watcher:
         *,
         poll_ms: int = POLL_MS,
         on_look: OnLook | None = None,
+        last_good: str | None = None,
     ) -> None:
-        """Raises PolicyFileError where the file cannot be used: there is nothing older to keep."""
+        """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
+        neither the file nor the copy can be used: there is nothing older to keep."""
         self.path = str(path)
+        self._last_good = last_good
         self.poll_ms = poll_ms
         self._on_look = on_look
         self._lock = threading.Lock()
@@ -96,15 +102,18 @@ class Watcher:
         self._next_ms = now_ms + poll_ms
         identity, content = policies_file.read_stable(self.path)
         found = _checked(content, self.path)
+        self._trouble: Trouble | None = None
         if isinstance(found, Broken):
-            raise PolicyFileError(found)
+            self._trouble = Trouble(found, now_ms)
+            found = self._kept(found)
+        elif isinstance(content, bytes):
+            policies_file.keep_copy(last_good, content)
         self.current: Policies = found
         self._first = found.runtime
-        self._seen = _Seen(identity, found.digest, settled=False)
+        self._seen = _Seen(identity, _digest(content), settled=False)
         self._loaded_ms = now_ms
         self._loads = 1
-        self._failures = 0
-        self._trouble: Trouble | None = None
+        self._failures = 0 if self._trouble is None else 1
 
     def look(self, now_ms: int, *, at_once: bool = False) -> Result:
         """Looks where it is time, or `at_once`. May be called from any thread."""
@@ -118,7 +127,7 @@ class Watcher:
         if identity is not None and identity == seen.identity and seen.settled and not at_once:
             return Result.SAME
         identity, content = policies_file.read_stable(self.path)
-        digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
+        digest = _digest(content)
         news = _Seen(identity, digest, settled=identity == seen.identity)
         found: Policies | Broken | None = None
         if digest != self.current.digest and (digest != seen.digest or not digest):
@@ -128,9 +137,19 @@ class Watcher:
                 return Result.SAME
             self._taken = ticket
             result = self._take_up(news, found, now_ms)
+            if result is Result.LOADED and isinstance(content, bytes):
+                policies_file.keep_copy(self._last_good, content)
         if self._on_look is not None and result is not Result.SAME:
             self._on_look(result, self.standing())
         return result
+
+    def _kept(self, broken: Broken) -> Policies:
+        if self._last_good is None:
+            raise PolicyFileError(broken)
+        found = _checked(policies_file.read_stable(self._last_good)[1], self.path)
+        if isinstance(found, Broken):
+            raise PolicyFileError(broken)
+        return found
 
     def _take_up(self, news: _Seen, found: Policies | Broken | None, now_ms: int) -> Result:
         self._seen = news
@@ -181,3 +200,7 @@ async def watch(
 
 def _checked(content: bytes | Broken, path: str) -> Policies | Broken:
     return content if isinstance(content, Broken) else check_content(content, path)
+
+
+def _digest(content: bytes | Broken) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""

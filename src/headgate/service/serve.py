@@ -1,7 +1,7 @@
 """The program: read the options, say what it does, listen, and end well.
 
 SIGTERM and SIGINT: no new connections, requests under way are finished, the store is closed, exit
-code 0. SIGHUP: the policy file is read.
+code 0; so also while the program is still starting. SIGHUP: the policy file is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -38,7 +39,7 @@ from headgate.service.serve_options import (
 )
 from headgate.service.serve_protocol import protocol_with
 from headgate.service.serve_turbo_loop import TurboServer
-from headgate.service.serve_workers import Workers
+from headgate.service.serve_workers import Workers, ready_file, unblock_hangup
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
@@ -49,6 +50,8 @@ NO_KEYS = "NONE (dev mode): whoever is on this machine may do everything"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_early)
     try:
         if given[:1] == ["key"]:
             return make_key(given[1:])
@@ -67,11 +70,14 @@ def _serve(serving: Serving, given: Sequence[str]) -> int:
     serving = replace(serving, port=listener.getsockname()[1])
     if serving.workers == 1:
         return _work(serving, listener, told=True)
-    program = Program.build(serving.program)  # a mistake in a file shows here, once
-    listener.listen(BACKLOG)  # who comes before the workers are there waits for them
-    listener.set_inheritable(True)
-    _say(started(serving, program))
-    return Workers(serving, given, listener).run()
+    with tempfile.TemporaryDirectory(prefix="headgate-", ignore_cleanup_errors=True) as board:
+        serving = replace(serving, program=replace(serving.program, board=board))
+        program = Program.build(serving.program)  # a mistake in a file shows here, once
+        listener.listen(BACKLOG)  # clients that come before the workers are there wait for them
+        listener.set_inheritable(True)
+        workers = Workers(serving, given, listener, program.service.repository.url)
+        _say(started(serving, program))
+        return workers.run()
 
 
 def listen(serving: Serving) -> socket.socket:
@@ -94,9 +100,7 @@ def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> i
     """One worker, or the only one."""
     program = Program.build(serving.program)
     greeting = started(serving, program) if told else ""
-    alongside = alongside_of(serving, program)
-    parent = None if told else os.getppid()
-    return serve(serving, program, listener, greeting, alongside=alongside, parent=parent)
+    return serve(serving, program, listener, greeting, alongside=alongside_of(serving, program))
 
 
 def serve(
@@ -107,23 +111,25 @@ def serve(
     *,
     alongside: Alongside | None = None,
     switch: Switch | None = None,
-    parent: int | None = None,
 ) -> int:
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
     dashboard = Dashboard(program, partial(recognised, program.door), switch)
     rest = with_spans(program, Rest(program, alongside))
     server: Server | TurboServer
     if serving.server == TURBO:
-        server = turbo = TurboServer(serving, dashboard.before(rest), _say)
+        server = turbo = TurboServer(serving, dashboard.before(rest))
         dashboard.leaving = lambda: turbo.leaving
     else:
         server = usual = Server(config_of(serving, dashboard.before(rest), rest))
         dashboard.leaving = lambda: usual.should_exit  # open feeds do not hold up the end
-    server.greeting, server.parent = greeting, parent
+    server.parent = serving.parent
+    server.on_started = partial(_say_started, serving, greeting)
     for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, _calmly)  # the server raises them again when it has finished
+        # Until the server has its own handlers, and when it raises the signal again at its end.
+        signal.signal(one, server.end_at_once)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
+        unblock_hangup()
     if isinstance(server, TurboServer):
         return server.run(listener)
     try:
@@ -145,14 +151,18 @@ def with_spans(program: Program, rest: Rest) -> Any:
 class Server(uvicorn.Server):
     """Says that it is there once it is, and ends when its parent is gone."""
 
-    greeting = ""
+    on_started: Callable[[], None]  # set before it runs
     parent: int | None = None
     _told_s: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _say(self.greeting)
+            self.on_started()
+
+    def end_at_once(self, number: int, frame: object) -> None:
+        """Starts no more than it must to end well."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """One Ctrl-C may arrive twice, from the terminal and from whoever started this: only one
@@ -260,5 +270,13 @@ def _say(text: str) -> None:
         sys.stdout.flush()
 
 
-def _calmly(number: int, frame: object) -> None:
-    """Nothing: the server has ended by itself by now."""
+def _say_started(serving: Serving, greeting: str) -> None:
+    """Tells people, and the supervisor where there is one, that this process serves now."""
+    _say(greeting)
+    if serving.parent is not None and serving.program.board is not None:
+        ready_file(serving.program.board, os.getpid()).touch()
+
+
+def _end_early(number: int, frame: object) -> None:
+    """Before anything is started there is nothing to finish."""
+    raise SystemExit(0)

@@ -40,6 +40,7 @@ class Serving:
     log_level: str = "info"
     server: str = DEFAULT
     descriptor: int | None = field(default=None, repr=False)  # a worker's inherited socket
+    parent: int | None = None  # a worker's supervisor
 
     @property
     def url(self) -> str:
@@ -80,6 +81,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         given.log_level,
         given.server,
         given.descriptor,
+        given.parent,
     )
     _fits(serving)
     return serving
@@ -167,6 +169,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         choices=["debug", "info", "warning", "error"])  # fmt: skip
     parser.add_argument("--board", help=argparse.SUPPRESS)
     parser.add_argument("--descriptor", help=argparse.SUPPRESS, type=int)
+    parser.add_argument("--parent", help=argparse.SUPPRESS, type=int)
     return parser
 
 

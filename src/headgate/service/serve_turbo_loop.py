@@ -28,20 +28,19 @@ BODY_BYTES_MAX = (
 class TurboServer:
     """One worker."""
 
-    greeting = ""
     parent: int | None = None
 
-    def __init__(self, serving: Serving, app: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, serving: Serving, app: Any) -> None:
         if serving.tls_client_ca is not None:
             raise OptionError(
                 "--server turbo does not know client certificates: do without --tls-client-ca, or "
                 "use --server default"
             )
+        self.on_started: Callable[[], None] = lambda: None
         self.leaving = False
         self.started = False
         self._serving = serving
         self._app = app
-        self._say = say
         self._server: Any = None
         self._listener: socket.socket | None = None
 
@@ -50,13 +49,18 @@ class TurboServer:
         listener.listen(2048)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve_until_told(listener))
-        return 0 if self.started else 1
+        return 0 if self.started or self.leaving else 1
+
+    def end_at_once(self, number: int, frame: object) -> None:
+        """For a signal that comes before the event loop runs: it never begins to serve."""
+        self.leaving = True
 
     async def _serve_until_told(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
-        await self.serve(listener)
+        if not self.leaving:
+            await self.serve(listener)
 
     async def serve(self, listener: socket.socket) -> None:
         """Serves until `end` is called in its event loop."""
@@ -72,7 +76,9 @@ class TurboServer:
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             self.started = waiting.done() and waiting.exception() is None
             if self.started:
-                self._say(self.greeting)
+                self.on_started()
+                if self.leaving:  # it was told to end before there was something to end
+                    self.end()
             await serving
         finally:
             await parents.stop()
@@ -81,6 +87,8 @@ class TurboServer:
         """Requests under way are finished. The server leaves the socket open, so it is shut here,
         unless other workers listen on it as well."""
         self.leaving = True
+        if self._server is None:
+            return
         self._server.shutdown()
         if self.parent is None and self._listener is not None:
             with contextlib.suppress(OSError):  # it was told twice

@@ -229,4 +229,54 @@ MUTANTS = [
             "test_what_cannot_be_decided_is_answered_counted_and_logged_once",
         ),
     ),
+    Mutant(
+        "workers: a broken policy file keeps a replacement from starting",
+        "service/policies_watch.py",
+        "        if self._last_good is None:\n            raise PolicyFileError(broken)\n",
+        "        raise PolicyFileError(broken)\n",
+        (
+            "programs/policies/test_policy_watching.py::"
+            "test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one",
+        ),
+    ),
+    Mutant(
+        "workers: a broken key file keeps a replacement from starting",
+        "service/keys_file.py",
+        "            kept = found if last_good is None else _load(last_good)[1]\n",
+        "            kept = found\n",
+        (
+            "programs/keys/test_keys_shelves.py::"
+            "test_who_starts_while_the_file_is_broken_has_the_last_good_keys",
+        ),
+    ),
+    Mutant(
+        "workers: one that keeps dying is started again at once",
+        "service/serve_workers.py",
+        "            self.early_deaths += 1\n",
+        "            self.early_deaths = 0\n",
+        (
+            "service/hostile/test_hostile_workers.py::"
+            "test_a_worker_that_keeps_dying_early_is_started_later_and_later",
+        ),
+    ),
+    Mutant(
+        "workers: the parent is whoever it is when the worker is ready",
+        "service/serve.py",
+        "    server.parent = serving.parent\n",
+        "    server.parent = serving.parent and os.getppid()\n",
+        (
+            "service/hostile/test_hostile_workers.py::"
+            "test_workers_that_are_being_started_end_with_their_supervisor",
+        ),
+    ),
+    Mutant(
+        "workers: a signal before the server listens is lost",
+        "service/serve.py",
+        "        self.should_exit = True\n\n    def handle_exit",
+        "        self.should_exit = False\n\n    def handle_exit",
+        (
+            "service/hostile/test_hostile_workers.py::"
+            "test_a_signal_to_end_before_the_server_listens_is_honoured[default-SIGTERM]",
+        ),
+    ),
 ]

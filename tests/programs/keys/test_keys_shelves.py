@@ -141,7 +141,7 @@ def test_whoever_writes_holds_the_lock_from_the_reading_on(
     real = keys_file._load
     held = []
 
-    def load(name: str) -> object:
+    def load(*arguments: str) -> object:
         with open(f"{path}.lock") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,11 +149,44 @@ def test_whoever_writes_holds_the_lock_from_the_reading_on(
                 held.append(True)
             else:
                 held.append(False)
-        return real(name)
+        return real(*arguments)
 
     monkeypatch.setattr(keys_file, "_load", load)
     asyncio.run(shelf.put(fresh()))
     assert held == [True, False], "while it changes the file, not while it looks afterwards"
+
+
+def test_who_starts_while_the_file_is_broken_has_the_last_good_keys(tmp_path: Path) -> None:
+    path, copy = tmp_path / "keys.json", tmp_path / "copy"
+    first = FileShelf(path, create=True, last_good=str(copy))
+    key, later = fresh(), fresh()
+    asyncio.run(first.put(key))
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    good = path.read_text()
+    path.write_text("keys: [")
+    with pytest.raises(KeyFileError):
+        FileShelf(path)
+    second = FileShelf(path, last_good=str(copy))
+    assert asyncio.run(second.get(key.id)) == key
+    assert second.trouble is not None
+    path.write_text(good)
+    asyncio.run(second.put(later))
+    assert second.trouble is None
+    assert asyncio.run(first.get(later.id)) == later
+
+
+def test_a_broken_key_file_is_read_once_and_not_for_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    shelf = FileShelf(path, create=True)
+    path.write_text("keys: [")
+    reads = []
+    real = keys_file._load
+    monkeypatch.setattr(keys_file, "_load", lambda *given: reads.append(given) or real(*given))
+    for _ in range(5):
+        asyncio.run(shelf.get(fresh().id))
+    assert len(reads) == 1
 
 
 def test_another_process_sees_a_change_at_its_next_question(tmp_path: Path) -> None:

@@ -238,6 +238,34 @@ def test_without_a_usable_file_there_is_no_start(tmp_path: Path) -> None:
         Watcher(path, 0)
 
 
+def test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one(tmp_path: Path) -> None:
+    path, copy = tmp_path / "policies.yaml", str(tmp_path / "copy")
+    path.write_text(GOOD.format(10))
+    first = Watcher(path, 0, last_good=copy)
+    path.write_text(GOOD.format(20))
+    assert first.look(POLL_MS) is Result.LOADED
+    path.write_text(BROKEN)
+    second = Watcher(path, 0, last_good=copy)
+    assert capacity(second) == 20
+    assert second.current.digest == first.current.digest
+    assert not second.standing().healthy
+    assert second.standing().failures == 1
+    assert second.look(POLL_MS) is Result.SAME, "the trouble has been told"
+    path.write_text(GOOD.format(20))
+    assert second.look(2 * POLL_MS) is Result.OVER
+    assert second.standing().healthy
+    path.unlink()
+    assert capacity(Watcher(path, 0, last_good=copy)) == 20
+
+
+def test_a_copy_that_is_no_good_either_is_no_start(tmp_path: Path) -> None:
+    path, copy = tmp_path / "policies.yaml", tmp_path / "copy"
+    path.write_text(BROKEN)
+    copy.write_text("rate_limits: [")
+    with pytest.raises(PolicyFileError, match=r"policies\.yaml:2:40"):
+        Watcher(path, 0, last_good=str(copy))
+
+
 def test_a_slow_look_does_not_undo_a_later_one(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

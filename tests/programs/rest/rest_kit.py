@@ -181,7 +181,7 @@ def served_turbo(app: Any, **options: Any) -> Iterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(100)
-    server = TurboServer(Serving(Options(), **options), app, lambda text: None)
+    server = TurboServer(Serving(Options(), **options), app)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(
         target=loop.run_until_complete, args=(server.serve(listener),), daemon=True
