@@ -33,7 +33,10 @@ BODY_BYTES_MAX = 16_384
 LOOK_S_MAX = 20.0
 READ = "read"
 ADMIN = "admin"
-HOT = ("/v1/ratelimit/", "/v1/leases")  # they take JSON only, which no other site's page can send
+FOREIGN_ORIGIN = "FOREIGN_ORIGIN"
+# They take JSON only, which no other site's page can send. The routes below a lease are not among
+# them: to release one needs no body.
+HOT = ("/v1/ratelimit/check", "/v1/ratelimit/batch", "/v1/ratelimit/acquire", "/v1/leases")
 
 Head = dict[bytes, bytes]
 Recognise = Callable[[Any, Head], Awaitable["Caller | Refusal"]]
@@ -74,11 +77,12 @@ class Dashboard:
         """The dashboard where it is meant, else `rest`; other sites' pages get neither."""
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "http" or scope["path"].startswith(HOT):
+            if scope["type"] != "http" or scope["path"] in HOT:
                 await rest(scope, receive, send)
             elif scope["path"] == "/" or scope["path"].startswith("/ui"):
                 await self(scope, receive, send)
             elif scope["method"] not in SAFE and is_foreign(dict(scope["headers"])):
+                self._program.denials.note_foreign_page()
                 await _say(send, 403, _problem(_elsewhere()))
             else:
                 await rest(scope, receive, send)
@@ -89,6 +93,8 @@ class Dashboard:
         try:
             await self._answer(scope, receive, send)
         except Problem as problem:
+            if problem.code == FOREIGN_ORIGIN:
+                self._program.denials.note_foreign_page()
             await _say(send, problem.status, _problem(problem))
         except ValidationError as error:
             told = f"{error.field} {error.reason}"
@@ -184,6 +190,7 @@ class Dashboard:
         refusal = found if hasattr(found, "code") else found.refuses(need, namespace, None)
         if refusal is None:
             return
+        self._program.note_refusal(refusal)
         match refusal.code:
             case "UNAUTHENTICATED":
                 raise Problem(401, "UNAUTHENTICATED", "a good key is needed")
@@ -227,7 +234,7 @@ def _page_of(query: bytes) -> bytes:
 
 
 def _elsewhere() -> Problem:
-    return Problem(403, "FOREIGN_ORIGIN", "this must be asked by the dashboard's own page")
+    return Problem(403, FOREIGN_ORIGIN, "this must be asked by the dashboard's own page")
 
 
 def _away() -> Problem:

@@ -19,7 +19,8 @@ from headgate.layers.breaker import Patience
 from headgate.limits import Limit
 from headgate.repository import Repository
 from headgate.service.app_door import Entrance
-from headgate.service.keys_audit import KeyNotes
+from headgate.service.keys_access import Refusal
+from headgate.service.keys_audit import Denials, KeyNotes
 from headgate.service.keys_catalog import CatalogShelf
 from headgate.service.keys_door import Door
 from headgate.service.keys_file import FileShelf
@@ -94,6 +95,7 @@ class Program:
         self._look_soon = False
         self._noted = watcher is None
         shelf = door.shelf
+        self.denials = Denials()
         self._key_notes = KeyNotes(shelf) if isinstance(shelf, FileShelf) else None
         if watcher is not None:
             self._go_by(watcher.current, watcher.standing())
@@ -171,8 +173,16 @@ class Program:
                 await self._note(self.watcher)
         if self._prepared and self._key_notes is not None:
             await self._note_keys(self._key_notes)
+        if self._prepared:
+            await self.denials.tell(self.service.repository)
         if self._board is not None:
             self._board.post()
+
+    def note_refusal(self, refusal: Refusal) -> None:
+        """Counts a caller who was turned away; who was denied something is in the audit, too."""
+        self.metrics.refused_entry(refusal.because)
+        if refusal.denial is not None:
+            self.denials.note(refusal.denial)
 
     def look_soon(self) -> None:
         """The next tick reads the policy file, whatever its time stamp says; safe in a signal."""
@@ -299,7 +309,7 @@ def entrance_of(options: Options, repository: Repository) -> Entrance:
     if options.keys is None:
         return Entrance(None)
     if options.keys == STORE_KEYS:
-        shelf = CatalogShelf(repository.backend.catalog)
+        shelf = CatalogShelf(repository.backend.catalog, repository.clock)
         return Entrance(Door(shelf, repository.clock))
     file = FileShelf(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
     return Entrance(Door(file, repository.clock), lambda: file.certificates)

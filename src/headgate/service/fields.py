@@ -24,13 +24,21 @@ METADATA_VALUE_LENGTH_MAX = 256
 ENDPOINT_LENGTH_MAX = 256
 
 
-def parse_object(values: object, known: frozenset[str]) -> Mapping[str, Any]:
+def parse_object(
+    values: object, known: frozenset[str], nullable: frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
+    """An object with these fields. Null is a value only where a field is `nullable`: elsewhere a
+    client that sends it means something that nobody can guess."""
     if not isinstance(values, Mapping):
         raise invalid("request", "must be an object")
     if not values.keys() <= known:
         unknown = min(str(name) for name in values.keys() - known)
         shown = unknown[:64] if unknown.isprintable() else "request"
         raise invalid(shown, f"is not a field here; there are {', '.join(sorted(known))}")
+    if None in values.values():
+        for name, value in values.items():
+            if value is None and name not in nullable:
+                raise invalid(name, "must not be null; leave it out instead")
     return values
 
 

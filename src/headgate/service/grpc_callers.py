@@ -19,11 +19,11 @@ _LOCAL = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 
 
 class TurnedAway(ServiceError):
-    """A caller who was not let in; `because` is for the counters, not for the caller."""
+    """A caller who was not let in; `refusal` is for counters and the audit, not for the caller."""
 
-    def __init__(self, told: ServiceError, because: Because) -> None:
+    def __init__(self, told: ServiceError, refusal: Refusal) -> None:
         super().__init__(told.code, told.detail, retry_after_ms=told.retry_after_ms)
-        self.because = because
+        self.refusal = refusal
 
 
 class Visitor(NamedTuple):
@@ -88,7 +88,7 @@ def turned_away(refusal: Refusal, instead: ServiceError | None = None) -> Turned
         )
     else:
         told = ServiceError(code, "send a key in the metadata: 'authorization: Bearer hg_…'")
-    return TurnedAway(told, refusal.because)
+    return TurnedAway(told, refusal)
 
 
 def _pass(caller: Caller, namespace: str, entity_id: str | None) -> None:

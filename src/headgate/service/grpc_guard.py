@@ -84,6 +84,7 @@ class Guard:
         self._bytes_max = settings.message_bytes_max
         self.load = load or Load(settings.calls_max)
         self._metrics = program.metrics
+        self._note_refusal = program.note_refusal
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._wire = wire
         self._with_certificates = with_certificates
@@ -161,7 +162,7 @@ class Guard:
     def refuse(self, call: Call, problem: ServiceError) -> bytes | Told:
         """The problem, counted: as the call answers it, else as gRPC tells it."""
         if isinstance(problem, TurnedAway):
-            self._metrics.refused_entry(problem.because)
+            self._note_refusal(problem.refusal)
         if not isinstance(problem, Unanswered):
             self._metrics.failed(problem.code)
         answer = None if call.answer is None else call.answer(problem)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from headgate.service.keys import ANY_NAMESPACE, Grant, Scope
 
@@ -35,11 +36,21 @@ _CODES = {
 }
 
 
+class Denial(NamedTuple):
+    """Somebody who was recognised and may not: who, what they would need, and where."""
+
+    principal: str
+    need: str
+    namespace: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`code` is what the caller is told: the same for a missing, unknown, wrong or revoked key."""
+    """`code` is what the caller is told: the same for a missing, unknown, wrong or revoked key.
+    `denial` is there where the answer is 403."""
 
     because: Because
+    denial: Denial | None = field(default=None, compare=False)
 
     @property
     def code(self) -> str:
@@ -67,7 +78,9 @@ class Caller:
             entity_id is None or not entity_id.startswith(grant.entity_prefix)
         ):
             return Refusal(Because.ENTITY)
-        return None if need in grant.scopes else Refusal(Because.SCOPE)
+        if need in grant.scopes:
+            return None
+        return Refusal(Because.SCOPE, Denial(self.principal, need, namespace))
 
 
 # Without keys, on the loopback interface, in dev mode only: the server says so when it starts.

@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from headgate.errors import Unreachable
+from headgate.errors import HeadgateError, Unreachable
 from headgate.history import audit_event, iso_time
 from headgate.repository import Repository
 from headgate.service.keys import Grant, Key
-from headgate.service.keys_access import KEYS_NAMESPACE
+from headgate.service.keys_access import KEYS_NAMESPACE, Denial
 
 SUBJECT = "$KEYS"
 ACTION = "keys_changed"
 SHOWN_MAX = 100
 AGAIN_MS = 30_000  # a store that is away, or does not let this service write, is asked that seldom
 SUFFIX = ".audit"
+ACCESS_SUBJECT = "$ACCESS"
+ACCESS_ACTION = "access_denied"
+DENIALS_EACH_MS = 60_000
+DENIAL_KINDS_MAX = 20
+FOREIGN_PAGE = Denial("web page", "own origin", None)
+
+log = logging.getLogger("headgate.service")
 
 
 class KeyState(NamedTuple):
@@ -177,3 +185,57 @@ def _digest(state: KeyState) -> str:
     certificates = [[san, grant_as_told(one)] for san, one in sorted(state.certificates.items())]
     content = json.dumps([keys, certificates], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+class Denials:
+    """Every 403 leaves an audit event and a log line, and nobody can fill either with them.
+
+    Denials are counted by who, what they needed and where. Once a minute at most each kind becomes
+    one line and one event with its count, in the namespace it was about. Of more than
+    `DENIAL_KINDS_MAX` kinds in a minute the rest shares one event, so a process writes at most 21 a
+    minute. The first denial is told at the next tick.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Denial, int] = {}
+        self._next_ms = 0
+
+    def note(self, denial: Denial) -> None:
+        if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:
+            denial = Denial("others", "other scopes", None)
+        self._counts[denial] = self._counts.get(denial, 0) + 1
+
+    def note_foreign_page(self) -> None:
+        """A browser sent what a page of another site told it to."""
+        self.note(FOREIGN_PAGE)
+
+    async def tell(self, repository: Repository) -> None:
+        """Writes what is due to the log and to the audit."""
+        now_ms = repository.clock()
+        if not self._counts or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + DENIALS_EACH_MS
+        counts, self._counts = self._counts, {}
+        for denial, count in counts.items():
+            log.warning(
+                "access denied to %s, who needs '%s' in namespace %s: %d times in the last minute",
+                denial.principal, denial.need, denial.namespace or "*", count,
+            )  # fmt: skip
+        try:
+            for denial, count in counts.items():
+                await self._append(repository, denial, count, now_ms)
+        except HeadgateError as error:  # the log has them
+            log.warning("that access was denied is not in the audit: %s", error)
+
+    async def _append(
+        self, repository: Repository, denial: Denial, count: int, now_ms: int
+    ) -> None:
+        named = denial.namespace
+        home = None if named is None else await repository.backend.catalog.get_namespace(named)
+        # What is about no namespace, or about one that nobody registered, is in the default one.
+        where = await repository.configs.namespace_id() if home is None else home.id
+        event = audit_event(
+            now_ms, ACCESS_ACTION, ACCESS_SUBJECT, denial.principal,
+            needed=denial.need, namespace=named, count=count,
+        )  # fmt: skip
+        await repository.backend.ledger.append(where, event)

@@ -2,15 +2,27 @@
 
 That gives keys what entities have: versions that guard concurrent changes, pages, and an audit
 event for every change, written in the same step. The digest is hidden from it.
+
+A key that does not exist costs no call of the store. Ids are looked for in a list of all of them,
+which is read anew at most once a second (for each page of it), by one request while others wait. So
+a key that another process made works within a second, or a second for each thousand keys, and
+somebody who tries random keys makes one call a second, however many they try.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.clock import Clock
 from headgate.entities import HIDDEN, Entity
-from headgate.errors import EntityExistsError, ValidationError, VersionMismatchError
+from headgate.errors import (
+    EntityExistsError,
+    Unreachable,
+    ValidationError,
+    VersionMismatchError,
+)
 from headgate.service.keys import Key, parse_digest, parse_grant, parse_key_name
 from headgate.service.keys_access import KEYS_NAMESPACE
 from headgate.service.keys_shelf import PAGE_MAX
@@ -18,15 +30,21 @@ from headgate.store import Catalog
 
 ATTEMPTS_MAX = 3
 DIGEST = f"{HIDDEN}digest"
+INDEX_MS = 1000
+INDEX_PAGES_MAX = 10
+LOOKUPS_MAX = 50  # a second, for ids beyond the pages of the list
 
 
 class CatalogShelf:
     """Keys that every process on the same store sees."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
+        self._index = KeyIndex(catalog, clock)
 
     async def get(self, key_id: str) -> Key | None:
+        if not await self._index.can_have(key_id):
+            return None
         home = await self._catalog.get_namespace(KEYS_NAMESPACE)
         entity = None if home is None else await self._catalog.get_entity(home.id, key_id)
         return None if entity is None else _key_of(entity)
@@ -40,6 +58,7 @@ class CatalogShelf:
             await self._catalog.create_entity(home.id, entity, key.created_by, key.created_ms)
         except EntityExistsError as error:
             raise ValidationError("key id", key.id, "is taken; mint another key") from error
+        self._index.add(key.id)
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
         home = await self._catalog.get_namespace(KEYS_NAMESPACE)
@@ -73,6 +92,62 @@ class CatalogShelf:
         )
         found = [_key_of(entity) for entity in page.items]
         return [key for key in found if key is not None], page.cursor
+
+
+class KeyIndex:
+    """The ids of all keys, as they were at most a second ago for each page of them."""
+
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._ids: set[str] = set()
+        self._is_whole = True
+        self._read_again_ms = 0
+        self._failed = False
+        self._lock = asyncio.Lock()
+        self._lookups = 0
+
+    def add(self, key_id: str) -> None:
+        """A key that was made here works at once."""
+        self._ids.add(key_id)
+
+    async def can_have(self, key_id: str) -> bool:
+        """Whether it is worth asking the store for this key. Raises Unreachable where that cannot
+        be told: the list could not be read, or too many unknown keys came."""
+        if key_id not in self._ids and (
+            self._lock.locked() or self._clock() >= self._read_again_ms
+        ):
+            async with self._lock:
+                if self._clock() >= self._read_again_ms:  # nobody has read it meanwhile
+                    await self._read()
+        if key_id in self._ids:
+            return True
+        if self._failed:
+            raise Unreachable("the list of keys could not be read; it is tried again soon")
+        if self._is_whole:
+            return False
+        self._lookups += 1
+        if self._lookups > LOOKUPS_MAX:
+            raise Unreachable("too many unknown keys came in one second")
+        return True
+
+    async def _read(self) -> None:
+        # Whatever happens to this read, also that its request is cancelled, the next one waits.
+        self._read_again_ms = self._clock() + INDEX_MS
+        self._failed, self._lookups = True, 0
+        ids: set[str] = set()
+        cursor, pages = None, 0
+        home = await self._catalog.get_namespace(KEYS_NAMESPACE)
+        while home is not None and pages < INDEX_PAGES_MAX:
+            page = await self._catalog.list_entities(
+                home.id, parent_id=None, limit=PAGE_MAX, cursor=cursor
+            )
+            ids.update(entity.id for entity in page.items)
+            cursor, pages = page.cursor, pages + 1
+            if cursor is None:
+                break
+        self._ids, self._is_whole, self._failed = ids, cursor is None, False
+        self._read_again_ms += INDEX_MS * max(0, pages - 1)
 
 
 def _metadata_of(key: Key) -> dict[str, Any]:

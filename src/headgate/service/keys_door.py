@@ -17,6 +17,7 @@ from headgate.service.keys_access import Because, Caller, Refusal
 from headgate.service.keys_shelf import KeyShelf
 
 TTL_MS = 10_000
+UNKNOWN_TTL_MS = 1_000  # a key that was tried a moment too early works a second later
 KNOWN_MAX = 10_000
 UNKNOWN_MAX = 10_000
 
@@ -38,7 +39,7 @@ class Door:
         self.shelf = shelf
         self._clock = clock
         self._known: Cache[tuple[Key, Caller]] = Cache(ttl_ms, known_max)
-        self._unknown: Cache[bool] = Cache(ttl_ms, unknown_max)
+        self._unknown: Cache[bool] = Cache(min(ttl_ms, UNKNOWN_TTL_MS), unknown_max)
 
     async def authorise(
         self,

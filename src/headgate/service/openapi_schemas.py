@@ -302,7 +302,7 @@ ANSWERS: dict[str, Schema] = {
         ready=FLAG,
         storage_available=FLAG,
         circuit_breaker=WORD,
-        policies=WORD,
+        policies={"enum": ["ok", "broken"]},
         leases=NUMBER,
     ),
 }

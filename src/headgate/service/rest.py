@@ -19,7 +19,7 @@ from headgate.service.app import Program
 from headgate.service.keys import Scope
 from headgate.service.keys_access import Caller, Refusal
 from headgate.service.leases_shelf import MemoryShelf
-from headgate.service.problems import Code, ServiceError, translated
+from headgate.service.problems import Code, ServiceError, invalid, translated
 from headgate.service.requests import AcquireRequest, ChangeRequest
 from headgate.service.rest_caller import here_or_nobody, recognised
 from headgate.service.rest_cold import Cold
@@ -224,7 +224,10 @@ class Rest:
         parse, act = change
         if body:
             must_be_json(head)
-            request = parse(lease_id, values_of(body, lambda values: parse(lease_id, values)))
+            values = values_of(body, lambda values: parse(lease_id, values))
+            if values is None:  # a body that is missing says nothing, one that is null is wrong
+                raise invalid("request", "must be an object; send no body to say nothing")
+            request = parse(lease_id, values)
         else:
             request = parse(lease_id, None)
         await self._permit_lease(caller, request)
@@ -262,7 +265,7 @@ class Rest:
         raise no_lease() if told.code is Code.NOT_FOUND else told
 
     def _turned_away(self, refusal: Refusal, need: Scope | None = None) -> ServiceError:
-        self._metrics.refused_entry(refusal.because)
+        self.program.note_refusal(refusal)
         return of_refusal(refusal, need)
 
     def _failed(self, error: ServiceError | HttpProblem) -> Said:

@@ -90,7 +90,7 @@ async def get_entity(ask: Ask) -> Document:
 
 
 async def change_entity(ask: Ask) -> Document:
-    given = ask.fields(*CHANGES)
+    given = ask.fields(*CHANGES, nullable=("parent_id",))
     version = given.get("version")
     if "mode" in given and len(given) > 1:
         raise invalid("mode", "is changed by itself; send the other changes apart")

@@ -36,11 +36,13 @@ class Ask(NamedTuple):
     async def room(self) -> Room:
         return await self.service.room(self.path["namespace"])
 
-    def fields(self, *known: str, needed: tuple[str, ...] = ()) -> Mapping[str, Any]:
-        """The body's fields; unknown ones and missing ones are errors."""
-        found = parse_object(self.values, frozenset(known))
+    def fields(
+        self, *known: str, needed: tuple[str, ...] = (), nullable: tuple[str, ...] = ()
+    ) -> Mapping[str, Any]:
+        """The body's fields; unknown ones, missing ones and nulls are errors."""
+        found = parse_object(self.values, frozenset(known), frozenset(nullable))
         for name in needed:
-            if found.get(name) is None:
+            if name not in found:
                 raise invalid(name, "is missing")
         return found
 

@@ -33,7 +33,8 @@ def _shelf(keys: str, store: str | None) -> KeyShelf:
         return FileShelf(keys, create=True)
     if store is None:
         raise OptionError("--keys store needs --store URL: the store that keeps the keys")
-    return CatalogShelf(run(Repository.open(store, _blocking=True)).backend.catalog)
+    repository = run(Repository.open(store, _blocking=True))
+    return CatalogShelf(repository.backend.catalog, repository.clock)
 
 
 def _who() -> str:

@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "keys: a scope is not asked for",
         "service/keys_access.py",
-        "        return None if need in grant.scopes else Refusal(Because.SCOPE)\n",
-        "        return None\n",
+        "        if need in grant.scopes:\n",
+        "        if grant.scopes:\n",
         ("programs/keys/test_keys_words.py::test_the_matrix[check-default-team-a:1]",),
     ),
     Mutant(
@@ -277,6 +277,84 @@ MUTANTS = [
         (
             "service/hostile/test_hostile_workers.py::"
             "test_a_signal_to_end_before_the_server_listens_is_honoured[default-SIGTERM]",
+        ),
+    ),
+    Mutant(
+        "keys: every unknown key asks the store",
+        "service/keys_catalog.py",
+        "        if self._is_whole:\n            return False\n",
+        "        if self._is_whole:\n            return True\n",
+        ("service/hostile/test_hostile_keys.py::test_random_keys_do_not_drive_the_store",),
+    ),
+    Mutant(
+        "keys: the list is read for every unknown key",
+        "service/keys_catalog.py",
+        "        self._read_again_ms = self._clock() + INDEX_MS\n",
+        "        self._read_again_ms = self._clock()\n",
+        ("service/hostile/test_hostile_keys.py::test_random_keys_do_not_drive_the_store",),
+    ),
+    Mutant(
+        "keys: whoever comes while the list is read is sent away",
+        "service/keys_catalog.py",
+        "            self._lock.locked() or self._clock() >= self._read_again_ms\n",
+        "            self._clock() >= self._read_again_ms\n",
+        ("service/hostile/test_hostile_keys.py::test_many_at_once_share_one_look",),
+    ),
+    Mutant(
+        "keys: a new key waits for as long as a known one is remembered",
+        "service/keys_door.py",
+        "Cache(min(ttl_ms, UNKNOWN_TTL_MS), unknown_max)",
+        "Cache(ttl_ms, unknown_max)",
+        (
+            "service/hostile/test_hostile_keys.py::test_a_key_that_was_made_a_moment_ago_works_within_a_second",
+        ),
+    ),
+    Mutant(
+        "keys: a 403 leaves no trace",
+        "service/app.py",
+        "            self.denials.note(refusal.denial)\n",
+        "            pass\n",
+        ("service/hostile/test_hostile_keys.py::test_a_403_leaves_an_audit_event_and_a_log_line",),
+    ),
+    Mutant(
+        "keys: every 403 is an event of its own",
+        "service/keys_audit.py",
+        "        self._next_ms = now_ms + DENIALS_EACH_MS\n",
+        "        self._next_ms = now_ms\n",
+        ("service/hostile/test_hostile_keys.py::test_a_stubborn_caller_cannot_fill_the_audit",),
+    ),
+    Mutant(
+        "keys: as many kinds of denials as there are keys",
+        "service/keys_audit.py",
+        "        if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:\n",
+        "        if len(self._counts) >= 10**6:\n",
+        ("service/hostile/test_hostile_keys.py::test_many_callers_cannot_fill_the_audit_either",),
+    ),
+    Mutant(
+        "service: readyz repeats what a policy file says",
+        "service/bodies.py",
+        '"ok" if answer.policies_trouble is None else "broken"',
+        'answer.policies_trouble or "ok"',
+        (
+            "service/hostile/test_hostile_keys.py::test_readyz_shows_nothing_of_a_broken_policy_file",
+        ),
+    ),
+    Mutant(
+        "service: a foreign page may release leases",
+        "dashboard/app.py",
+        'scope["path"] in HOT:',
+        'scope["path"].startswith(HOT):',
+        (
+            "service/hostile/test_hostile_keys.py::test_a_foreign_page_cannot_end_a_lease[field0-release]",
+        ),
+    ),
+    Mutant(
+        "service: null is as good as nothing",
+        "service/fields.py",
+        "            if value is None and name not in nullable:\n",
+        "            if value is None and name not in known:\n",
+        (
+            "service/hostile/test_hostile_keys.py::test_null_is_refused_where_the_schema_has_none[POST-/v1/ratelimit/check-body0-tokens]",
         ),
     ),
 ]

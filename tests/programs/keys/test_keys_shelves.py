@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.clock import steady_clock
 from headgate.connect import open_backend
 from headgate.entities import Entity
 from headgate.errors import Unreachable, ValidationError
@@ -33,7 +34,7 @@ NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")
 def _catalog(url: str) -> CatalogShelf:
     backend = open_backend(url, blocking=False)
     asyncio.run(backend.catalog.prepare())
-    return CatalogShelf(backend.catalog)
+    return CatalogShelf(backend.catalog, steady_clock())
 
 
 SHELVES: dict[str, Callable[[Path], KeyShelf]] = {
@@ -338,7 +339,7 @@ def test_other_key_files_that_are_refused(text: str) -> None:
 def test_keys_in_the_store_are_audited_and_what_is_no_key_opens_nothing() -> None:
     async def story() -> None:
         backend = open_backend("memory://", blocking=False)
-        shelf = CatalogShelf(backend.catalog)
+        shelf = CatalogShelf(backend.catalog, steady_clock())
         assert await shelf.get("a" * 12) is None
         assert await backend.catalog.get_namespace(KEYS_NAMESPACE) is None, "asking makes nothing"
         key = fresh()
@@ -369,7 +370,7 @@ def test_keys_in_sqlite_outlive_the_process(tmp_path: Path) -> None:
         for turn in range(2):
             backend = open_backend(f"sqlite:///{tmp_path}/keys.db", blocking=False)
             await backend.catalog.prepare()
-            shelf = CatalogShelf(backend.catalog)
+            shelf = CatalogShelf(backend.catalog, steady_clock())
             if turn == 0:
                 await shelf.put(key)
             else:

@@ -45,7 +45,7 @@ def test_every_code_has_its_status() -> None:
 def test_every_option_is_in_the_how_to() -> None:
     actions = _parser({})._actions
     hidden = [one for one in actions if one.help is argparse.SUPPRESS]
-    assert len(hidden) == 2
+    assert len(hidden) == 3
     for action in actions:
         if action not in hidden and "--help" not in action.option_strings:
             assert f"`{action.option_strings[0]}" in HOW_TO, action.option_strings
