@@ -101,7 +101,7 @@ class RateLimitServiceCalls:
         """The answer in place of a gRPC error; None where the error is for Envoy to judge."""
         outcome = self._undecided
         if isinstance(problem, TurnedAway):
-            if problem.because is not Because.ENTITY:
+            if problem.refusal.because is not Because.ENTITY:
                 return None
             outcome = Undecided.REFUSE  # the client named somebody whom the key may not ask about
         elif problem.code is Code.DEADLINE_EXCEEDED or (
