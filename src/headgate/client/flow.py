@@ -169,8 +169,6 @@ class Flow:
     def _item(self, call: Call, item: dict[str, Any], now_ms: int) -> BatchResult:
         """One result of a batch; a problem is the error it would have been alone."""
         status = item.get("status")
-        if status == LIMITED and "allowed" not in item:  # refused before any limit was asked
-            return limited_answer(Reply(LIMITED, (), item, now_ms))
         if status in (200, LIMITED):
             answer = read_check(item)
             if status == LIMITED and answer.allowed:

@@ -72,7 +72,7 @@ class RateLimitServiceCalls:
         self._service = program.service
         self._mapping = mapping
         self._undecided = program.options.envoy_undecided
-        self._problems = program.metrics.envoy_problems
+        self._metrics = program.metrics
         self._logged: set[str] = set()
 
     def calls(self) -> dict[str, Call]:
@@ -94,6 +94,7 @@ class RateLimitServiceCalls:
         except ServiceError as error:
             if error.code not in _REFUSED:
                 raise
+            self._metrics.failed(error.code)
             self._note(error, Undecided.REFUSE)
             return refused(error, _places(hits))
 
@@ -114,7 +115,7 @@ class RateLimitServiceCalls:
     def _note(self, problem: ServiceError, outcome: Undecided) -> None:
         """Counts the problem, and logs the first one of its cause."""
         cause = _cause(problem)
-        self._problems.cell(cause).value += 1
+        self._metrics.envoy_problems.cell(cause).value += 1
         if cause not in self._logged:
             self._logged.add(cause)
             log.warning(

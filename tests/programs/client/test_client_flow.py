@@ -316,15 +316,6 @@ def test_a_batch_item_of_a_store_that_is_away() -> None:
     assert (second.code, second.maybe_applied) == ("STORAGE_UNAVAILABLE", False)
 
 
-def test_a_batch_item_that_is_refused_before_any_limit_was_asked() -> None:
-    new = {"status": 429, "code": "TOO_MANY_NEW_IDENTIFIERS", "retry_after_seconds": 1.5}
-    flow, _ = flow_of(response(200, {"results": [{"status": 200, **ALLOWED}, new]}))
-    _, second = run(flow.batch([("a", "r"), ("b", "r")], None))
-    assert isinstance(second, CheckAnswer)
-    assert (second.allowed, second.code) == (False, "TOO_MANY_NEW_IDENTIFIERS")
-    assert second.retry_after_ms == 1500
-
-
 def test_degraded_answers_are_labelled() -> None:
     told: dict[str, Any] = {**ALLOWED, "degraded": True, "degraded_reason": "breaker_open"}
     flow, _ = flow_of(response(200, told))

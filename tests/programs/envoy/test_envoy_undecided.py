@@ -157,6 +157,8 @@ def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(undecided: 
             wire.world.clock.advance(120_000)
             assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
             assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
+            text = wire.program.exposed().decode()
+            assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
 
     asyncio.run(play())
 

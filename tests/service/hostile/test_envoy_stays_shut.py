@@ -6,6 +6,7 @@ Envoy counts every request that it let pass because the rate limit service gave 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,3 +168,11 @@ def test_allowing_what_cannot_be_decided_is_an_answer_too(folder: Path) -> None:
         for path in ("/twenty", "/five", "/nowhere"):
             assert get(front, path, x_user=HUGE).status == 200
         assert [get(front, x_user="ann").status for _ in range(3)] == [200, 200, 429]
+
+
+def test_more_new_identifiers_than_are_let_in(folder: Path) -> None:
+    with behind_envoy(folder, service, "--new-identifiers-per-minute", "1") as front:
+        refused = get(front, x_user="ann")  # the address is new, too: two, and one may come
+        assert refused.status == 429
+        assert json.loads(refused.body)["code"] == "TOO_MANY_NEW_IDENTIFIERS"
+        assert int(refused.headers["retry-after"]) <= 60
