@@ -179,6 +179,26 @@ def test_those_turned_away_are_counted_by_reason() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.usefixtures("both_servers")
+def test_two_keys_are_refused_as_over_rest() -> None:
+    """Neither the first nor the last of them counts."""
+    good, other = minted("check"), minted("check")
+    world = World()
+
+    async def play() -> None:
+        async with wired(world, door_of(world, good)) as wire:
+            for first, second in ((good, other), (other, good), (good, good)):
+                keys = [("authorization", f"Bearer {one.text}") for one in (first, second)]
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await wire.stub.CheckRateLimit(
+                        pb.CheckRateLimitRequest(**ASK), metadata=keys, timeout=20
+                    )
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert world.store.verbs == []
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("metadata", "key_text"),
     [
@@ -190,6 +210,9 @@ def test_those_turned_away_are_counted_by_reason() -> None:
         ((("authorization", ""),), ""),
         ((("authorization", b"Bearer k"),), ""),
         ((("authorization", "Bearer k"), ("x-api-key", "k")), ""),
+        ((("authorization", "Bearer a"), ("authorization", "Bearer b")), ""),
+        ((("authorization", "Bearer k"), ("authorization", "Bearer k")), ""),
+        ((("x-api-key", "a"), ("x-api-key", "b")), ""),
     ],
 )
 def test_the_key_in_metadata(metadata: Any, key_text: str | None) -> None:
