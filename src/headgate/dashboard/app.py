@@ -264,6 +264,8 @@ async def _body(receive: Any) -> bytes:
     parts, size, more = [], 0, True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "INVALID_REQUEST", "the body did not arrive whole")
         part = message.get("body", b"")
         size += len(part)
         if size > BODY_BYTES_MAX:

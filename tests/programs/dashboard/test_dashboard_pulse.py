@@ -65,4 +65,5 @@ def test_where_a_request_began() -> None:
     assert not is_own(host)
     assert not is_foreign(host)
     assert is_foreign({**host, b"sec-fetch-site": b"cross-site"})
+    assert is_foreign({**host, b"sec-fetch-site": b"same-site"})  # a neighbour's, not ours
     assert not is_foreign({**host, b"sec-fetch-site": b"same-origin"})
