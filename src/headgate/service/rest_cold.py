@@ -31,7 +31,14 @@ from headgate.service.rest_problems import (
     said_of,
 )
 from headgate.service.rest_query import query_of
-from headgate.service.rest_read import BODY_BYTES_MAX, body_of, head_of, must_be_json, values_of
+from headgate.service.rest_read import (
+    BODY_BYTES_MAX,
+    Gone,
+    body_of,
+    head_of,
+    must_be_json,
+    values_of,
+)
 from headgate.service.rest_routes import COLD
 
 log = logging.getLogger("headgate.service")
@@ -68,7 +75,7 @@ class Cold:
             return self.problem(error)
         except HeadgateError as error:
             return self.problem(translated(error))
-        except Cancelled:
+        except (Cancelled, Gone):
             raise
         except Exception:  # the last line: whatever it is, the client gets no traceback
             log.exception("a request failed in an unforeseen way")
@@ -140,12 +147,15 @@ class _Path:
         self._by_method = by_method
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        endpoint = self._by_method.get(scope["method"])
-        response = (
-            self._cold.problem(method_not_allowed(", ".join(sorted(self._by_method))))
-            if endpoint is None
-            else await self._cold.answer(endpoint, Request(scope, receive))
-        )
+        method = scope["method"]
+        endpoint = self._by_method.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            response = self._cold.problem(method_not_allowed(", ".join(sorted(self._by_method))))
+        else:
+            try:
+                response = await self._cold.answer(endpoint, Request(scope, receive))
+            except Gone:  # there is nobody to answer; the framework would log a failure
+                return
         await response(scope, receive, send)
 
 
