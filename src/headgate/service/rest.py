@@ -47,7 +47,6 @@ from headgate.service.rest_problems import (
 from headgate.service.rest_query import query_of
 from headgate.service.rest_read import (
     BODY_BYTES_MAX,
-    HEAD,
     WHOLE_BODY,
     Gone,
     Head,
@@ -176,12 +175,10 @@ class Rest:
         return self._failed(_broken())
 
     async def _ask(self, verb: Verb, scope: Any, receive: Any, reached: list[str]) -> Said:
-        body = scope.pop(WHOLE_BODY, None)  # a scope may be kept for the next request with its head
+        body = scope.get(WHOLE_BODY)
         if scope["method"] != "POST":
             raise method_not_allowed("POST")
-        head = scope.get(HEAD)
-        if head is None:
-            head = scope[HEAD] = head_of(scope["headers"])
+        head = head_of(scope["headers"])
         if self._dev:
             caller = here_or_nobody(scope, head)
         else:

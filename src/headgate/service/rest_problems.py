@@ -15,6 +15,9 @@ RETRY_MS = 1000
 
 _OWN = {
     "too many headers": (431, "TOO_MANY_HEADERS", "There are too many header fields"),
+    "head too large": (431, "HEAD_TOO_LARGE", "The header fields are too large"),
+    "malformed": (400, "MALFORMED_REQUEST", "This is no request of HTTP/1.1"),
+    "no host": (400, "HOST_MISSING", "A request of HTTP/1.1 needs the header field Host"),
     "request timeout": (408, "REQUEST_TIMEOUT", "The request did not arrive in time"),
 }
 

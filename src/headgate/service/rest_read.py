@@ -21,7 +21,6 @@ HEADERS_MAX = 64
 DEPTH_MAX = 16
 
 WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the head
-HEAD = "headgate.head"  # in a scope: its header fields, once they were read
 
 Receive = Callable[[], Awaitable[Any]]
 Head = dict[bytes, bytes]

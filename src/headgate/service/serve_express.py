@@ -40,14 +40,14 @@ class Lane(Protocol):
 class Express:
     """One request. The server knows it as a cycle, so it has the attributes of one."""
 
+    response_started = False  # it is written in one go
     __slots__ = ("_protocol", "body", "disconnected", "keep_alive", "message_event", "more_body",
                  "response_complete", "started")  # fmt: skip
 
-    def __init__(self, protocol: Any, keep_alive: bool, body: bytes | None = None) -> None:
-        """`body` where all of it is there."""
+    def __init__(self, protocol: Any, keep_alive: bool) -> None:
         self._protocol = protocol
         self.keep_alive = keep_alive
-        self.body = bytearray() if body is None else body
+        self.body = bytearray()
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
@@ -93,13 +93,13 @@ class Express:
             return
         status, content, fields = whole
         lines = _usual_lines(protocol.server_state.default_headers)
-        lines += fields if isinstance(fields, bytes) else _lines(fields)
+        lines += fields if isinstance(fields, bytes) else header_lines(fields)
         if not self.keep_alive:
             lines += b"connection: close\r\n"
         protocol.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], lines, content))
         if not self.keep_alive:
             protocol.transport.close()
-        protocol.on_express_complete()
+        protocol.on_response_complete()
 
 
 _usual: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
@@ -110,11 +110,11 @@ def _usual_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
     global _usual  # noqa: PLW0603  # one server per process
     known = _usual
     if known[0] is not fields:
-        known = _usual = (fields, _lines(fields))
+        known = _usual = (fields, header_lines(fields))
     return known[1]
 
 
-def _lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+def header_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 

@@ -66,7 +66,7 @@ def program(*arguments: str, **more: str) -> Iterator[Running]:
     late = threading.Timer(START_S, process.kill)
     late.start()
     try:
-        yield Running(process, _greeting(process))
+        yield Running(process, read_greeting(process))
     finally:
         late.cancel()
         if process.poll() is None:
@@ -79,13 +79,14 @@ def program(*arguments: str, **more: str) -> Iterator[Running]:
             process.communicate()
 
 
-def _greeting(process: subprocess.Popen[str]) -> list[str]:
+def read_greeting(process: subprocess.Popen[str]) -> list[str]:
+    """What a program says at its start, up to its last line."""
     assert process.stdout is not None
     lines: list[str] = []
     while not lines or "openapi.json" not in lines[-1]:
         line = process.stdout.readline()
         if not line:
-            assert process.stderr is not None
-            raise AssertionError(f"it did not start: {process.stderr.read()}")
+            said = "see its log" if process.stderr is None else process.stderr.read()
+            raise AssertionError(f"it did not start: {said}")
         lines.append(line.rstrip())
     return lines

@@ -59,7 +59,7 @@ def test_a_head_has_a_bound() -> None:
                     line.sendall(b"x: " + b"a" * 4096 + b"\r\n")
             except OSError:
                 pass
-            assert all_of(line)[:12] in (b"HTTP/1.1 431", b"")
+            assert all_of(line)[:12] == b"HTTP/1.1 431"
         large = {"x-large": "a" * 20_000}
         said = httpx.get(url + "/healthz", headers=large, trust_env=False)
         assert said.status_code == 200

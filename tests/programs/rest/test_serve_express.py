@@ -197,9 +197,9 @@ def test_an_idle_connection_is_closed_by_one_timer_and_one_in_use_is_not() -> No
         protocol.data_received(request()[:20])  # in use again when its time would have been over
         clock.pass_s(idle_s * 0.2)
         assert idle_s * 0.2 < HEAD_S
-        wire.close.assert_not_called()
+        wire.abort.assert_not_called()
         protocol.data_received(request()[20:])
         clock.pass_s(idle_s)
-        wire.close.assert_called_once()
+        wire.abort.assert_called_once()
 
     asyncio.run(flow())
