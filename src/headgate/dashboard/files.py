@@ -25,7 +25,6 @@ POLICY = (
 
 STRICT = (
     (b"content-security-policy", POLICY),
-    (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),

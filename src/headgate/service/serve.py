@@ -31,6 +31,7 @@ from headgate.service.serve_express import Lane
 from headgate.service.serve_key import make_key
 from headgate.service.serve_log import set_up_logs
 from headgate.service.serve_options import (
+    NO_SNIFFING,
     TURBO,
     OptionError,
     Serving,
@@ -38,6 +39,7 @@ from headgate.service.serve_options import (
     read_options,
 )
 from headgate.service.serve_protocol import protocol_with
+from headgate.service.serve_tls import TlsListener, tls_context
 from headgate.service.serve_turbo_loop import TurboServer
 from headgate.service.serve_workers import Workers, ready_file, unblock_hangup
 
@@ -121,6 +123,7 @@ def serve(
         dashboard.leaving = lambda: turbo.leaving
     else:
         server = usual = Server(config_of(serving, dashboard.before(rest), rest))
+        usual.tls = tls_context(serving)
         dashboard.leaving = lambda: usual.should_exit  # open feeds do not hold up the end
     server.parent = serving.parent
     server.on_started = partial(_say_started, serving, greeting)
@@ -149,20 +152,37 @@ def with_spans(program: Program, rest: Rest) -> Any:
 
 
 class Server(uvicorn.Server):
-    """Says that it is there once it is, and ends when its parent is gone."""
+    """Says that it is there once it is, and ends when its parent is gone. Where there is TLS it
+    accepts connections itself."""
 
     on_started: Callable[[], None]  # set before it runs
     parent: int | None = None
+    tls: ssl.SSLContext | None = None
     _told_s: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn sets them a moment after it has begun to listen.
+        self.server_state.default_headers = self.config.encoded_headers
+        await super().startup(sockets if self.tls is None else [])
         if self.started:
+            if self.tls is not None:
+                for listener in sockets or ():
+                    self._start_tls(listener)
             self.on_started()
 
     def end_at_once(self, number: int, frame: object) -> None:
         """Starts no more than it must to end well."""
         self.should_exit = True
+
+    def _start_tls(self, listener: socket.socket) -> None:
+        assert self.tls is not None
+        http: Any = self.config.http_protocol_class
+        shared = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        make_http = partial(http, config=self.config, **shared)
+        connections = self.server_state.connections
+        tls = TlsListener(listener, self.tls, make_http, connections, http.connections_max)
+        tls.start(BACKLOG)
+        self.servers.append(tls)  # type: ignore[arg-type]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """One Ctrl-C may arrive twice, from the terminal and from whoever started this: only one
@@ -193,10 +213,7 @@ def config_of(serving: Serving, app: Any, lane: Lane | None = None) -> uvicorn.C
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=serving.drain_s,
-        ssl_certfile=serving.tls_certificate,
-        ssl_keyfile=serving.tls_key,
-        ssl_ca_certs=serving.tls_client_ca,
-        ssl_cert_reqs=ssl.CERT_NONE if serving.tls_client_ca is None else ssl.CERT_REQUIRED,
+        headers=[NO_SNIFFING],
     )
 
 

@@ -15,6 +15,7 @@ from headgate.service.settings import Undecided, Unknown
 
 PREFIX = "HEADGATE_"
 DEFAULT, TURBO = "default", "turbo"
+NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer of either server
 WORKERS_MAX = 64
 CONNECTIONS_MAX = 1_000
 

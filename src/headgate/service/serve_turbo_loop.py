@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.service.rest_loop import Ticker
-from headgate.service.serve_options import OptionError, Serving
+from headgate.service.serve_options import NO_SNIFFING, OptionError, Serving
 
 HEAD_BYTES_MAX = 32_768
 HEAD_S = 10.0
@@ -124,6 +124,7 @@ def config_of(h2corn: Any, serving: Serving, listener: socket.socket) -> Any:
         timeout_request_body_idle=HEAD_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=float(serving.drain_s),
+        response_headers=(": ".join(NO_SNIFFING),),
     )
 
 
