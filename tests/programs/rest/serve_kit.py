@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+import headgate
+
 START_S = 60
 
 
@@ -39,7 +40,9 @@ class Running:
 
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    return {**kept, "PYTHONPATH": str(ROOT / "src"), **more}
+    # The source that this process has imported: it may be one with a planted fault.
+    source = str(Path(headgate.__file__).parents[1])
+    return {**kept, "PYTHONPATH": source, **more}
 
 
 def command(*arguments: str) -> list[str]:
