@@ -259,15 +259,15 @@ class Unreachable(StoreTrouble):
 
 
 class UndoLost(Unreachable):
-    """A demand on several buckets was refused, and some of what it had taken may still be taken.
+    """A demand on several buckets was not admitted, and some of what it took may still be taken.
 
     The store did decide, so nobody is admitted on this by a rule for outages.
     """
 
     def __init__(self, trouble: StoreTrouble) -> None:
         super().__init__(
-            f"the demand was refused, but tokens that were already taken from its other buckets "
-            f"could not all be given back ({trouble}); they may be missing there until they are "
+            f"the demand was not admitted, but tokens that were taken for it from some of its "
+            f"buckets could not all be given back ({trouble}); they may be missing until they are "
             f"refilled: see whether the store is in trouble, and try again later"
         )
 

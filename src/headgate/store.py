@@ -26,7 +26,7 @@ from headgate.entities import (
     Page,
     Stored,
 )
-from headgate.errors import HeadgateError, StoreTrouble, UndoLost
+from headgate.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
 from headgate.history import AuditEvent, UsageQuery
 from headgate.limits import Limit
 from headgate.record import BucketKey, Record
@@ -173,16 +173,25 @@ async def one_by_one(
     return found
 
 
-def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None) -> None:
+def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refused: bool) -> None:
     """Raises why a demand on several buckets was not decided, or not undone; nothing to raise
-    means that it was refused and took nothing. `kept` is the trouble of the undo."""
+    means that it was refused and took nothing.
+
+    `kept` is the trouble of the undo, `refused` says whether a bucket has not got what is wanted.
+    """
     troubles = [one for one in outcomes if isinstance(one, HeadgateError)]
-    # A take that got no answer tells its caller already that tokens may be gone.
-    unknown = any(isinstance(one, StoreTrouble) and one.maybe_applied for one in troubles)
-    if kept is not None and not unknown:
-        raise UndoLost(kept) from kept
-    for trouble in troubles:
-        raise trouble
+    unknown = next(
+        (one for one in troubles if isinstance(one, StoreTrouble) and one.maybe_applied), None
+    )
+    lost = unknown or kept
+    decided = refused or any(isinstance(one, Throttled) for one in troubles)
+    # Where nothing was decided, a take that got no answer is an outage like any other. Else the
+    # demand is known not to be admitted, and a rule for outages must not admit it.
+    if lost is not None and (decided or unknown is None):
+        raise UndoLost(lost) from lost
+    for trouble in [unknown, *troubles]:
+        if trouble is not None:
+            raise trouble
 
 
 class Catalog(Protocol):

@@ -15,6 +15,7 @@ from headgate import Limit
 from headgate.bridge import run
 from headgate.decision import Verdict
 from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.store import raise_trouble
 from headgate.stores.dynamodb import over_port, tally
 from headgate.stores.dynamodb.buckets import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from headgate.stores.dynamodb.port import NotApplied, Request, TransactionCancelled
@@ -241,6 +242,24 @@ def test_an_undo_that_is_given_up_is_told(trouble: StoreTrouble, times: int) -> 
         scene.take(10)
     assert not scene.port.losses
     assert scene.left() == 60_000
+
+
+@pytest.mark.parametrize("no", ["refused", "throttled"])
+def test_a_take_without_an_answer_beside_a_refusal_is_no_outage(no: str) -> None:
+    """It is known not to be admitted; what the other bucket gave is not known."""
+    scene = Undone()
+    if no == "throttled":
+        scene.narrow.adjust(x=-1)
+    scene.port.losses = [(WRITE, "after"), (WRITE, Throttled("held back"))]
+    with pytest.raises(UndoLost, match="no answer in time"):
+        scene.take(10)
+    assert scene.left() == 60_000
+
+
+def test_a_take_without_an_answer_is_told_before_other_trouble() -> None:
+    outcomes: list[object] = [NotApplied("no connection"), Unreachable("no answer")]
+    with pytest.raises(Unreachable, match="no answer"):
+        raise_trouble(outcomes, None, refused=False)
 
 
 def test_a_take_without_an_answer_is_told_as_such_also_where_its_undo_is_lost() -> None:

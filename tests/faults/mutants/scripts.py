@@ -279,8 +279,8 @@ MUTANTS = [
     Mutant(
         "redis: an undo without an answer is a plain refusal",
         "stores/redis/buckets.py",
-        "        raise_trouble(outcomes, kept)\n",
-        "        raise_trouble(outcomes, None)\n",
+        "        raise_trouble(outcomes, kept, refused=refused)\n",
+        "        raise_trouble(outcomes, None, refused=refused)\n",
         ("redis/test_store_hostile.py::test_an_undo_over_slots_without_an_answer_is_told",),
     ),
 ]

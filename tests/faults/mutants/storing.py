@@ -200,8 +200,8 @@ MUTANTS = [
     Mutant(
         "dynamodb: an undo without an answer is a plain refusal",
         "stores/dynamodb/buckets.py",
-        "        raise_trouble(found.values(), kept)\n",
-        "        raise_trouble(found.values(), None)\n",
+        "        raise_trouble(found.values(), kept, refused=refused)\n",
+        "        raise_trouble(found.values(), None, refused=refused)\n",
         (
             "dynamodb/test_store_interrupted.py::test_a_credit_whose_answer_is_lost_is_told[1-before-60000]",
         ),
@@ -348,5 +348,23 @@ MUTANTS = [
         'select.POLLIN | getattr(select, "POLLRDHUP", 0)',
         'getattr(select, "POLLRDHUP", select.POLLIN)',
         ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),
+    ),
+    Mutant(
+        "a take without an answer beside a key that is held back is a plain refusal",
+        "store.py",
+        "    for trouble in [unknown, *troubles]:\n",
+        "    for trouble in troubles:\n",
+        (
+            "dynamodb/test_store_interrupted.py::test_a_take_without_an_answer_is_told_before_other_trouble",
+        ),
+    ),
+    Mutant(
+        "what a bucket refused is admitted where another gave no answer",
+        "store.py",
+        "    if lost is not None and (decided or unknown is None):\n",
+        "    if lost is not None and unknown is None:\n",
+        (
+            "dynamodb/test_store_interrupted.py::test_a_take_without_an_answer_beside_a_refusal_is_no_outage[throttled]",
+        ),
     ),
 ]

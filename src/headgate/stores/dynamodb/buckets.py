@@ -206,7 +206,8 @@ class DynamoStore:
         if len(landed) == len(demands):
             return TakenVerdict(demands, landed, now_ms)
         kept = await self._undo(demands, found, now_ms)
-        raise_trouble(found.values(), kept)
+        refused = any(isinstance(one, Refused) for one in found.values())
+        raise_trouble(found.values(), kept, refused=refused)
         await self._look_at([one for at, one in enumerate(demands) if at not in found], now_ms)
         return self._refusal(demands, found, now_ms)
 

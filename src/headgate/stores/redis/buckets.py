@@ -166,7 +166,8 @@ class RedisStore:
         kept: StoreTrouble | None = None
         if not all(isinstance(one, Verdict) and one.allowed for one in outcomes):
             kept = await self._undo(outcomes, now_ms)
-        raise_trouble(outcomes, kept)
+        refused = any(isinstance(one, Verdict) and not one.allowed for one in outcomes)
+        raise_trouble(outcomes, kept, refused=refused)
         return _together(demands, [one for one in outcomes if isinstance(one, Verdict)])
 
     async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> StoreTrouble | None:
