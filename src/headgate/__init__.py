@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         NamespaceStateError,
         RateLimiterUnavailable,
         RateLimitExceeded,
+        StoreDenied,
         ValidationError,
         VersionMismatchError,
     )
@@ -65,6 +66,7 @@ __all__ = [
     "RateLimiter",
     "RateLimiterUnavailable",
     "Repository",
+    "StoreDenied",
     "SyncLease",
     "SyncRateLimiter",
     "SyncRepository",
@@ -82,7 +84,7 @@ _PLACES = {
         "DemandTooLarge DisabledError EntityExistsError EntityNotFoundError HeadgateError "
         "IncompatibleSchemaError InvalidIdentifierError InvalidNameError "
         "LeaseExpiredError NamespaceNotFoundError NamespaceStateError RateLimitExceeded "
-        "RateLimiterUnavailable ValidationError VersionMismatchError"
+        "RateLimiterUnavailable StoreDenied ValidationError VersionMismatchError"
     ),
     "history": "AuditEvent UsageSnapshot",
     "limiter": "Lease RateLimiter",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.cache import Cache, CacheStats
 from headgate.clock import Clock
 from headgate.entities import Lookup, Standing
-from headgate.errors import NamespaceNotFoundError, StoreTrouble, ValidationError
+from headgate.errors import NamespaceNotFoundError, StoreDenied, StoreTrouble, ValidationError
 from headgate.limits import Limit, parse_limits
 from headgate.names import DEFAULT_NAMESPACE, parse_entity_id, parse_namespace, parse_resource
 from headgate.plan import Moulds, Plan, make_plan
@@ -155,9 +155,9 @@ class Configs:
             return stale
         try:
             looked = await self._read(entity_id, resource)
-        except StoreTrouble:
-            if stale is None:
-                raise
+        except StoreTrouble as trouble:
+            if stale is None or isinstance(trouble, StoreDenied):
+                raise  # what was known is for an outage, which ends by itself
             self._known_until_ms = self.clock() + AWAY_MS
             return stale
         self.cache.put(key, looked, now_ms)

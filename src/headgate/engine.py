@@ -16,7 +16,7 @@ from headgate.clock import Clock
 from headgate.config import Configs, Defaults, variant_of
 from headgate.decision import Demand, Verdict, judge
 from headgate.entities import OnUnavailable
-from headgate.errors import StoreTrouble, Throttled, UndoLost, ValidationError
+from headgate.errors import StoreDenied, StoreTrouble, Throttled, UndoLost, ValidationError
 from headgate.hierarchy import Explanation, explain
 from headgate.lease import LeaseBook
 from headgate.limits import Limit, parse_limits
@@ -24,7 +24,7 @@ from headgate.observe import Event, Observer
 from headgate.plan import DEMANDS_MAX, Amounts, Plan, joined
 from headgate.port import Pace
 from headgate.record import BucketKey, Record
-from headgate.refusal import refusal, throttled, unavailable
+from headgate.refusal import raise_unavailable, refusal, throttled
 from headgate.settling import Settlements
 from headgate.store import Store
 from headgate.waiting import Lines, in_turn, parse_wait_ms
@@ -116,7 +116,7 @@ class Engine:
             self.tell("refused", wants[0][0], wants[0][1], str(trouble))
             if demands:
                 raise throttled(demands, trouble) from trouble
-            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+            raise_unavailable(trouble, wants[0][0], wants[0][1])
         except StoreTrouble as trouble:
             ruling = await self._degraded(wants, on_unavailable, trouble, sent=bool(demands))
             verdict = ruling.verdict
@@ -179,9 +179,9 @@ class Engine:
             sent = bool(parts) and not dry_run
             return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run, sent=sent)
         self.tell("refused", wants[0][0], wants[0][1], str(trouble))
-        if parts:
-            raise throttled(joined(parts), trouble) from trouble
-        raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+        if not parts:
+            raise_unavailable(trouble, wants[0][0], wants[0][1])
+        raise throttled(joined(parts), trouble) from trouble
 
     async def check(self, wants: Sequence[Want]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
@@ -196,7 +196,7 @@ class Engine:
             keys = [demand.key for demand in demands]
             seen = await self.store.peek(keys, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            raise unavailable(trouble, wants[0][0], wants[0][1]) from trouble
+            raise_unavailable(trouble, wants[0][0], wants[0][1])
         verdict = seen.verdict(demands)
         if verdict.outdated:
             self._forget_plans(verdict)
@@ -220,7 +220,7 @@ class Engine:
         try:
             plan = await self.plan(entity_id, resource, limits, self.clock())
         except StoreTrouble as trouble:
-            raise unavailable(trouble, entity_id, resource) from trouble
+            raise_unavailable(trouble, entity_id, resource)
         nothing = dict.fromkeys(plan.slots[0].names, 0)
         if not nothing:
             return {}
@@ -239,7 +239,7 @@ class Engine:
         try:
             looked = await self.configs.looked(entity_id, resource, self.clock())
         except StoreTrouble as trouble:
-            raise unavailable(trouble, entity_id, resource) from trouble
+            raise_unavailable(trouble, entity_id, resource)
         lookup = looked.lookup
         return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
 
@@ -337,9 +337,13 @@ class Engine:
         dry_run: bool = False,
         sent: bool,
     ) -> Ruling:
-        """The store is away. As was chosen: refused, or taken from buckets of this process.
+        """The store is away. As was chosen: refused, or taken from buckets of this process. A store
+        that refuses the limiter itself is not away: nothing is admitted, whatever was chosen.
         `sent` says whether the store was asked to take something, or only to be read."""
         entity_id, resource = wants[0][:2]
+        if isinstance(trouble, StoreDenied):
+            self.tell("denied", entity_id, resource, str(trouble))
+            raise trouble
         now_ms = self.clock()
         parts, stored_rule = self._parts_anyhow(wants)
         demands = joined(parts)
@@ -347,7 +351,7 @@ class Engine:
         if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):
             self.tell("unavailable", entity_id, resource, str(trouble))
             maybe_applied = sent and trouble.maybe_applied
-            raise unavailable(trouble, entity_id, resource, maybe_applied) from trouble
+            raise_unavailable(trouble, entity_id, resource, maybe_applied=maybe_applied)
         verdict = await self._asked(self.fallback, demands, now_ms, dry_run)
         self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
         return Ruling(verdict, parts, trouble)

@@ -1,7 +1,8 @@
 """Every error headgate raises; each message says what happened, why, and what to do.
 
 Two families: what callers see (all under HeadgateError), and what a store's port says to the
-engine (under StoreTrouble), which the engine turns into the first.
+engine (under StoreTrouble), which the engine turns into the first. Only StoreDenied is seen by
+callers as the port said it.
 """
 
 from __future__ import annotations
@@ -270,6 +271,15 @@ class UndoLost(Unreachable):
             f"buckets could not all be given back ({trouble}); they may be missing until they are "
             f"refilled: see whether the store is in trouble, and try again later"
         )
+
+
+class StoreDenied(StoreTrouble):
+    """The store refuses the limiter itself: a right, the login or the table is missing. Nothing was
+    taken, and waiting does not help: an operator does.
+
+    It is no outage. No breaker counts it, and OnUnavailable.ALLOW does not admit on it: a missing
+    right would open the gate for ever.
+    """
 
 
 class Contended(StoreTrouble):

@@ -11,8 +11,9 @@ class Event:
     """Something happened to a request.
 
     `kind` is one of: admitted, refused, degraded (admitted or refused without the store),
-    unavailable, adjusted, refunded, credit_lost, debit_lost, shadowed (let pass although a limit
-    would have refused), breaker (it changed its state, which `detail` names; of no entity).
+    unavailable, denied (the store refuses the limiter itself; `detail` says why), adjusted,
+    refunded, credit_lost, debit_lost, shadowed (let pass although a limit would have refused),
+    breaker (it changed its state, which `detail` names; of no entity).
     """
 
     kind: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headgate.bucket import MILLI
 from headgate.decision import Demand, LimitStatus, Verdict
@@ -11,6 +12,7 @@ from headgate.errors import (
     HeadgateError,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    StoreDenied,
     StoreTrouble,
     Throttled,
 )
@@ -51,7 +53,12 @@ def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceede
     )  # fmt: skip
 
 
-def unavailable(
-    trouble: StoreTrouble, entity_id: str, resource: str, maybe_applied: bool = False
-) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(trouble, entity_id, resource, maybe_applied=maybe_applied)
+def raise_unavailable(
+    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
+) -> NoReturn:
+    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
+    if isinstance(trouble, StoreDenied):
+        raise trouble
+    raise RateLimiterUnavailable(
+        trouble, entity_id, resource, maybe_applied=maybe_applied
+    ) from trouble

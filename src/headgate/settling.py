@@ -14,7 +14,7 @@ from headgate.decision import Demand
 from headgate.errors import StoreTrouble, ValidationError
 from headgate.lease import Changes, LeaseBook
 from headgate.plan import check_capacity
-from headgate.refusal import refusal, unavailable
+from headgate.refusal import raise_unavailable, refusal
 from headgate.waiting import Lines
 
 Tell = Callable[[str, str, str, str], None]
@@ -46,7 +46,7 @@ class Settlements:
         try:
             verdict = await book.store.consume(demands, self._store_ms(now_ms))
         except StoreTrouble as trouble:
-            raise unavailable(trouble, key.entity_id, key.resource) from trouble
+            raise_unavailable(trouble, key.entity_id, key.resource)
         if not verdict.allowed:
             self._tell("refused", key.entity_id, key.resource, "")
             raise refusal(verdict)

@@ -18,6 +18,7 @@ from headgate.errors import (
     Damaged,
     Full,
     IncompatibleSchemaError,
+    StoreDenied,
     Unreachable,
     ValidationError,
 )
@@ -134,7 +135,7 @@ def test_a_read_only_database_is_told_and_recovers(tmp_path: Path) -> None:
     with used(tmp_path / "ro.db") as backend:
         port: BlockingPort = backend.store._port  # type: ignore[attr-defined]
         port._sites.here()[0]._cursor.execute("PRAGMA query_only = ON")  # type: ignore[union-attr]
-        with pytest.raises(Unreachable, match="read-only; make the file"):
+        with pytest.raises(StoreDenied, match="may not write the SQLite file"):
             run(backend.store.consume([DEMAND], NOW_MS))
         assert run(backend.store.consume([DEMAND], NOW_MS)).allowed  # on a fresh connection
 
@@ -146,18 +147,43 @@ def test_a_read_only_database_is_told_and_recovers(tmp_path: Path) -> None:
         (sqlite3.SQLITE_LOCKED, Contended, "held by others"),
         (sqlite3.SQLITE_IOERR_FSYNC, Unreachable, "check the disk"),
         (sqlite3.SQLITE_FULL, Full, "make room"),
+        (sqlite3.SQLITE_READONLY, StoreDenied, "right to write"),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, StoreDenied, "right to write"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, Unreachable, "moved or deleted"),
+        (sqlite3.SQLITE_PERM, StoreDenied, "right to write"),
+        (sqlite3.SQLITE_AUTH, StoreDenied, "right to write"),
         (sqlite3.SQLITE_CANTOPEN_ISDIR, Unreachable, "path and permissions"),
         (sqlite3.SQLITE_CORRUPT_INDEX, Unreachable, "backup"),
         (sqlite3.SQLITE_MISUSE, Unreachable, "report it"),
     ],
 )
-def test_every_error_of_the_engine_becomes_ours(code: int, kind: type, words: str) -> None:
+def test_every_error_of_the_engine_becomes_ours(
+    tmp_path: Path, code: int, kind: type, words: str
+) -> None:
     error = sqlite3.OperationalError("because")
     error.sqlite_errorcode = code
-    trouble = translate(error, "/f.db", 5)
+    path = str(tmp_path / "f.db")
+    trouble = translate(error, path, 5)
     assert type(trouble) is kind
     assert words in str(trouble)
-    assert "/f.db" in str(trouble)
+    assert path in str(trouble)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_file_that_may_not_be_opened_is_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    """Who may open everything cannot be denied anything, so the answer of the system is played."""
+    path = tmp_path / "f.db"
+    if exists:
+        path.touch()
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    assert type(translate(error, str(path), 5)) is Unreachable
+    asked: list[str] = []
+    monkeypatch.setattr(os, "access", lambda place, mode: asked.append(place))
+    assert type(translate(error, str(path), 5)) is StoreDenied
+    assert asked == [str(path if exists else tmp_path)]
 
 
 def test_errors_inside_a_call_undo_all_of_it(tmp_path: Path) -> None:

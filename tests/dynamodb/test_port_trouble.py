@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamodb.test_port_kit import CREDIT, READ, TAKE, Answer, Canned, error, outcome, using
-from headgate.errors import Contended, StoreTrouble, Throttled, Unreachable
+from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.stores.dynamodb.port import (
     ConditionFailed,
     NotApplied,
@@ -91,6 +91,7 @@ def test_a_missing_table_says_how_to_make_it(canned: Canned, blocking: bool) -> 
 def test_a_request_that_cannot_be_done(canned: Canned, blocking: bool, code: str) -> None:
     trouble = said_to(canned, error(code), blocking)
     assert type(trouble) is Rejected
+    assert isinstance(trouble, StoreDenied)
     assert trouble.code == code
     assert "so it is" in str(trouble)
     assert len(canned.seen) == 1
@@ -99,10 +100,9 @@ def test_a_request_that_cannot_be_done(canned: Canned, blocking: bool, code: str
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        ("AccessDeniedException", "IAM"),
+        ("AccessDeniedException", "dynamodb:UpdateItem on the table limits"),
         ("UnrecognizedClientException", "access key"),
         ("InvalidSignatureException", "secret key"),
-        ("ExpiredTokenException", "expired"),
         ("MissingAuthenticationTokenException", "credentials"),
     ],
 )
@@ -110,10 +110,31 @@ def test_who_is_not_let_in_learns_what_to_do(
     canned: Canned, blocking: bool, code: str, advice: str
 ) -> None:
     trouble = said_to(canned, error(code), blocking)
-    assert isinstance(trouble, Unreachable)
     assert isinstance(trouble, Refused)
+    assert isinstance(trouble, StoreDenied)
+    assert not isinstance(trouble, Unreachable), "it is no outage"
     assert advice in str(trouble)
     assert len(canned.seen) == 1  # there are no other credentials to try
+
+
+def test_the_missing_right_is_named_as_aws_says_it(canned: Canned, blocking: bool) -> None:
+    right = "dynamodb:TransactWriteItems on resource: arn:aws:dynamodb:eu-west-1:1:table/limits"
+    said = f"User: arn:aws:iam::1:user/gate is not authorized to perform: {right} because no policy"
+    answer = error("AccessDeniedException", message=said)
+    trouble = said_to(canned, answer, blocking, Request("TransactWriteItems", {}))
+    assert isinstance(trouble, StoreDenied)
+    assert f"allow it {right.replace('resource: ', '')} (" in str(trouble)
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException"])
+def test_expired_credentials_are_an_outage_of_who_issues_them(
+    canned: Canned, blocking: bool, code: str
+) -> None:
+    trouble = said_to(canned, error(code), blocking)
+    assert isinstance(trouble, NotApplied)
+    assert not isinstance(trouble, StoreDenied)
+    assert "expired" in str(trouble)
+    assert len(canned.seen) == 1
 
 
 @pytest.mark.parametrize("code", ["InternalServerError", "ServiceUnavailable", ""])

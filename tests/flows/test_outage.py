@@ -20,7 +20,7 @@ from headgate import (
     ValidationError,
 )
 from headgate.bridge import run
-from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
 from headgate.stores.dynamodb.port import NotApplied
 from headgate.stores.memory import store as memory
@@ -73,6 +73,57 @@ def test_allow_is_labelled_counted_and_bounded() -> None:
     assert [event.detail for event in events] == ["admitted"] * 5 + ["refused"] * 15
     assert {event.kind for event in events} == {"degraded"}
     assert store.verbs == []
+
+
+def test_a_store_that_denies_is_not_away() -> None:
+    """A missing right would open the gate for ever: it is raised as it is, whatever was chosen."""
+    denied = StoreDenied("no dynamodb:UpdateItem on the table limits")
+    limiter, store, events = broken(before=(denied,) * 2, on_unavailable=OnUnavailable.ALLOW)
+    with pytest.raises(StoreDenied, match="UpdateItem"):
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
+    assert not isinstance(denied, RateLimiterUnavailable | Unreachable)
+    assert [event.kind for event in events] == ["denied"]
+    assert "UpdateItem" in events[0].detail
+    with pytest.raises(StoreDenied):
+        with limiter.acquire_many([("a", "api", {"rpm": 1}), ("b", "api", {"rpm": 1})]):
+            raise AssertionError("must not be entered")
+    with limiter.acquire("a", "api", {"rpm": 1}) as lease:
+        assert not lease.degraded
+        store.before.append(denied)
+        with pytest.raises(StoreDenied):
+            lease.consume(rpm=1)
+    assert len(limiter.engine.fallback._buckets) == 0  # type: ignore[attr-defined]
+
+    async def peek(*_: object) -> Any:
+        raise denied
+
+    store.peek = peek  # type: ignore[method-assign]
+    with pytest.raises(StoreDenied):
+        limiter.check("a", "api", {"rpm": 1})
+    with pytest.raises(StoreDenied):
+        limiter.available("a", "api")
+
+
+def test_limits_that_were_known_do_not_hide_a_missing_right() -> None:
+    limiter, _, _ = broken(on_unavailable=OnUnavailable.ALLOW)
+    limiter.available("a", "api")
+    clock = limiter.engine.clock
+    assert isinstance(clock, FakeClock)
+    clock.advance(3_600_000)  # what was looked up is past its time
+    catalog = limiter.engine.configs.catalog
+
+    class Denies:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(catalog, name)
+
+        async def lookup(self, *args: Any) -> Any:
+            raise StoreDenied("no dynamodb:BatchGetItem on the table limits")
+
+    limiter.engine.configs.catalog = Denies()  # type: ignore[assignment]
+    with pytest.raises(StoreDenied, match="BatchGetItem"):
+        with limiter.acquire("a", "api", {"rpm": 1}):
+            raise AssertionError("must not be entered")
 
 
 def sizes(*things: object) -> dict[str, int]:

@@ -17,6 +17,7 @@ from headgate.errors import (
     Contended,
     EntityNotFoundError,
     HeadgateError,
+    StoreDenied,
     StoreTrouble,
     Throttled,
     Unreachable,
@@ -34,6 +35,7 @@ ONE = BUCKETS.want(1)
 HARMLESS = [
     Contended("busy"),
     Throttled("partition is hot"),
+    StoreDenied("no dynamodb:UpdateItem on the table"),
     ValidationError("consume", {}, "asks for nothing"),
     EntityNotFoundError("x"),
     ZeroDivisionError(),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.bridge import run
 from headgate.decision import Demand, Verdict
-from headgate.errors import Contended, StoreTrouble, Throttled, Unreachable
+from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.layers.pot import SHARE
 from headgate.layers.prefetch import Prefetch
 from headgate.limits import Limit
@@ -101,7 +101,9 @@ def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble", [Throttled("too fast", 250), Unreachable("no answer")], ids=["throttled", "away"]
+    "trouble",
+    [Throttled("too fast", 250), Unreachable("no answer"), StoreDenied("no right")],
+    ids=["throttled", "away", "denied"],
 )
 def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTrouble) -> None:
     async def story() -> None:

@@ -13,7 +13,7 @@ import pytest
 import servers
 
 from headgate.bridge import run
-from headgate.errors import StoreTrouble, Unreachable
+from headgate.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis.cluster_map import slot_of
 from headgate.stores.redis.port import Port, Script, Unexpected, open_port
 
@@ -102,6 +102,29 @@ def test_a_scan_sees_the_keys_of_every_master(cluster: servers.Cluster, redis_ur
 
     in_both_colours(cluster.url, test, timeout_ms=20_000)
     in_both_colours(redis_url, test, timeout_ms=20_000)
+
+
+@pytest.mark.parametrize("less", [("-cluster|slots",), (">other",)], ids=["map", "login"])
+def test_a_cluster_that_denies_its_map_is_not_away(
+    cluster: servers.Cluster, less: tuple[str, ...]
+) -> None:
+    rule = ("on", ">secret", "~*", "+@all", *less)
+
+    async def flow() -> None:
+        port = open_port(cluster.url, blocking=False)
+        await port.everywhere("ACL", "SETUSER", "mapless", "reset", *rule)
+        if less[0].startswith(">"):
+            await port.everywhere("ACL", "SETUSER", "mapless", "<secret")
+        await port.close()
+
+    asyncio.run(flow())
+
+    async def test(port: Port) -> None:
+        for _ in range(2):  # the second is told what the first one met
+            with pytest.raises(StoreDenied):
+                await port.script(INCR, ["k"], [])
+
+    in_both_colours(cluster.url.replace("://", "://mapless:secret@"), test, timeout_ms=20_000)
 
 
 def test_concurrent_calls_share_one_connection_per_master(cluster: servers.Cluster) -> None:

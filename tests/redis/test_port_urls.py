@@ -9,7 +9,7 @@ import pytest
 import servers
 
 from headgate.bridge import run
-from headgate.errors import Unreachable, ValidationError
+from headgate.errors import StoreDenied, Unreachable, ValidationError
 from headgate.stores.redis.address import Node, parse
 from headgate.stores.redis.port import Script, open_port
 
@@ -69,9 +69,9 @@ def test_the_database_is_selected(redis_url: str, unix_url: str) -> None:
 
 def test_a_wrong_login_says_so(redis_url: str) -> None:
     wrong = redis_url.replace("://", "://gate:wrong@")
-    with pytest.raises(Unreachable, match=r"login.*nothing was sent"):
+    with pytest.raises(StoreDenied, match=r"login.*nothing was sent"):
         servers.command(wrong, "PING")
-    with pytest.raises(Unreachable, match=r"login.*nothing was sent"):
+    with pytest.raises(StoreDenied, match=r"login.*nothing was sent"):
         asyncio.run(_ping(wrong))
 
 
@@ -81,7 +81,7 @@ def test_a_server_that_wants_a_login_says_so() -> None:
         url = f"redis://:secret@{servers.HOST}:{port}"
         with servers.Server(folder, "--requirepass", "secret", port=port, url=url):
             assert servers.command(url, "PING") == "PONG"
-            with pytest.raises(Unreachable, match="wants a login"):
+            with pytest.raises(StoreDenied, match="wants a login"):
                 servers.command(url.replace(":secret@", ""), "PING")
 
 

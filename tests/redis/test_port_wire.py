@@ -8,7 +8,7 @@ import pytest
 import servers
 
 from headgate.bridge import run
-from headgate.errors import Contended, Full, Unreachable
+from headgate.errors import Contended, Full, StoreDenied, Unreachable
 from headgate.stores.redis import port_trouble, wire, wire_pool
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.port import ScriptRefused, Unexpected, open_port
@@ -80,13 +80,24 @@ def test_it_works_without_hiredis(redis_url: str, monkeypatch: pytest.MonkeyPatc
         ("READONLY You can't write against a read only replica.", Unreachable, "replica"),
         ("MASTERDOWN Link with MASTER is down", Unreachable, "master"),
         ("CLUSTERDOWN Hash slot not served", Unreachable, "CLUSTER INFO"),
-        ("NOAUTH Authentication required.", Unreachable, "login"),
+        ("NOAUTH Authentication required.", StoreDenied, "login"),
+        ("ERR Protocol error: unauthenticated multibulk length", StoreDenied, "login"),
+        ("WRONGPASS invalid username-password pair", StoreDenied, "password"),
+        ("DENIED Redis is running in protected mode", StoreDenied, "protected mode"),
+        ("MOVED 3999 127.0.0.1:6381", StoreDenied, "redis+cluster://"),
         ("OOM command not allowed when used memory > 'maxmemory'.", Full, "maxmemory"),
         ("MISCONF Redis is configured to save RDB snapshots", Unreachable, "disk"),
         ("NOREPLICAS Not enough good replicas to write.", Unreachable, "replicas"),
         ("ERR max number of clients reached", Unreachable, "maxclients"),
         ("BUSY Redis is busy running a script.", Contended, "SCRIPT KILL"),
-        ("NOPERM this user has no permissions", Unexpected, "ACL"),
+        (
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            StoreDenied,
+            "evalsha",
+        ),
+        ("NOPERM No permissions to access a key", StoreDenied, "~hg:*"),
+        ("ERR The user executing the script can't run this command", StoreDenied, "+@write"),
+        ("ERR ACL failure in script: User x has no permissions", StoreDenied, "+@write"),
         ("ERR something new", Unexpected, "bug"),
         ("nonsense", Unexpected, "nonsense"),
         ("HEADGATE overflow rpm", ScriptRefused, "HEADGATE overflow rpm"),

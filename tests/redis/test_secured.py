@@ -9,7 +9,13 @@ import pytest
 import secured
 import servers
 
-from headgate import Limit, RateLimiter, RateLimiterUnavailable, SyncRateLimiter
+from headgate import (
+    Limit,
+    OnUnavailable,
+    RateLimiter,
+    StoreDenied,
+    SyncRateLimiter,
+)
 from headgate.connect import open_backend
 from headgate.errors import StoreTrouble, Unreachable
 from headgate.stores.redis.port import open_port
@@ -103,6 +109,26 @@ def test_contract_as_a_user_who_may_do_no_more_than_is_needed(
     run_case(case, open_backend(url, blocking=blocking), blocking=blocking)
 
 
+@pytest.mark.parametrize(
+    ("less", "named"),
+    [(("-evalsha",), "'evalsha'"), (("resetkeys", "~other:*"), "~hg:*"), (("-hset",), "+@write")],
+)
+def test_a_user_without_a_right_is_denied_not_let_pass(
+    redis_server: servers.Server, less: tuple[str, ...], named: str
+) -> None:
+    """Not even where outages are allowed, and no breaker opens: the server is there."""
+    rule = (*secured.ACL_RULE, *less)
+    servers.command(redis_server.url, "ACL", "SETUSER", "fewer", "reset", *rule)
+    url = redis_server.url.replace("://", "://fewer:pass%20word@")
+    limits = [Limit.per_day("x", 100)]
+    with SyncRateLimiter(url, limits=limits, on_unavailable=OnUnavailable.ALLOW) as limiter:
+        for _ in range(8):
+            with pytest.raises(StoreDenied) as caught:
+                with limiter.acquire("e", "api", {"x": 1}):
+                    raise AssertionError("must not be entered")
+            assert named in str(caught.value)
+
+
 def test_a_login_over_tls_on_a_cluster_serves_both_faces(nodes: Nodes) -> None:
     cluster, _ = nodes
     servers.flush(cluster.url)
@@ -127,5 +153,5 @@ def test_a_user_without_a_right_is_told_which_to_give(redis_server: servers.Serv
     servers.command(redis_server.url, "ACL", "SETUSER", "less", "reset", *rule)
     url = redis_server.url.replace("://", "://less:pass%20word@")
     with SyncRateLimiter(url, limits=[Limit.per_day("x", 1)]) as limiter:
-        with pytest.raises(RateLimiterUnavailable, match="ACL user"):
+        with pytest.raises(StoreDenied, match="ACL user"):
             limiter.available("a", "api")

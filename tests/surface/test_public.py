@@ -24,7 +24,8 @@ AuditEvent BucketState CacheStats DemandTooLarge DisabledError Entity EntityExis
 EntityNotFoundError Event HeadgateError IncompatibleSchemaError InvalidIdentifierError
 InvalidNameError Lease LeaseExpiredError Limit LimitStatus NamespaceNotFoundError
 NamespaceStateError OnUnavailable RateLimitExceeded RateLimiter RateLimiterUnavailable Repository
-SyncLease SyncRateLimiter SyncRepository UsageSnapshot ValidationError Verdict VersionMismatchError
+StoreDenied SyncLease SyncRateLimiter SyncRepository UsageSnapshot ValidationError Verdict
+VersionMismatchError
 """.split()
 
 

@@ -17,7 +17,7 @@ from headgate.history import window_around
 from headgate.stores.dynamodb.draft import Draft
 from headgate.stores.dynamodb.items import text
 from headgate.stores.dynamodb.items_history import usage_attributes, usage_counters
-from headgate.stores.dynamodb.port import ConditionFailed, Refused, Rejected, Request
+from headgate.stores.dynamodb.port import ConditionFailed, Rejected, Request
 from headgate.stores.dynamodb.table import Table
 
 AT_ONCE = 16
@@ -139,7 +139,7 @@ def _judged(
             written.held_already += 1
             return None
         return update(table, row, counting, kept_ms)
-    if isinstance(outcome, _PASSING) and not isinstance(outcome, Refused):
+    if isinstance(outcome, _PASSING):
         return request
     invalid = isinstance(outcome, Rejected) and outcome.code == "ValidationException"
     written.fail(row, outcome, lasting=invalid)

@@ -72,10 +72,13 @@ def failure_of(error: BaseException) -> Failure:
 def _of_the_store(error: errors.StoreTrouble | errors.RateLimiterUnavailable) -> Failure:
     """The store's own words, whole; what helps is about the store."""
     cause = error.cause if isinstance(error, errors.RateLimiterUnavailable) else error
+    what = "the store gave no answer"
     advice = "see that the store runs and that --url is right; then try again"
     if "create_table" in str(cause):
         advice = "headgate upgrade --create makes it; or correct its name and region in --url"
-    return Failure(UNAVAILABLE, "the store gave no answer", str(cause), advice)
+    elif isinstance(error, errors.StoreDenied):
+        what, advice = "the store refused", "correct the rights, the login or --url; then try again"
+    return Failure(UNAVAILABLE, what, str(cause), advice)
 
 
 def _command_for(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from headgate.client.requests import Call, Effect
 from headgate.client.retrying import LIMITED, took_nothing
 
 ENTITY_DISABLED = "ENTITY_DISABLED"
+STORAGE_DENIED = "STORAGE_DENIED"
 REQUEST_TIMEOUT = 408
 SHOWN_MAX = 500
 
@@ -38,9 +39,11 @@ def problem_of(call: Call, reply: Reply) -> ClientError:
     detail = _shown(reply.document.get("detail"))
     field = reply.document.get("field")
     told: dict[str, Any] = {"code": code, "detail": detail, "status": status}
+    what = _sentence(status, code, detail)
+    if code == STORAGE_DENIED:  # no outage: another attempt meets it again
+        return InvalidRequest(what, **told)
     if status == REQUEST_TIMEOUT or status >= 500 or status < 400:
         return _unavailable(call, reply, told)
-    what = _sentence(status, code, detail)
     if status in (401, 403) and code != ENTITY_DISABLED:
         advice = (
             "give a key as api_key= that the service knows"

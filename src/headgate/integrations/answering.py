@@ -74,7 +74,8 @@ def ruled(ruling: Ruling) -> Answer:
 
 
 def failed(error: HeadgateError) -> Answer:
-    """The answer to a decision that could not be made as usual; what is a bug is raised."""
+    """The answer to a decision that could not be made as usual. What is a bug is raised, and so
+    is a missing right (StoreDenied): the app's operator has to see it."""
     if isinstance(error, RateLimitExceeded):
         found = standings_of_refusal(error.statuses)
         return _refused(found, _fields(found), error.retry_after_ms)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from headgate.errors import RateLimiterUnavailable, RateLimitExceeded
+from headgate.errors import RateLimiterUnavailable, RateLimitExceeded, StoreDenied
 from headgate.integrations.gate import asyncio_limiter, is_off
 from headgate.integrations.llm_account import (
     Account,
@@ -130,7 +130,8 @@ class LlmLimiter:
         headers = headers_of(answer)
         if headers is not None and self.habits.provider is not None and not is_off():
             refused = isinstance(answer, BaseException) and status_of(answer) == 429
-            with suppress(RateLimiterUnavailable):  # a hint; the call itself is over and counted
+            # a hint; the call itself is over and counted
+            with suppress(RateLimiterUnavailable, StoreDenied):
                 await self.learn(headers, self.habits.provider, resource, refused=refused)
 
 

@@ -4,8 +4,8 @@
        ^                               ^                                                  │
        └────── 2 probes in a row ──────┼──────────── a probe failed, twice the time ──────┘
 
-Only `Unreachable` is a failure. Contention, a throttled key, bad input and cancellation say nothing
-about the store as a whole and move nothing, in either direction.
+Only `Unreachable` is a failure. Contention, a throttled key, a missing right, bad input and
+cancellation do not say that the store is away and move nothing, in either direction.
 
 Calls that were in flight together fail together: one stall of a second fails every caller there is.
 So a failure counts only if its call began after the last failure that was counted, and the row ends

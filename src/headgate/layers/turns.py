@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.decision import Amounts
-from headgate.errors import StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.errors import StoreDenied, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
 from headgate.port import Gate
 
@@ -76,4 +76,6 @@ def shared(trouble: StoreTrouble) -> StoreTrouble | None:
         return Throttled(str(trouble), trouble.wait_ms)
     if isinstance(trouble, Unreachable) and not isinstance(trouble, (BreakerOpen, UndoLost)):
         return Unreachable(str(trouble))
+    if isinstance(trouble, StoreDenied):
+        return StoreDenied(str(trouble))
     return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from headgate.clock import Clock, steady_clock
-from headgate.errors import HeadgateError, StoreTrouble, ValidationError
+from headgate.errors import HeadgateError, StoreDenied, StoreTrouble, ValidationError
 from headgate.layers.breaker import Patience
 from headgate.limits import Limit
 from headgate.repository import Repository
@@ -219,6 +219,8 @@ class Program:
     async def _prepare(self) -> None:
         try:
             await self.service.repository.create_table()
+        except StoreDenied as denied:
+            log.error("the store refuses the service; trying again every second: %s", denied)
         except StoreTrouble:
             log.warning("the store gives no answer yet; trying again every second")
         else:

@@ -28,12 +28,14 @@ from headgate.service.requests import Descriptor, DescriptorsRequest
 from headgate.service.rules import BUILTIN_SCOPES, Rules
 from headgate.service.settings import Undecided
 
-# Decisions about whoever asked. They are refused whatever is chosen for what cannot be decided.
+# Decisions about whoever asked, and a store that denies headgate its rights: an operator must act,
+# and until then nothing passes. They are refused whatever is chosen for what cannot be decided.
 _REFUSED = frozenset(
     {
         Code.DEMAND_TOO_LARGE,
         Code.ENTITY_NOT_FOUND,
         Code.ENTITY_DISABLED,
+        Code.STORAGE_DENIED,
         Code.TOO_MANY_NEW_IDENTIFIERS,
     }
 )
@@ -105,6 +107,8 @@ class RateLimitServiceCalls:
             if problem.refusal.because is not Because.ENTITY:
                 return None
             outcome = Undecided.REFUSE  # the client named somebody whom the key may not ask about
+        elif problem.code in _REFUSED:
+            outcome = Undecided.REFUSE
         elif problem.code is Code.DEADLINE_EXCEEDED or (
             problem.code is Code.STORAGE_UNAVAILABLE and _reason(problem) not in _STORE_ANSWERED
         ):

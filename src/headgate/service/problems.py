@@ -20,6 +20,7 @@ from headgate.errors import (
     NamespaceNotFoundError,
     NamespaceStateError,
     RateLimiterUnavailable,
+    StoreDenied,
     StoreTrouble,
     ValidationError,
     VersionMismatchError,
@@ -50,6 +51,7 @@ class Code(StrEnum):
     TOO_MANY_CALLS = "TOO_MANY_CALLS"
     RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    STORAGE_DENIED = "STORAGE_DENIED"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     INTERNAL = "INTERNAL"
 
@@ -116,6 +118,10 @@ PROBLEMS: dict[Code, Problem] = {
     ),
     Code.STORAGE_UNAVAILABLE: _own(
         503, "UNAVAILABLE", "The store gives no answer", "storage-unavailable"
+    ),
+    # Not 503 or UNAVAILABLE, which clients retry and take for an outage.
+    Code.STORAGE_DENIED: _own(
+        500, "FAILED_PRECONDITION", "The store refuses the service", "storage-denied"
     ),
     Code.DEADLINE_EXCEEDED: _own(
         504, "DEADLINE_EXCEEDED", "There was no answer in time", "deadline-exceeded"
@@ -184,6 +190,12 @@ def translated(error: HeadgateError) -> ServiceError:
         case DisabledError():
             return ServiceError(
                 Code.ENTITY_DISABLED, f"the {error.kind} is disabled until an operator enables it"
+            )
+        case StoreDenied():
+            return ServiceError(
+                Code.STORAGE_DENIED,
+                "the store refuses the service, nothing was decided; waiting does not help, the "
+                "operator finds the missing right in the service's log",
             )
         case RateLimiterUnavailable() | StoreTrouble():
             return ServiceError(

@@ -7,6 +7,7 @@ with `bodies` and `headers`. It holds no rules. A verb returns an answer, also f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Self
@@ -22,6 +23,7 @@ from headgate.errors import (
     NamespaceStateError,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    StoreDenied,
     StoreTrouble,
 )
 from headgate.hierarchy import Explanation
@@ -63,6 +65,10 @@ from headgate.service.rules import NoPolicies, Rule, Rules
 from headgate.service.settings import DEFAULT_SETTINGS, Settings
 from headgate.store import Store
 from headgate.stores.memory.store import stand_in
+
+LOG_DENIED_MS = 60_000
+
+log = logging.getLogger("headgate.service")
 
 OnAnswer = Callable[[CheckAnswer], None]
 OnYes = Callable[[str, str, int, int], None]  # scope, resource, tokens, of how many checks
@@ -110,6 +116,7 @@ class Service:
         self._fallback = stand_in(self.clock)
         self.waits = backend.capabilities.shared != "process"
         self._rooms: dict[str, Room] = {}
+        self._log_denied_ms = 0  # when the next refusal of the store is worth a line
         self.leases = Leases(shelf or self._shelf(), repository.clock)
 
     def _shelf(self) -> LeaseShelf:
@@ -306,8 +313,13 @@ class Service:
 
     async def health(self) -> HealthAnswer:
         """How things stand; asks the store once."""
-        answers = await self.repository.ping()
-        ready = answers or self.settings.fail_open
+        denied = False
+        try:
+            await self.repository.get_version_record()
+            answers = True
+        except HeadgateError as error:
+            answers, denied = False, isinstance(error, StoreDenied)
+        ready = answers or (self.settings.fail_open and not denied)
         well = answers and self.breaker is State.CLOSED and self.rules_trouble is None
         status = Health.HEALTHY if well else Health.DEGRADED if ready else Health.UNHEALTHY
         return HealthAnswer(
@@ -384,10 +396,19 @@ class Service:
         if isinstance(error, RateLimitExceeded):
             return throttled(error, asked, dry_run)
         if not isinstance(error, RateLimiterUnavailable):
+            if isinstance(error, StoreDenied):
+                self._log_denied(error)
             if isinstance(error, NamespaceStateError):
                 self._rooms.pop(namespace, None)
             raise_translated(error)
         return unavailable(error, asked, dry_run)
+
+    def _log_denied(self, error: StoreDenied) -> None:
+        """Tells the operator the missing right, which callers are not told; once a minute."""
+        now_ms = self.clock()
+        if now_ms >= self._log_denied_ms:
+            self._log_denied_ms = now_ms + LOG_DENIED_MS
+            log.error("the store refuses the service, so no request is admitted: %s", error)
 
     def _cost(self, rules: Rules, endpoint: str | None) -> int:
         return 1 if endpoint is None else rules.cost_of(endpoint) or 1

@@ -357,4 +357,18 @@ MUTANTS = [
             "service/hostile/test_hostile_keys.py::test_null_is_refused_where_the_schema_has_none[POST-/v1/ratelimit/check-body0-tokens]",
         ),
     ),
+    Mutant(
+        "envoy: a store that refuses the service is an error, which lets requests pass",
+        "service/envoy_calls.py",
+        "Code.ENTITY_DISABLED, Code.STORAGE_DENIED}",
+        "Code.ENTITY_DISABLED}",
+        ("programs/envoy/test_envoy_cases.py::test_case",),
+    ),
+    Mutant(
+        "service: a store that refuses the service is told as an outage",
+        "service/problems.py",
+        "                Code.STORAGE_DENIED,\n",
+        "                Code.STORAGE_UNAVAILABLE,\n",
+        ("programs/service/test_service_words.py::test_errors_are_translated_and_leak_nothing",),
+    ),
 ]

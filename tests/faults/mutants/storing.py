@@ -367,4 +367,34 @@ MUTANTS = [
             "dynamodb/test_store_interrupted.py::test_a_take_without_an_answer_beside_a_refusal_is_no_outage[throttled]",
         ),
     ),
+    Mutant(
+        "engine: a store that denies counts as away",
+        "engine.py",
+        "        if isinstance(trouble, StoreDenied):\n"
+        '            self.tell("denied", entity_id, resource, str(trouble))\n'
+        "            raise trouble\n",
+        "",
+        ("flows/test_outage.py::test_a_store_that_denies_is_not_away",),
+    ),
+    Mutant(
+        "config: limits that were known hide a missing right",
+        "config.py",
+        "            if stale is None or isinstance(trouble, StoreDenied):\n",
+        "            if stale is None:\n",
+        ("flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right",),
+    ),
+    Mutant(
+        "dynamodb: denied access is an outage",
+        "stores/dynamodb/port_trouble.py",
+        "class Refused(StoreDenied):\n",
+        "class Refused(NotApplied):\n",
+        ("dynamodb/test_port_trouble.py::test_who_is_not_let_in_learns_what_to_do",),
+    ),
+    Mutant(
+        "sqlite: a file that may not be written is an outage",
+        "stores/sqlite/port.py",
+        "    if code in _DENIED or (",
+        "    if (",
+        ("contract/test_sqlite_trouble.py::test_every_error_of_the_engine_becomes_ours",),
+    ),
 ]

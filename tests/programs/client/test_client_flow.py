@@ -288,6 +288,15 @@ def test_an_end_that_fails_is_kept_and_told(caplog: pytest.LogCaptureFixture) ->
     assert KEY not in caplog.text
 
 
+def test_a_store_that_refuses_the_service_is_no_outage() -> None:
+    """It is not sent again, and whoever lets work pass on `Unavailable` does not do so here."""
+    flow, port = flow_of(problem(500, "STORAGE_DENIED"), response(200, ALLOWED))
+    with pytest.raises(InvalidRequest) as caught:
+        run(flow.check(CHECK, 0))
+    assert (caught.value.code, caught.value.status) == ("STORAGE_DENIED", 500)
+    assert len(port.asked) == 1
+
+
 def test_health_is_asked_once() -> None:
     flow, port = flow_of(problem(503, "STORAGE_UNAVAILABLE"))
     health = run(flow.health())

@@ -79,7 +79,7 @@ async def play(case: Case) -> tuple[Any, World]:
             await send(wire, verb, values)
         world.clock.advance(case.advance_ms)
         if case.down:
-            world.goes_down()
+            world.goes_down(case.down)
         world.store.calls.clear()
         return await send(wire, case.verb, case.request), world
 

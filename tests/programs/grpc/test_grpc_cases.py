@@ -64,7 +64,7 @@ async def play(case: Case) -> tuple[Any, World]:
             await sent(wire, verb, message_of(verb, values))
         world.clock.advance(case.advance_ms)
         if case.down:
-            world.goes_down()
+            world.goes_down(case.down)
         world.store.calls.clear()
         return await sent(wire, case.verb, message_of(case.verb, case.request)), world
 

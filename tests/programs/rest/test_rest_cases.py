@@ -28,7 +28,7 @@ def world_of(case: Case) -> World:
 def prepare(case: Case, world: World) -> None:
     world.clock.advance(case.advance_ms)
     if case.down:
-        world.goes_down()
+        world.goes_down(case.down)
     world.store.calls.clear()
 
 

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.errors import StoreDenied, StoreTrouble
+from programs.service.kit import DOWN
+
 MISSING = object()
 START_ISO = "2023-11-14T22:13:20.000Z"  # where a FakeClock begins
 START_S = 1_700_000_000
+DENIED = StoreDenied("no dynamodb:UpdateItem on a secret table")
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Case:
     before: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     advance_ms: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
-    down: bool = False
+    down: StoreTrouble | None = None
     code: str | None = None
 
 
@@ -251,7 +255,7 @@ OUTAGES = [
         {"x-ratelimit-degraded": "true", "x-ratelimit-degraded-reason": "store_unreachable"},
         settings={"fail_open": True},
         before=(took(5),),
-        down=True,
+        down=DOWN,
     ),
     Case(
         "store down, fail open, nothing known yet",
@@ -259,7 +263,7 @@ OUTAGES = [
         200,
         {"allowed": True, "degraded": True, "tokens_remaining": 9},
         settings={"fail_open": True},
-        down=True,
+        down=DOWN,
     ),
     Case(
         "store down, fail closed",
@@ -284,7 +288,7 @@ OUTAGES = [
             "ratelimit": None,
         },
         before=(took(5),),
-        down=True,
+        down=DOWN,
         code="STORAGE_UNAVAILABLE",
     ),
     Case(
@@ -294,8 +298,29 @@ OUTAGES = [
         {"allowed": False, "blocking": None},
         {"x-ratelimit-blocking-scope": None},
         verb="check_all",
-        down=True,
+        down=DOWN,
         code="STORAGE_UNAVAILABLE",
+    ),
+    Case(
+        "store refuses the service, fail open",
+        ask(tokens=1),
+        500,
+        {"status": 500, "code": "STORAGE_DENIED", "retry_after_seconds": MISSING},
+        {"retry-after": None, "x-ratelimit-degraded": None},
+        settings={"fail_open": True},
+        before=(took(5),),
+        down=DENIED,
+        code="STORAGE_DENIED",
+    ),
+    Case(
+        "store refuses the service, fail open, all or none",
+        USER_AND_IP,
+        500,
+        {"code": "STORAGE_DENIED"},
+        verb="check_all",
+        settings={"fail_open": True},
+        down=DENIED,
+        code="STORAGE_DENIED",
     ),
 ]
 

@@ -53,7 +53,7 @@ async def play(case: Case) -> tuple[int, dict[str, Any], dict[str, str], World]:
         await world.ask(verb, values)
     world.clock.advance(case.advance_ms)
     if case.down:
-        world.goes_down()
+        world.goes_down(case.down)
     world.store.calls.clear()
     status, body, headers = said(await world.ask(case.verb, case.request))
     return status, body, headers, world

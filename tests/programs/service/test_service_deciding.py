@@ -17,7 +17,7 @@ from headgate.service.requests import CheckRequest, Descriptor, DescriptorsReque
 from headgate.service.rooms import SEEN_TTL_MS
 from headgate.service.rules import GLOBAL, TOKENS, NoPolicies, Rule
 from headgate.service.settings import Settings, Unknown
-from programs.service.cases import USER_AND_IP, ask
+from programs.service.cases import DENIED, USER_AND_IP, ask
 from programs.service.kit import DOWN, RULES, TableRules, World, rule
 
 STORED = [Limit("rpm", 30, 30, 60), Limit("tpm", 100, 100, 60)]
@@ -416,6 +416,30 @@ def test_health_without_the_store(fail_open: bool, status: str, ready: bool) -> 
         world.goes_down()
         health = await world.service.health()
         assert (health.status, health.ready, health.store_available) == (status, ready, False)
+
+    run(flow())
+
+
+def test_a_store_that_refuses_the_service_makes_it_unready_and_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Failing open is for outages: here every request is refused, so no traffic should come."""
+
+    async def flow() -> None:
+        world = World(fail_open=True)
+        await world.ask("check", ask())
+        world.goes_down(DENIED)
+        for _ in range(50):
+            refused = await world.ask("check", ask())
+            assert isinstance(refused, ServiceError)
+            assert refused.code is Code.STORAGE_DENIED
+            assert "UpdateItem" not in refused.detail
+        assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 1
+        world.clock.advance(60_000)
+        await world.ask("check", ask())
+        assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 2
+        health = await world.service.health()
+        assert (health.status, health.ready, health.store_available) == ("UNHEALTHY", False, False)
 
     run(flow())
 

@@ -61,7 +61,7 @@ class Flow:
         outcome = self._judged(request, answer)
         if type(outcome) is dict:
             return outcome
-        if isinstance(outcome, trouble.NotApplied):
+        if isinstance(outcome, trouble.UNSENT):
             outcome = (await self._second_round((request,), [outcome], signer, due_s))[0]
         if isinstance(outcome, StoreTrouble):
             raise outcome
@@ -77,7 +77,7 @@ class Flow:
             return [error for _ in requests]
         outcomes = await self._round(requests, signer, due_s)
         for outcome in outcomes:
-            if isinstance(outcome, trouble.NotApplied):
+            if isinstance(outcome, trouble.UNSENT):
                 return await wire.whole(self._second_round(requests, outcomes, signer, due_s))
         return outcomes
 
@@ -104,8 +104,8 @@ class Flow:
         again = [
             place
             for place, outcome in enumerate(outcomes)
-            if isinstance(outcome, trouble.NotApplied)
-            and (mended or not isinstance(outcome, trouble.Refused))
+            if isinstance(outcome, trouble.UNSENT)
+            and (mended or not isinstance(outcome, trouble.UNSIGNED))
             and not requests[place].credit
         ]
         if again and self.wire.now_s() < due_s:
@@ -118,11 +118,11 @@ class Flow:
         self, outcomes: Sequence[Outcome], signer: Signer, due_s: float
     ) -> tuple[Signer, bool]:
         """Who signs now, and whether what was refused for its signature has hope with that."""
-        refused = [outcome for outcome in outcomes if isinstance(outcome, trouble.Refused)]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, trouble.UNSIGNED)]
         if not refused:
             await self.wire.pause(PAUSE_S)
             return signer, False
-        if not any(outcome.expired for outcome in refused):
+        if not any(outcome.renewable for outcome in refused):
             return signer, any(outcome.skewed for outcome in refused)
         self._account.refuse(signer, self.wire.now_s())
         try:

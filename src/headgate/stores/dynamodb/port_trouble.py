@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from typing import Any
 
-from headgate.errors import Contended, StoreTrouble, Throttled, Unreachable
+from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.stores.dynamodb.wire import Place, Reply
 
 UNKNOWN = "whether it was applied is unknown"
@@ -27,18 +28,12 @@ _CONTENDED = frozenset(
         "ReplicatedWriteConflictException",
     }
 )
-_EXPIRED = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-    }
-)
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
+# Other credentials may be accepted: these may have been rotated, or be too new to be known yet.
+_RENEWABLE = _EXPIRED | {"UnrecognizedClientException", "InvalidClientTokenId"}
 _SKEWED = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _SKEW_TEXTS = ("Signature expired", "Signature not yet current")
 _DOOR = {
-    "AccessDeniedException": "its IAM identity may not do this; give it the action and the table",
     "ExpiredToken": "the credentials have expired; renew them (aws sso login, a new token, …)",
     "ExpiredTokenException": "the credentials have expired; renew them (aws sso login, …)",
     "UnrecognizedClientException": "AWS does not know the access key; check the credentials "
@@ -52,9 +47,11 @@ _DOOR = {
     "IncompleteSignatureException": "the credentials are incomplete; check them",
     "MissingAuthenticationToken": "it wants credentials; configure some that botocore finds",
     "MissingAuthenticationTokenException": "it wants credentials; configure some botocore finds",
-    "NotAuthorized": "its IAM identity may not do this; give it the action and the table",
     "OptInRequired": "the account has not enabled DynamoDB in this region; enable it",
 }
+
+_FORBIDDEN = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
+_RIGHT = re.compile(r"not authorized to perform: (\S+) on resource: (\S+)")
 
 Item = dict[str, Any]
 
@@ -65,15 +62,30 @@ class NotApplied(Unreachable):
     maybe_applied = False
 
 
-class Refused(NotApplied):
-    """The service did not accept who asks, or how that was signed."""
+class Refused(StoreDenied):
+    """The service did not accept who asks, how that was signed, or that they may do this."""
 
     def __init__(self, code: str, text: str, said: str) -> None:
         self.code = code
-        self.expired = code in _EXPIRED
+        self.renewable = code in _RENEWABLE
         # told by the service's own clock, which the port has just learned
         self.skewed = code in _SKEWED or said.startswith(_SKEW_TEXTS)
         super().__init__(text)
+
+
+class CredentialsExpired(NotApplied):
+    """The credentials are past their time, and nothing newer was found.
+
+    Unlike what is Refused this is an outage: whoever issues them (STS, a metadata service, SSO) has
+    not renewed them in time, no right has changed, and it ends once they do.
+    """
+
+    renewable, skewed = True, False
+
+
+# The service accepted nothing of the call: it may be sent again, signed anew.
+UNSIGNED = (Refused, CredentialsExpired)
+UNSENT = (NotApplied, Refused)
 
 
 class ConditionFailed(StoreTrouble):
@@ -99,7 +111,7 @@ class TransactionCancelled(StoreTrouble):
         return any(code in _THROTTLED_PARTS for code, _ in self.reasons)
 
 
-class Rejected(StoreTrouble):
+class Rejected(StoreDenied):
     """The service cannot do what it was asked, now or ever; `code` is its name for that."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -139,12 +151,23 @@ def of_reply(reply: Reply, place: Place, operation: str, table: object) -> Store
             f"the DynamoDB table {table} at {place} is missing, or an index of it; create it with "
             f"`create_table()` of the repository, or check its name and region ({shown})",
         )
+    if code in _FORBIDDEN:
+        advice = (
+            f"its IAM identity may not do this; allow it {_missing_right(text, operation, table)}"
+        )
+        return Refused(code, f"DynamoDB at {place} denies access: {advice} ({shown})", text)
     if code in _DOOR:
         whole = f"DynamoDB at {place} did not let the call in: {_DOOR[code]} ({shown})"
-        return Refused(code, whole, text)
+        return CredentialsExpired(whole) if code in _EXPIRED else Refused(code, whole, text)
     if code and reply.status < 500:
         return Rejected(code, f"DynamoDB refused the request ({shown}); nothing was written")
     return _broken(reply, place, shown if code else f"{operation} on {table}: {reply.body[:80]!r}")
+
+
+def _missing_right(said: str, operation: str, table: object) -> str:
+    """The action and the resource as AWS names them; else those of the call."""
+    found = _RIGHT.search(said)
+    return f"{found[1]} on {found[2]}" if found else f"dynamodb:{operation} on the table {table}"
 
 
 def _broken(reply: Reply, place: Place, shown: str) -> StoreTrouble:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from headgate.errors import StoreTrouble, Unreachable
+from headgate.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.cluster_map import SlotMap, redirection, slot_of
@@ -31,7 +31,7 @@ class ClusterPort:
         self._missing = MissingScripts(wire)
         self._doubted: set[Node] = set()  # gave trouble since the map was read
         self._looked_s = float("-inf")
-        self._refused: NotSent | None = None  # why the last look showed nothing
+        self._refused: NotSent | StoreDenied | None = None  # why the last look showed nothing
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
@@ -138,6 +138,8 @@ class ClusterPort:
             reply = await self._wire.ask(node, parts, due_s, asking=asking)
             if type(reply) is not ServerError:
                 return reply
+        if reply.code in ("MOVED", "ASK"):
+            raise trouble.still_moving(node, reply)
         raise trouble.of_reply(reply, node)
 
     async def _moved(self, slot: int, target: Node, due_s: float) -> tuple[Node, bool]:
@@ -169,11 +171,11 @@ class ClusterPort:
             if self._map is not None and self._map is not seen:
                 return self._map
             if self._refused is not None and self._looked_lately():
-                raise NotSent(*self._refused.args)
+                raise type(self._refused)(*self._refused.args)
             self._refused = None
             try:
                 self._map = await self._read(due_s, first)
-            except NotSent as error:
+            except (NotSent, StoreDenied) as error:
                 self._refused = error
                 raise
             finally:
@@ -189,6 +191,7 @@ class ClusterPort:
         known = dict.fromkeys((*([first] if first else ()), *masters, *self._seeds))
         tellers = sorted(known, key=lambda node: node in self._doubted)[:ATTEMPTS_MAX]
         said: object = ""
+        denied: StoreDenied | None = None
         for place, teller in enumerate(tellers):
             left_s = due_s - self._wire.now_s()
             share_s = left_s / 2 if place + 1 < len(tellers) else left_s
@@ -197,9 +200,17 @@ class ClusterPort:
             except Unreachable as error:
                 said = error
                 continue
+            except StoreDenied as error:
+                denied = error
+                continue
             if type(reply) is list and reply:
                 return SlotMap.from_reply(reply, teller)
+            if type(reply) is ServerError:
+                found = trouble.of_reply(reply, teller)
+                denied = found if isinstance(found, StoreDenied) else denied
             said = reply or f"{teller} serves no slots"
+        if denied is not None:
+            raise denied
         raise NotSent(f"no node of the cluster shows its map; nothing was sent ({said})")
 
     async def _checked(self, node: Node, parts: Parts, due_s: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.errors import StoreTrouble, Unreachable
+from headgate.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis import port_trouble as trouble
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.port_calls import MissingScripts, Script, ScriptCall
@@ -80,6 +80,7 @@ class SentinelPort:
         """The first sentinel that answers is asked first from now on."""
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
         said: object = "none was asked"
+        denied: StoreDenied | None = None
         for place, sentinel in enumerate(self._sentinels):
             left_s = due_s - self._wire.now_s()
             share_s = left_s / (len(self._sentinels) - place)
@@ -88,11 +89,19 @@ class SentinelPort:
             except Unreachable as error:
                 said = error
                 continue
+            except StoreDenied as error:
+                denied = error
+                continue
             if type(reply) is list:
                 self._promote(sentinel)
                 self._master = Node(str(reply[0]), int(reply[1]))
                 return self._master
+            if type(reply) is ServerError:
+                found = trouble.of_reply(reply, sentinel)
+                denied = found if isinstance(found, StoreDenied) else denied
             said = f"{sentinel} knows no such service" if reply is None else reply
+        if denied is not None:
+            raise denied
         raise NotSent(
             f"no sentinel names a master for {self._service!r}: {said}; nothing was sent: "
             f"check the service's name and that the sentinels run"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import ssl
 
-from redis.exceptions import AuthenticationError, AuthorizationError
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import Contended, Full, StoreTrouble, Unreachable
+from headgate.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis.address import Node
 from headgate.stores.redis.wire import NotSent, ServerError
 
@@ -20,18 +20,30 @@ _UNREACHABLE = {
     "MASTERDOWN": "it is a replica that lost its master; bring the master back",
     "CLUSTERDOWN": "the cluster is down; see CLUSTER INFO for the slots nobody serves",
     "TRYAGAIN": "slots of this call are being moved; try again",
-    "NOAUTH": "it wants a login; write redis://user:password@host",
-    "WRONGPASS": "it refused the login; check user and password in the URL",
     "MISCONF": "it cannot save to disk and so takes no writes; see its log",
     "NOREPLICAS": "too few replicas are connected (min-replicas-to-write); bring them back",
 }
-_ADVICE = {
-    "NOPERM": "give its ACL user the commands and keys headgate needs",
-    "CROSSSLOT": "the keys of one call are on several slots; report it as a bug",
+# No outage: the server works, and goes on refusing until somebody changes its rights or the URL.
+_DENIED = {
+    "NOPERM": "its ACL user lacks a right; allow what the message names. headgate needs the keys "
+    "~hg:* and +@connection +@scripting +@read +@write +time, in a cluster also +cluster|slots",
+    "NOAUTH": "it wants a login; write redis://user:password@host",
+    "WRONGPASS": "it refused the login; check user and password in the URL",
     "MOVED": "it is a node of a cluster; write redis+cluster://host:port",
     "ASK": "it is a node of a cluster; write redis+cluster://host:port",
+    "DENIED": "it runs in protected mode, which lets in no other host; give it a password",
+}
+_ADVICE = {
+    "CROSSSLOT": "the keys of one call are on several slots; report it as a bug",
     "WRONGTYPE": "another program uses this key; give headgate a database of its own",
     "NOSCRIPT": "a script vanished between two calls; try again",
+}
+# Refusals that come without a code of their own: inside a script, and before any login.
+_UNCODED = {
+    "The user executing the script can't": "NOPERM",
+    "ACL failure in script": "NOPERM",
+    "unauthenticated multibulk length": "NOAUTH",
+    "unauthenticated bulk length": "NOAUTH",
 }
 # Redis 6 wraps what a command inside a script said.
 _WRAPPED = re.compile(r"^ERR Error running script.*?: @?\w+: ?\d+: -?(?P<inner>[A-Z]+ .*)$", re.S)
@@ -66,6 +78,11 @@ def of_reply(error: ServerError, node: Node) -> StoreTrouble:
             f"maxmemory or remove other data; do not choose an eviction policy, which would forget "
             f"what was consumed ({text})"
         )
+    for part, meant in _UNCODED.items():
+        if code == "ERR" and part in text:
+            code = meant
+    if code in _DENIED:
+        return StoreDenied(f"redis {node} refused the call: {_DENIED[code]} ({text})")
     if code in _UNREACHABLE:
         return Unreachable(f"redis {node} did not do the call: {_UNREACHABLE[code]} ({text})")
     if "max number of clients" in text:
@@ -84,14 +101,17 @@ def _unwrapped(text: str) -> str:
     return wrapped["inner"] if wrapped else text
 
 
-def of_dialing(error: BaseException, node: Node, timeout_ms: int) -> NotSent:
+def of_dialing(error: BaseException, node: Node, timeout_ms: int) -> NotSent | StoreDenied:
     """No connection: nothing was sent."""
     if isinstance(error, NotSent):
         return error
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+        code = "NOPERM" if isinstance(error, NoPermissionError) else "WRONGPASS"
+        return StoreDenied(
+            f"redis {node} refused the connection: {_DENIED[code]} ({error}); nothing was sent"
+        )
     if isinstance(error, TimeoutError | RedisTimeout):
         reason = f"no connection within {timeout_ms} ms; check the address, or raise ?timeout_ms=…"
-    elif isinstance(error, AuthenticationError | AuthorizationError):
-        reason = f"it refused the login; check user and password in the URL ({error})"
     elif _caused_by(error, ssl.SSLError):
         reason = f"TLS failed; check ssl_ca_certs and that the server speaks TLS ({error})"
     elif node.port and _caused_by(error, FileNotFoundError, PermissionError):
@@ -131,6 +151,13 @@ def too_late(node: Node, timeout_ms: int) -> NotSent:
 def crowded(node: Node, calls_max: int) -> Contended:
     return Contended(
         f"{calls_max} calls wait for redis {node} already; nothing was sent: slow down"
+    )
+
+
+def still_moving(node: Node, reply: ServerError) -> Contended:
+    return Contended(
+        f"redis {node} and other nodes keep sending the call on; nothing was done: the cluster's "
+        f"slots are being moved, try again ({reply.text})"
     )
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from headgate.errors import Contended, Full, StoreTrouble, Unreachable
+from headgate.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.port_owned import forks
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.port_line import Line, closed
@@ -40,11 +40,11 @@ Work = Callable[[Connection], Result]
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _TROUBLE = {
     sqlite3.SQLITE_IOERR: "the disk gave an I/O error; check the disk and its file system",
-    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable",
     sqlite3.SQLITE_NOTADB: "it is not a database; name another file or restore it from a backup",
     sqlite3.SQLITE_CORRUPT: "it is malformed; restore it from a backup or move it away",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that path and permissions are right",
 }
+_DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 
 
 class Port(Protocol):
@@ -245,13 +245,29 @@ def _file_at(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _is_forbidden(path: str) -> bool:
+    """Whether this process lacks the right to open the file, or to make it in its directory."""
+    if os.path.exists(path):
+        return not os.access(path, os.R_OK | os.W_OK)
+    folder = os.path.dirname(path) or "."
+    return os.path.exists(folder) and not os.access(folder, os.W_OK | os.X_OK)
+
+
 def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
     """The engine's complaint in headgate's words: what, why, what to do."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    whole_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = whole_code & 0xFF
     if code in _BUSY:
         return contended(path, timeout_ms)
     if code == sqlite3.SQLITE_FULL:
         return Full(f"the SQLite file {path} cannot grow: the disk is full; make room ({error})")
+    if whole_code == sqlite3.SQLITE_READONLY_DBMOVED:
+        return Unreachable(f"the SQLite file {path} was moved or deleted; put it back ({error})")
+    if code in _DENIED or (code == sqlite3.SQLITE_CANTOPEN and _is_forbidden(path)):
+        return StoreDenied(
+            f"this process may not write the SQLite file {path}; nothing was written: give its "
+            f"user the right to write the file and its directory, also on the file system ({error})"
+        )
     reason = _TROUBLE.get(code, "the engine refused; see its message, and report it as a bug")
     return Unreachable(f"the SQLite file {path} gives no answer: {reason} ({error})")
 
