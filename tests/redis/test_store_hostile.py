@@ -14,12 +14,12 @@ import servers
 
 from headgate.bridge import run
 from headgate.decision import Demand, Verdict
-from headgate.errors import Damaged, StoreTrouble, UndoLost, Unreachable
+from headgate.errors import Damaged, StoreDenied, StoreTrouble, UndoLost, Unreachable
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms
 from headgate.store import Outcome, consume_each
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.port import Port, Unexpected, open_port
+from headgate.stores.redis.port import Port, open_port
 
 TERMS = Terms((Limit.per_day("d", 12).spec,), 1)
 DEMANDS = [Demand(BucketKey("ns", f"e{n}", "x"), TERMS, (1000,)) for n in range(3)]
@@ -144,7 +144,7 @@ def test_what_is_no_reply_of_ours_is_trouble_and_never_an_admission(reply: bytes
 def test_a_node_of_a_cluster_is_named() -> None:
     with said(lambda asked: b"-MOVED 1 h:1\r\n" if b"EVAL" in asked else b"+OK\r\n") as server:
         with opened(f"redis://{servers.HOST}:{server}") as (store, _):
-            with pytest.raises(Unexpected, match=r"redis\+cluster://"):
+            with pytest.raises(StoreDenied, match=r"redis\+cluster://"):
                 run(store.consume(DEMANDS[:1], None))
 
 

@@ -213,8 +213,8 @@ MUTANTS = [
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
         "service/envoy_calls.py",
-        "            if problem.because is not Because.ENTITY:\n                return None\n",
-        "            return None\n",
+        "            if problem.refusal.because is not Because.ENTITY:\n",
+        "            if problem.refusal:\n",
         (
             "programs/envoy/test_envoy_undecided.py::test_an_identifier_that_the_key_may_not_ask_about_is_refused",
         ),
@@ -272,8 +272,8 @@ MUTANTS = [
     Mutant(
         "workers: a signal before the server listens is lost",
         "service/serve.py",
-        "        self.should_exit = True\n\n    def handle_exit",
-        "        self.should_exit = False\n\n    def handle_exit",
+        '        """Starts no more than it must to end well."""\n        self.should_exit = True\n',
+        '        """Starts no more than it must to end well."""\n',
         (
             "service/hostile/test_hostile_workers.py::"
             "test_a_signal_to_end_before_the_server_listens_is_honoured[default-SIGTERM]",
@@ -358,11 +358,14 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "envoy: a store that refuses the service is an error, which lets requests pass",
+        "envoy: a store that denies the service its rights lets requests pass where that is chosen",
         "service/envoy_calls.py",
-        "Code.ENTITY_DISABLED, Code.STORAGE_DENIED}",
-        "Code.ENTITY_DISABLED}",
-        ("programs/envoy/test_envoy_cases.py::test_case",),
+        "        Code.STORAGE_DENIED,\n",
+        "",
+        (
+            "programs/envoy/test_envoy_undecided.py::"
+            "test_a_store_that_denies_headgate_its_rights_admits_nobody",
+        ),
     ),
     Mutant(
         "service: a store that refuses the service is told as an outage",

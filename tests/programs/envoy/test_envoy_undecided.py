@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit
-from headgate.errors import Contended, Damaged, Full, StoreTrouble
+from headgate.errors import Contended, Damaged, Full, StoreDenied, StoreTrouble
 from headgate.service.app_door import Entrance
 from headgate.service.keys import mint, parse_grant
 from headgate.service.keys_door import Door
@@ -127,6 +127,21 @@ def test_a_store_that_answers_and_cannot_decide(trouble: StoreTrouble, cause: st
             assert headers_of(reply)["retry-after"] == "1"
             assert body_of(reply)["code"] == "STORAGE_UNAVAILABLE"
             assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("undecided", Undecided)
+def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: Undecided) -> None:
+    """It lasts until an operator acts, so no setting may turn it into an open gate."""
+
+    async def play() -> None:
+        async with wired(World(), undecided=undecided) as wire:
+            wire.world.store.trouble = StoreDenied("no dynamodb:UpdateItem on the table")
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "STORAGE_DENIED"
+            assert causes(wire) == {"storage_denied": 1}
 
     asyncio.run(play())
 
