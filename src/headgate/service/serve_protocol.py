@@ -165,10 +165,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._continue)
         self._unread, self._at, self._parsing = data, at, False
         cycle: Any = self.cycle
-        if type(cycle) is Express and not cycle.started:
-            self._go_the_usual_way(cycle)
         if data:
             self._hold()
+        elif type(cycle) is Express and not cycle.started:
+            self._go_the_usual_way(cycle)
 
     def _continue(self) -> None:
         """Goes on with what waits, if nothing must be waited for any more."""

@@ -143,24 +143,6 @@ MUTANTS = [
         ("programs/service/test_service_deciding.py::test_what_takes_longest_is_what_blocks",),
     ),
     Mutant(
-        "service: a known head is one request, whatever comes behind it",
-        "service/serve_repeats.py",
-        "        if found is None or found[1] != len(data):\n",
-        "        if found is None:\n",
-        ("programs/rest/test_serve_repeats.py::test_only_bytes_that_are_one_request_teach_a_head",),
-    ),
-    Mutant(
-        "service: a head is known in the middle of a request, too",
-        "service/serve_protocol.py",
-        "        if self._between:\n            if self._is_repeated(data):\n",
-        "        if self._in_head and not self._head_bytes:\n"
-        "            if self._is_repeated(data):\n",
-        (
-            "programs/rest/test_serve_repeats.py::"
-            "test_bytes_behind_a_request_may_be_the_beginning_of_the_next",
-        ),
-    ),
-    Mutant(
         "envoy: bytes that are not UTF-8 are all the same letter",
         "service/envoy_mapping.py",
         'raw.decode("utf-8", "surrogateescape")',
@@ -373,5 +355,157 @@ MUTANTS = [
         "                Code.STORAGE_DENIED,\n",
         "                Code.STORAGE_UNAVAILABLE,\n",
         ("programs/service/test_service_words.py::test_errors_are_translated_and_leak_nothing",),
+    ),
+    Mutant(
+        "server: requests behind an unanswered one are parsed all the same",
+        "service/serve_protocol.py",
+        "            if self._must_wait():\n                break\n        else:",
+        "        else:",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_requests_behind_an_unanswered_one_wait_unparsed",
+        ),
+    ),
+    Mutant(
+        "server: an application that asks for its body resumes reading, whatever waits",
+        "service/serve_protocol.py",
+        "        if not (self.held or self.write_paused):\n            super().resume_reading()\n",
+        "        super().resume_reading()\n",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_requests_behind_an_unanswered_one_wait_unparsed",
+        ),
+    ),
+    Mutant(
+        "server: one connection's requests keep all others waiting",
+        "service/serve_protocol.py",
+        "        for _ in range(REQUESTS_AT_ONCE):\n",
+        "        for _ in range(10**9):\n",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_others_have_their_turn_between_many_express_requests",
+        ),
+    ),
+    Mutant(
+        "server: answers need never be read",
+        "service/serve_protocol.py",
+        "        self.flow.pause_reading()\n        self._expect_within(UNREAD_S)\n",
+        "        self.flow.pause_reading()\n",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline",
+        ),
+    ),
+    Mutant(
+        "server: a head has no bound",
+        "service/serve_protocol.py",
+        "            if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):\n",
+        "            if self._part_bytes < 0 and self._is_head_too_large(piece):\n",
+        ("programs/rest/test_serve_clients.py::test_a_head_has_a_bound",),
+    ),
+    Mutant(
+        "server: a head behind another request has no bound",
+        "service/serve_protocol.py",
+        "            if size > HEAD_BYTES_MAX:\n",
+        "            if size < 0:\n",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_head_and_trailers_have_a_bound[the second head]",
+        ),
+    ),
+    Mutant(
+        "server: trailers have no bound",
+        "service/serve_protocol.py",
+        "            self._count(size, HEAD_BYTES_MAX)\n",
+        "            pass\n",
+        ("programs/rest/test_serve_protocol.py::test_head_and_trailers_have_a_bound[trailers]",),
+    ),
+    Mutant(
+        "server: a trailer is a header field",
+        "service/serve_protocol.py",
+        "        if self._part is not HEAD:\n            return  # a trailer",
+        "        if False:\n            return  # a trailer",
+        ("service/hostile/test_hostile_http.py::test_a_trailer_is_no_header[default]",),
+    ),
+    Mutant(
+        "server: an idle connection stays",
+        "service/serve_protocol.py",
+        "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
+        "pass",
+        ("programs/rest/test_serve_protocol.py::test_an_idle_connection_ends",),
+    ),
+    Mutant(
+        "server: the rest of a request that was answered may take for ever",
+        "service/serve_protocol.py",
+        "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
+        "self._expect_within(self.timeout_keep_alive)",
+        (
+            "programs/rest/test_serve_protocol.py::"
+            "test_the_rest_of_a_request_that_was_answered_has_its_time",
+        ),
+    ),
+    Mutant(
+        "server: the rest of a body that was too large is answered, too",
+        "service/serve_protocol.py",
+        "        if not answered:\n            self.transport.write(self._refusal_answer())\n",
+        "        self.transport.write(self._refusal_answer())\n",
+        (
+            "service/hostile/test_hostile_http.py::"
+            "test_a_body_over_the_bound_gets_one_answer[default-chunked, then nonsense]",
+        ),
+    ),
+    Mutant(
+        "server: HTTP/1.1 needs no Host",
+        "service/serve_protocol.py",
+        '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',
+        "        if False:\n",
+        (
+            "service/hostile/test_hostile_http.py::"
+            "test_http_1_1_without_a_host_is_refused[default-GET]",
+        ),
+    ),
+    Mutant(
+        "server: unfinished TLS handshakes are not counted",
+        "service/serve_tls.py",
+        "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
+        "            if len(self._connections) >= self._connections_max:\n",
+        (
+            "service/hostile/test_hostile_tls.py::"
+            "test_unfinished_handshakes_are_counted_and_end[default]",
+        ),
+    ),
+    Mutant(
+        "server: a browser may guess what an answer is",
+        "service/serve.py",
+        "        headers=[NO_SNIFFING],\n",
+        "",
+        (
+            "service/hostile/test_hostile_http.py::"
+            "test_no_answer_is_guessed_at_by_a_browser[default-no HTTP]",
+        ),
+    ),
+    Mutant(
+        "service: a client that leaves in mid-body is a failure of the service",
+        "service/rest_cold.py",
+        "        except (Cancelled, Gone):\n",
+        "        except Cancelled:\n",
+        (
+            "service/hostile/test_hostile_http.py::"
+            "test_a_client_that_leaves_in_the_middle_is_no_failure[default-False-cold]",
+        ),
+    ),
+    Mutant(
+        "gRPC: of two keys the first counts",
+        "service/grpc_callers.py",
+        '    return Visitor(_key(*sent[0]) if len(sent) == 1 else "", local, sans)\n',
+        "    return Visitor(_key(*sent[0]), local, sans)\n",
+        ("programs/grpc/test_grpc_callers.py::test_two_keys_are_refused_as_over_rest",),
+    ),
+    Mutant(
+        "dashboard: a page of a neighbouring site may ask",
+        "dashboard/origin.py",
+        'in (b"cross-site", b"same-site")',
+        'in (b"cross-site",)',
+        ("programs/dashboard/test_dashboard_pulse.py::test_where_a_request_began",),
     ),
 ]
