@@ -23,6 +23,12 @@ from headgate import Limit, SyncRateLimiter, SyncRepository
 PATIENCE_S = 60.0  # only a broken program takes it all
 
 
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Where the tests themselves run in the background, they inherit an interrupt that is ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program with a terminal of its own; what it has shown so far is in `seen`."""
 
@@ -33,7 +39,7 @@ class Terminal:
             [sys.executable, "-W", "error", "-m", "headgate.cli", *arguments],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color"},
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - its keys are signals
+            preexec_fn=_own_terminal,  # noqa: PLW1509 - its keys are signals
         )  # fmt: skip
         os.close(theirs)
         self.seen = b""
@@ -48,8 +54,9 @@ class Terminal:
 
     def end(self) -> int:
         """Reads to the end; the exit code."""
+        end_s = time.monotonic() + PATIENCE_S
         while self._read():
-            pass
+            assert time.monotonic() < end_s, self.seen[-2000:]
         return self.process.wait(PATIENCE_S)
 
     def type(self, text: str) -> None:
