@@ -23,6 +23,7 @@ from dynamodb.test_port_kit import (
 from headgate.errors import Unreachable
 from headgate.stores.dynamodb import wire_async, wire_blocking
 from headgate.stores.dynamodb.port import NotApplied, Port, Refused, Request
+from headgate.stores.dynamodb.port_trouble import CredentialsExpired
 
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
@@ -154,7 +155,7 @@ def test_expired_credentials_are_looked_for_once_more(
     came = using(canned.endpoint, test, blocking=blocking)
     keys = [seen.headers["authorization"].split("=")[1].split("/")[0] for seen in canned.seen]
     assert keys == ["first", "first", *["second"] * (sent - 1), "second"]
-    assert isinstance(came, Refused) == (request_ is CREDIT)
+    assert isinstance(came, NotApplied) == (request_ is CREDIT)
 
 
 def test_of_several_the_expired_are_signed_anew(canned: Canned, blocking: bool) -> None:
@@ -165,7 +166,7 @@ def test_of_several_the_expired_are_signed_anew(canned: Canned, blocking: bool) 
         return await port.call_all([TAKE, CREDIT, READ])
 
     outcomes = using(canned.endpoint, test, blocking=blocking)
-    assert [type(each) for each in outcomes] == [dict, Refused, dict]
+    assert [type(each) for each in outcomes] == [dict, CredentialsExpired, dict]
     assert len(canned.seen) == 1 + 3 + 2
 
 

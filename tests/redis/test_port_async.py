@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import servers
 
-from headgate.errors import Contended, StoreTrouble, Unreachable
+from headgate.errors import Contended, Full, StoreTrouble, Unreachable
 from headgate.stores.redis import wire_link
 from headgate.stores.redis.port import Port, Script, ScriptRefused, Unexpected, open_port
 from headgate.stores.redis.wire import NotSent
@@ -110,7 +110,7 @@ def test_errors_of_scripts_and_server(redis_url: str) -> None:
 def test_full_memory_is_named(own_server: servers.Server) -> None:
     async def test(port: Port) -> None:
         await port.command("CONFIG", "SET", "maxmemory", "1")
-        with pytest.raises(Unreachable, match=r"memory is full.*do not choose an eviction"):
+        with pytest.raises(Full, match=r"memory is full.*do not choose an eviction"):
             await port.script(INCR, ["n"], [])
 
     using(own_server.url, test)

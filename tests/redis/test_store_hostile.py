@@ -14,7 +14,7 @@ import servers
 
 from headgate.bridge import run
 from headgate.decision import Demand, Verdict
-from headgate.errors import Damaged, StoreDenied, StoreTrouble, UndoLost, Unreachable
+from headgate.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
 from headgate.limits import Limit
 from headgate.record import BucketKey, Terms
 from headgate.store import Outcome, consume_each
@@ -56,14 +56,14 @@ def test_a_batch_that_meets_a_replica_leaves_it(
 
 
 @pytest.mark.parametrize("server", ["own_server", "old_server"])
-def test_a_batch_that_meets_full_memory_is_an_outage(
+def test_a_batch_that_meets_full_memory_is_told_so(
     request: pytest.FixtureRequest, server: str
 ) -> None:
     url = request.getfixturevalue(server).url
     with opened(url) as (store, _):
         servers.command(url, "CONFIG", "SET", "maxmemory", "1")
         told = each(store)
-        assert [type(one) for one in told] == [Unreachable] * 3
+        assert [type(one) for one in told] == [Full] * 3
         assert "memory is full" in str(told[0])
         servers.command(url, "CONFIG", "SET", "maxmemory", "0")
         left = [one.statuses[0].available for one in each(store) if isinstance(one, Verdict)]

@@ -14,6 +14,7 @@ from headgate.service.keys_access import Because
 from headgate.service.metrics_service import ServiceMetrics
 from headgate.service.policies_watch import Result
 from headgate.service.problems import Code
+from headgate.service.serve_workers import worker_deaths
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = re.compile(r"headgate_[a-z_]+")
@@ -26,7 +27,7 @@ OUTSIDE = {"job", "instance"}  # what Prometheus adds
 def _exposed() -> dict[str, set[str]]:
     """Every name that can be asked for, with its labels."""
     found: dict[str, set[str]] = {}
-    for family in ServiceMetrics().families:
+    for family in (*ServiceMetrics().families, worker_deaths()):
         if family.kind == "histogram":
             found[f"{family.name}_bucket"] = {*family.labels, "le"}
             found[f"{family.name}_sum"] = found[f"{family.name}_count"] = set(family.labels)
@@ -83,7 +84,7 @@ def test_label_values_in_queries_exist(query: str) -> None:
 
 def test_every_metric_is_looked_at_somewhere() -> None:
     seen = {name for query in QUERIES for name in NAME.findall(query)}
-    for family in ServiceMetrics().families:
+    for family in (*ServiceMetrics().families, worker_deaths()):
         assert any(name.startswith(family.name) for name in seen), family.name
 
 
