@@ -196,6 +196,8 @@ class Dashboard:
                 raise Problem(401, "UNAUTHENTICATED", "a good key is needed")
             case "STORAGE_UNAVAILABLE":
                 raise _away()
+            case "STORAGE_DENIED":
+                raise Problem(500, "STORAGE_DENIED", "the store refuses the service; see its log")
             case "FORBIDDEN":
                 raise Problem(403, "FORBIDDEN", f"the key needs the scope '{need}' for this")
         raise Problem(404, "NOT_FOUND", "there is no such namespace")

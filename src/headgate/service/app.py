@@ -181,6 +181,8 @@ class Program:
     def note_refusal(self, refusal: Refusal) -> None:
         """Counts a caller who was turned away; who was denied something is in the audit, too."""
         self.metrics.refused_entry(refusal.because)
+        if isinstance(refusal.trouble, StoreDenied):
+            self.service.log_denied(refusal.trouble)
         if refusal.denial is not None:
             self.denials.note(refusal.denial)
 

@@ -3,7 +3,8 @@
 Envoy lets a request pass that gets a gRPC error, unless it was told otherwise. So whatever a client
 of the proxy or a configuration can cause gets an answer: OVER_LIMIT, or as the operator chose.
 Three problems stay errors, because Envoy's operator decides what they mean (`failure_mode_deny`):
-the store is away and the service fails closed, no answer in time, and no key that may ask.
+the store (also as the place of keys) is away and the service fails closed, no answer in time, and
+no key that may ask.
 """
 
 from __future__ import annotations
@@ -103,15 +104,10 @@ class RateLimitServiceCalls:
     def answer(self, problem: ServiceError) -> pb.RateLimitResponse | None:
         """The answer in place of a gRPC error; None where the error is for Envoy to judge."""
         outcome = self._undecided
-        if isinstance(problem, TurnedAway):
-            if problem.refusal.because is not Because.ENTITY:
-                return None
-            outcome = Undecided.REFUSE  # the client named somebody whom the key may not ask about
-        elif problem.code in _REFUSED:
+        if problem.code in _REFUSED or _because(problem) is Because.ENTITY:
+            # ENTITY: the client named somebody whom Envoy's key may not ask about.
             outcome = Undecided.REFUSE
-        elif problem.code is Code.DEADLINE_EXCEEDED or (
-            problem.code is Code.STORAGE_UNAVAILABLE and _reason(problem) not in _STORE_ANSWERED
-        ):
+        elif _is_for_envoy(problem):
             return None
         self._note(problem, outcome)
         return passed(0) if outcome is Undecided.ALLOW else refused(problem, ())
@@ -224,9 +220,21 @@ def _places(hits: Sequence[Hit | None]) -> list[int | None]:
     return found
 
 
+def _is_for_envoy(problem: ServiceError) -> bool:
+    """Whether Envoy's own failure mode decides what happens to the request."""
+    if problem.code is Code.STORAGE_UNAVAILABLE:  # for a decision, or to look up the key
+        return _reason(problem) not in _STORE_ANSWERED
+    return problem.code is Code.DEADLINE_EXCEEDED or _because(problem) is not None
+
+
+def _because(problem: ServiceError) -> Because | None:
+    """Why the caller was turned away; None where that was not the problem."""
+    return problem.refusal.because if isinstance(problem, TurnedAway) else None
+
+
 def _cause(problem: ServiceError) -> str:
     """What the counter calls the problem: one of a few words, none of them a client's."""
-    if isinstance(problem, TurnedAway):
+    if _because(problem) is Because.ENTITY:
         return "forbidden_identifier"
     if problem.code is Code.STORAGE_UNAVAILABLE:
         return _reason(problem)

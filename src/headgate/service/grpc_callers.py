@@ -9,7 +9,7 @@ from headgate.service.app_door import Entrance
 from headgate.service.identity import entity_id_of
 from headgate.service.keys import Scope
 from headgate.service.keys_access import Because, Caller, Refusal
-from headgate.service.problems import Code, ServiceError, not_found
+from headgate.service.problems import Code, ServiceError, not_found, storage_denied
 
 RETRY_MS = 1000
 
@@ -58,7 +58,7 @@ async def caller_of(door: Entrance, visitor: Visitor) -> Caller:
     else:
         found = await door.recognise(visitor.key_text, sans=visitor.sans)
     if isinstance(found, Refusal):
-        raise turned_away(found)
+        raise turned_away(found) from found.trouble
     return found
 
 
@@ -83,6 +83,8 @@ def turned_away(refusal: Refusal, instead: ServiceError | None = None) -> Turned
         told = ServiceError(
             code, "keys cannot be looked up now; try again", retry_after_ms=RETRY_MS
         )
+    elif code is Code.STORAGE_DENIED:
+        told = storage_denied()
     else:
         told = ServiceError(code, "send a key in the metadata: 'authorization: Bearer hg_…'")
     return TurnedAway(told, refusal)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.errors import HeadgateError
 from headgate.service.keys import ANY_NAMESPACE, Grant, Scope
 
 # Keys kept in the store live in a namespace of their own, which no caller can name.
@@ -23,6 +24,7 @@ class Because(StrEnum):
     NO_CERTIFICATE = "no_certificate"
     AMBIGUOUS_CERTIFICATE = "ambiguous_certificate"
     UNAVAILABLE = "unavailable"
+    DENIED = "denied"  # to the service itself: the store does not let it read its keys
     NAMESPACE = "namespace"
     ENTITY = "entity"
     SCOPE = "scope"
@@ -30,6 +32,7 @@ class Because(StrEnum):
 
 _CODES = {
     Because.UNAVAILABLE: "STORAGE_UNAVAILABLE",
+    Because.DENIED: "STORAGE_DENIED",
     Because.NAMESPACE: "NOT_FOUND",  # what one may not see looks as if it were not there
     Because.ENTITY: "NOT_FOUND",
     Because.SCOPE: "FORBIDDEN",
@@ -47,10 +50,11 @@ class Denial(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """`code` is what the caller is told: the same for a missing, unknown, wrong or revoked key.
-    `denial` is there where the answer is 403."""
+    `denial` is there where the answer is 403, `trouble` where keys could not be looked up."""
 
     because: Because
     denial: Denial | None = field(default=None, compare=False)
+    trouble: HeadgateError | None = field(default=None, compare=False)
 
     @property
     def code(self) -> str:

@@ -19,6 +19,8 @@ from headgate.clock import Clock
 from headgate.entities import HIDDEN, Entity
 from headgate.errors import (
     EntityExistsError,
+    StoreTrouble,
+    Throttled,
     Unreachable,
     ValidationError,
     VersionMismatchError,
@@ -103,7 +105,7 @@ class KeyIndex:
         self._ids: set[str] = set()
         self._is_whole = True
         self._read_again_ms = 0
-        self._failed = False
+        self._failure: StoreTrouble | None = None
         self._lock = asyncio.Lock()
         self._lookups = 0
 
@@ -112,7 +114,7 @@ class KeyIndex:
         self._ids.add(key_id)
 
     async def can_have(self, key_id: str) -> bool:
-        """Whether it is worth asking the store for this key. Raises Unreachable where that cannot
+        """Whether it is worth asking the store for this key. Raises StoreTrouble where that cannot
         be told: the list could not be read, or too many unknown keys came."""
         if key_id not in self._ids and (
             self._lock.locked() or self._clock() >= self._read_again_ms
@@ -122,19 +124,27 @@ class KeyIndex:
                     await self._read()
         if key_id in self._ids:
             return True
-        if self._failed:
-            raise Unreachable("the list of keys could not be read; it is tried again soon")
+        if self._failure is not None:  # without the traceback, which would grow each time
+            raise self._failure.with_traceback(None)
         if self._is_whole:
             return False
         self._lookups += 1
         if self._lookups > LOOKUPS_MAX:
-            raise Unreachable("too many unknown keys came in one second")
+            raise Throttled("too many unknown keys came in one second")
         return True
 
     async def _read(self) -> None:
         # Whatever happens to this read, also that its request is cancelled, the next one waits.
         self._read_again_ms = self._clock() + INDEX_MS
-        self._failed, self._lookups = True, 0
+        self._lookups = 0
+        self._failure = Unreachable("the list of keys could not be read; it is tried again soon")
+        try:
+            await self._read_pages()
+        except StoreTrouble as trouble:  # denied stays denied until the next read
+            self._failure = trouble
+            raise
+
+    async def _read_pages(self) -> None:
         ids: set[str] = set()
         cursor, pages = None, 0
         home = await self._catalog.get_namespace(KEYS_NAMESPACE)
@@ -146,7 +156,7 @@ class KeyIndex:
             cursor, pages = page.cursor, pages + 1
             if cursor is None:
                 break
-        self._ids, self._is_whole, self._failed = ids, cursor is None, False
+        self._ids, self._is_whole, self._failure = ids, cursor is None, None
         self._read_again_ms += INDEX_MS * max(0, pages - 1)
 
 

@@ -11,7 +11,7 @@ import hmac
 
 from headgate.cache import Cache
 from headgate.clock import Clock
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreDenied
 from headgate.service.keys import Key, Presented, Scope, presented
 from headgate.service.keys_access import Because, Caller, Refusal
 from headgate.service.keys_shelf import KeyShelf
@@ -67,8 +67,10 @@ class Door:
         if entry is None and self._unknown.get(shown.id, now_ms) is None:
             try:
                 entry = await self._fetched(shown.id, now_ms)
-            except HeadgateError:  # whatever it is, nobody was recognised
-                return Refusal(Because.UNAVAILABLE)
+            except HeadgateError as error:  # whatever it is, nobody was recognised
+                denied = isinstance(error, StoreDenied)
+                because = Because.DENIED if denied else Because.UNAVAILABLE
+                return Refusal(because, trouble=error)
         return _recognised(shown, entry)
 
     def forget(self, key_id: str) -> None:

@@ -192,11 +192,7 @@ def translated(error: HeadgateError) -> ServiceError:
                 Code.ENTITY_DISABLED, f"the {error.kind} is disabled until an operator enables it"
             )
         case StoreDenied():
-            return ServiceError(
-                Code.STORAGE_DENIED,
-                "the store refuses the service, nothing was decided; waiting does not help, the "
-                "operator finds the missing right in the service's log",
-            )
+            return storage_denied()
         case RateLimiterUnavailable() | StoreTrouble():
             return ServiceError(
                 Code.STORAGE_UNAVAILABLE,
@@ -227,6 +223,14 @@ def translated(error: HeadgateError) -> ServiceError:
 def raise_translated(error: HeadgateError) -> NoReturn:
     problem = translated(error)
     raise problem from (None if problem is error else error)
+
+
+def storage_denied() -> ServiceError:
+    return ServiceError(
+        Code.STORAGE_DENIED,
+        "the store refuses the service, nothing was decided; waiting does not help, the "
+        "operator finds the missing right in the service's log",
+    )
 
 
 def not_found() -> ServiceError:

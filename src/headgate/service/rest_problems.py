@@ -8,7 +8,7 @@ from headgate.errors import HeadgateError
 from headgate.service.headers import problem_headers
 from headgate.service.keys import Scope
 from headgate.service.keys_access import Refusal
-from headgate.service.problems import Code, ServiceError, not_found, problem_body
+from headgate.service.problems import Code, ServiceError, not_found, problem_body, storage_denied
 
 PROBLEM_JSON = b"application/problem+json"
 RETRY_MS = 1000
@@ -65,6 +65,8 @@ def of_refusal(refusal: Refusal, need: Scope | None = None) -> ServiceError:
         return ServiceError(
             code, "keys cannot be looked up now; try again", retry_after_ms=RETRY_MS
         )
+    if code is Code.STORAGE_DENIED:
+        return storage_denied()
     return ServiceError(code, "send a key as 'authorization: Bearer hg_…' or 'x-api-key: hg_…'")
 
 

@@ -397,13 +397,13 @@ class Service:
             return throttled(error, asked, dry_run)
         if not isinstance(error, RateLimiterUnavailable):
             if isinstance(error, StoreDenied):
-                self._log_denied(error)
+                self.log_denied(error)
             if isinstance(error, NamespaceStateError):
                 self._rooms.pop(namespace, None)
             raise_translated(error)
         return unavailable(error, asked, dry_run)
 
-    def _log_denied(self, error: StoreDenied) -> None:
+    def log_denied(self, error: StoreDenied) -> None:
         """Tells the operator the missing right, which callers are not told; once a minute."""
         now_ms = self.clock()
         if now_ms >= self._log_denied_ms:

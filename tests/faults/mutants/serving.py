@@ -195,8 +195,8 @@ MUTANTS = [
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
         "service/envoy_calls.py",
-        "            if problem.refusal.because is not Because.ENTITY:\n",
-        "            if problem.refusal:\n",
+        "        if problem.code in _REFUSED or _because(problem) is Because.ENTITY:\n",
+        "        if problem.code in _REFUSED:\n",
         (
             "programs/envoy/test_envoy_undecided.py::test_an_identifier_that_the_key_may_not_ask_about_is_refused",
         ),
@@ -352,8 +352,8 @@ MUTANTS = [
     Mutant(
         "service: a store that refuses the service is told as an outage",
         "service/problems.py",
-        "                Code.STORAGE_DENIED,\n",
-        "                Code.STORAGE_UNAVAILABLE,\n",
+        "        Code.STORAGE_DENIED,\n",
+        "        Code.STORAGE_UNAVAILABLE,\n",
         ("programs/service/test_service_words.py::test_errors_are_translated_and_leak_nothing",),
     ),
     Mutant(
@@ -452,6 +452,46 @@ MUTANTS = [
         (
             "service/hostile/test_hostile_http.py::"
             "test_a_body_over_the_bound_gets_one_answer[default-chunked, then nonsense]",
+        ),
+    ),
+    Mutant(
+        "keys: a store that denies the service its keys is taken for one that is away",
+        "service/keys_door.py",
+        "                because = Because.DENIED if denied else Because.UNAVAILABLE\n",
+        "                because = Because.UNAVAILABLE\n",
+        (
+            "programs/keys/test_keys_door.py::"
+            "test_a_shelf_that_denies_the_service_is_told_from_one_that_is_away",
+        ),
+    ),
+    Mutant(
+        "keys: that the list was denied is forgotten before it is read again",
+        "service/keys_catalog.py",
+        "            self._failure = trouble\n            raise\n",
+        "            raise\n",
+        (
+            "service/hostile/test_hostile_keys.py::"
+            "test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away",
+        ),
+    ),
+    Mutant(
+        "keys: strangers can make the store look away",
+        "service/keys_catalog.py",
+        '            raise Throttled("too many',
+        '            raise Unreachable("too many',
+        (
+            "service/hostile/test_hostile_keys.py::"
+            "test_many_unknown_keys_beyond_the_list_look_like_a_busy_store",
+        ),
+    ),
+    Mutant(
+        "Envoy: whoever has no key that could be looked up gets an error",
+        "service/envoy_calls.py",
+        "        return _reason(problem) not in _STORE_ANSWERED\n",
+        "        return _because(problem) is not None or _reason(problem) not in _STORE_ANSWERED\n",
+        (
+            "programs/envoy/test_envoy_undecided.py::"
+            "test_keys_in_a_store_that_answers_and_cannot_look_them_up",
         ),
     ),
     Mutant(

@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 
 from headgate import Limit
-from headgate.errors import Contended, Damaged, Full, StoreDenied, StoreTrouble
+from headgate.errors import (
+    Contended,
+    Damaged,
+    Full,
+    StoreDenied,
+    StoreTrouble,
+    Throttled,
+    Unreachable,
+)
 from headgate.service.app_door import Entrance
 from headgate.service.keys import mint, parse_grant
-from headgate.service.keys_door import Door
+from headgate.service.keys_catalog import INDEX_MS, CatalogShelf
+from headgate.service.keys_door import TTL_MS, Door
 from headgate.service.keys_shelf import MemoryShelf
 from headgate.service.problems import ServiceError
 from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
@@ -142,6 +151,86 @@ def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: Undeci
             assert reply.overall_code == OVER_LIMIT
             assert body_of(reply)["code"] == "STORAGE_DENIED"
             assert causes(wire) == {"storage_denied": 1}
+
+    asyncio.run(play())
+
+
+async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble) -> Any:
+    """Envoy's answer with a good key that the store does not let the service look up."""
+    catalog: Any = world.repository.backend.catalog
+    key = mint(parse_grant(["check"], "default", None), now_ms=0)
+    await CatalogShelf(catalog, world.clock).put(key.key)
+    metadata = (("authorization", f"Bearer {key.text}"),)
+    assert (await should_rate_limit(wire, descriptor(*USER), metadata=metadata)).overall_code == OK
+    world.clock.advance(TTL_MS + INDEX_MS)  # what the service knows of keys is too old by now
+
+    async def fail(*given: Any, **named: Any) -> Any:
+        raise trouble
+
+    catalog.get_namespace = catalog.get_entity = catalog.list_entities = fail
+    return await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+
+
+def door_of(world: World) -> Entrance:
+    return Entrance(Door(CatalogShelf(world.repository.backend.catalog, world.clock), world.clock))
+
+
+@pytest.mark.parametrize("undecided", Undecided)
+def test_a_store_that_denies_the_service_its_keys_admits_nobody(
+    undecided: Undecided, caplog: pytest.LogCaptureFixture
+) -> None:
+    trouble = StoreDenied("no dynamodb:GetItem on the table")
+
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world), undecided=undecided) as wire:
+            reply = await ask_without_key_lookup(wire, world, trouble)
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "STORAGE_DENIED"
+            stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
+            metadata = (("authorization", f"Bearer {stranger.text}"),)
+            for _ in range(3):  # the list of keys is asked for once a second, denied all the time
+                reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+                assert not isinstance(reply, ServiceError), reply
+                assert body_of(reply)["code"] == "STORAGE_DENIED"
+            assert causes(wire) == {"storage_denied": 4}
+            text = wire.program.exposed().decode()
+            assert 'headgate_auth_refused_total{because="denied"} 4' in text
+
+    asyncio.run(play())
+    lines = [one.getMessage() for one in caplog.records]
+    assert len([line for line in lines if "request of Envoy" in line]) == 1
+    assert len([line for line in lines if "GetItem" in line]) == 1, "it names the missing right"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [(Full("no room"), "store_full"), (Throttled("too fast"), "store_throttled")],
+)
+@pytest.mark.parametrize("undecided", Undecided)
+def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
+    trouble: StoreTrouble, cause: str, undecided: Undecided
+) -> None:
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world), undecided=undecided) as wire:
+            reply = await ask_without_key_lookup(wire, world, trouble)
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == (OK if undecided is Undecided.ALLOW else OVER_LIMIT)
+            assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+def test_keys_in_a_store_that_is_away_are_an_error_as_a_decision_is() -> None:
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world)) as wire:
+            reply = await ask_without_key_lookup(wire, world, Unreachable("away"))
+            assert isinstance(reply, ServiceError)
+            assert reply.code == "STORAGE_UNAVAILABLE"
+            assert causes(wire) == {}
 
     asyncio.run(play())
 

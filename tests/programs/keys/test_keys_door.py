@@ -7,7 +7,7 @@ import hmac
 
 import pytest
 
-from headgate.errors import Unreachable
+from headgate.errors import StoreDenied, Unreachable
 from headgate.service import keys_door
 from headgate.service.keys import Grant, Key, Minted, Scope, mint
 from headgate.service.keys_access import Because, Caller, Refusal
@@ -137,6 +137,16 @@ def test_a_shelf_that_does_not_answer_opens_nothing_and_is_not_remembered() -> N
     assert Refusal(Because.UNAVAILABLE).code == "STORAGE_UNAVAILABLE"
     way.shelf.trouble = None
     assert isinstance(way.come(minted.text), Caller)
+
+
+def test_a_shelf_that_denies_the_service_is_told_from_one_that_is_away() -> None:
+    way = Doorway()
+    minted = way.mint()
+    way.shelf.trouble = StoreDenied("no right to read")
+    found = way.come(minted.text)
+    assert found == Refusal(Because.DENIED)
+    assert isinstance(found, Refusal)
+    assert (found.code, found.trouble) == ("STORAGE_DENIED", way.shelf.trouble)
 
 
 def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from headgate.dashboard import Dashboard
+from headgate.errors import StoreDenied, Throttled, Unreachable
 from headgate.service.app import Options, Program
 from headgate.service.keys import Grant, Minted, Scope, mint
-from headgate.service.keys_catalog import INDEX_MS, CatalogShelf
+from headgate.service.keys_catalog import INDEX_MS, LOOKUPS_MAX, CatalogShelf, KeyIndex
 from headgate.service.keys_shelf import PAGE_MAX
 from headgate.service.rest import Rest
 from headgate.service.rest_caller import recognised
@@ -128,8 +129,6 @@ def test_a_list_of_many_pages_is_read_as_seldom_as_it_is_long() -> None:
 
 def test_while_the_store_is_away_strangers_do_not_knock_on_it() -> None:
     async def flow() -> None:
-        from headgate.errors import Unreachable
-
         front = Front(keys="store")
         calls = 0
 
@@ -142,6 +141,42 @@ def test_while_the_store_is_away_strangers_do_not_knock_on_it() -> None:
         catalog.get_namespace = away
         assert {await front.check_as_stranger() for _ in range(50)} == {503}
         assert calls == 1
+
+    asyncio.run(flow())
+
+
+def test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away() -> None:
+    async def flow() -> None:
+        front = Front(keys="store")
+
+        async def deny(*given: Any, **named: Any) -> Any:
+            raise StoreDenied("no right to read the keys")
+
+        catalog: Any = front.program.service.repository.backend.catalog
+        catalog.get_namespace = deny
+        key = mint(Grant(frozenset({Scope.READ}), "*"), now_ms=0).text
+        for path in ("/v1/namespaces/default/entities", "/ui/shards"):
+            for _ in range(2):
+                said = await call(front.app, "GET", path, key=key)
+                assert (said.status, said.json["code"]) == (500, "STORAGE_DENIED")
+                assert b"no right to read" not in said.content
+
+    asyncio.run(flow())
+
+
+def test_many_unknown_keys_beyond_the_list_look_like_a_busy_store() -> None:
+    """A client can cause it, so on Envoy's protocol it must not be taken for an outage."""
+
+    async def flow() -> None:
+        now_ms = 1_000_000
+        front = Front(keys="store")
+        index = KeyIndex(front.program.service.repository.backend.catalog, lambda: now_ms)
+        assert not await index.can_have("none")
+        index._is_whole = False  # as with more keys than the list has pages for
+        for number in range(LOOKUPS_MAX):
+            assert await index.can_have(f"random-{number}")
+        with pytest.raises(Throttled):
+            await index.can_have("one-more")
 
     asyncio.run(flow())
 
