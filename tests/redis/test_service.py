@@ -18,9 +18,12 @@ import servers
 
 from headgate.limits import Limit
 from headgate.service.app import Options, Program
+from headgate.service.policies_amounts import TOKENS_MAX
+from headgate.service.requests import CheckRequest
 from headgate.service.rest import Rest
 from headgate.service.rules import NoPolicies, Rule
 from headgate.service.service import Service
+from headgate.strict_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
 from programs.rest.rest_kit import PATHS, served, until
 
 POLICIES = """\
@@ -56,6 +59,37 @@ def test_a_hundred_checks_are_one_call(redis_url: str) -> None:
         # who is named twice was there four times by now, who is named once twice
         assert (left[0], left[60], left[59]) == (997, 996, 998)
         await service.close()
+
+    servers.flush(redis_url)
+    asyncio.run(flow())
+
+
+EXTREME_RATES = [
+    f"1/{PERIOD_SECONDS_MAX}", f"{TOKENS_MAX - 1}/{PERIOD_SECONDS_MAX - 1}",
+    "0." + "0" * (DECIMALS_MAX - 1) + "1", "12345." + "1" * DECIMALS_MAX, f"{TOKENS_MAX}/7",
+]  # fmt: skip
+
+
+def test_every_limit_that_a_policy_file_can_have_is_decided(redis_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(
+        "rate_limits:\n"
+        + "".join(
+            f"  - {{name: l{n}, scope: user, resource: r{n}, capacity: {TOKENS_MAX}, "
+            f"refill_rate: {rate}}}\n"
+            for n, rate in enumerate(EXTREME_RATES)
+        )
+    )
+
+    async def flow() -> None:
+        program = Program.build(Options(policies=str(file), store=redis_url), clock=lambda: 1)
+        await program.start()
+        for n in range(len(EXTREME_RATES)):
+            request = CheckRequest("user", "ann", f"r{n}", 7)
+            answer = await program.service.check(request)
+            assert answer.allowed, EXTREME_RATES[n]
+            assert answer.tokens_remaining == TOKENS_MAX - 7
+        await program.close()
 
     servers.flush(redis_url)
     asyncio.run(flow())

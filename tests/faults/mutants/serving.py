@@ -495,6 +495,36 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "policies: amounts are more than Redis keeps",
+        "service/policies_amounts.py",
+        "TOKENS_MAX = 10**12",
+        "TOKENS_MAX = 10**13",
+        (
+            "programs/policies/test_policy_reading.py::"
+            "test_redis_keeps_every_limit_that_a_file_can_have",
+        ),
+    ),
+    Mutant(
+        "policies: periods are longer than Redis keeps",
+        "strict_fields.py",
+        "PERIOD_SECONDS_MAX = 366 * 24 * 3600",
+        "PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600",
+        (
+            "programs/policies/test_policy_reading.py::"
+            "test_redis_keeps_every_limit_that_a_file_can_have",
+        ),
+    ),
+    Mutant(
+        "policies: rates have more digits than Redis keeps",
+        "strict_fields.py",
+        "DECIMALS_MAX = 7",
+        "DECIMALS_MAX = 9",
+        (
+            "programs/policies/test_policy_reading.py::"
+            "test_redis_keeps_every_limit_that_a_file_can_have",
+        ),
+    ),
+    Mutant(
         "server: HTTP/1.1 needs no Host",
         "service/serve_protocol.py",
         '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',

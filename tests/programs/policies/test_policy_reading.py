@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from headgate import strict_yaml
 from headgate.limits import AMOUNT_MAX, Limit
 from headgate.service.policies import Policies, check_content, check_file
+from headgate.service.policies_amounts import TOKENS_MAX
 from headgate.service.policies_file import FILE_BYTES_MAX
 from headgate.service.policies_values import BreakerSettings
 from headgate.service.rules import GLOBAL_DEFAULT
+from headgate.stores.redis.encoding import check_limits
+from headgate.strict_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
 from headgate.strict_yaml import FAULTS_MAX, Broken
 
 WHOLE = """\
@@ -389,3 +392,32 @@ def test_as_json_tells_all_but_the_store() -> None:
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000
+
+
+def extreme_rates() -> list[str]:
+    """The longest periods, the most digits and the largest amounts that a file may have."""
+    return [
+        f"1/{PERIOD_SECONDS_MAX}",
+        f"{TOKENS_MAX - 1}/{PERIOD_SECONDS_MAX - 1}",
+        "0." + "0" * (DECIMALS_MAX - 1) + "1",
+        "12345." + "1" * DECIMALS_MAX,
+        f"{TOKENS_MAX}",
+        f"{TOKENS_MAX}/7",
+    ]
+
+
+@pytest.mark.parametrize("rate", extreme_rates())
+@pytest.mark.parametrize("burst", ["1", "2.5"])
+def test_redis_keeps_every_limit_that_a_file_can_have(rate: str, burst: str) -> None:
+    """Redis keeps the fewest limits exactly. No policy needs to be checked against the store,
+    because the bounds of the format are narrower."""
+    capacity = int(TOKENS_MAX / Fraction(burst))
+    text = (
+        f"rate_limits:\n  - {{name: a, scope: user, capacity: {capacity}, refill_rate: {rate}, "
+        f"burst_multiplier: {burst}}}\n"
+    )
+    found = check_content(text.encode(), "policies.yaml")
+    assert isinstance(found, Policies), found
+    (policy,) = found.policies
+    assert policy.limit.capacity == TOKENS_MAX
+    check_limits([policy.limit])
