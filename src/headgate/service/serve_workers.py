@@ -99,8 +99,7 @@ class Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         if hasattr(signal, "SIGHUP"):
-            signal.signal(signal.SIGHUP, self._pass_on)
-            unblock_hangup()
+            signal.signal(signal.SIGHUP, self._pass_on)  # still blocked until a worker starts
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT; the program's exit code."""

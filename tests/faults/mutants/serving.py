@@ -262,6 +262,160 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "workers: one that cannot start ends the service that others serve",
+        "service/serve_workers.py",
+        "        return not self._has_served and all(\n",
+        "        return any(\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_worker_that_never_starts_does_not_end_a_service_whose_other_worker_serves",
+        ),
+    ),
+    Mutant(
+        "workers: the supervisor does not wait for one that is slow to start",
+        "service/serve_workers.py",
+        "        return not self._has_served and all(\n",
+        "        return not self._has_served and any(\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_worker_that_is_slow_to_start_is_waited_for_though_the_other_fails",
+        ),
+    ),
+    Mutant(
+        "workers: the supervisor gives up although some have served",
+        "service/serve_workers.py",
+        "        return not self._has_served and all(\n",
+        "        return all(\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_once_a_worker_has_served_the_supervisor_never_gives_up",
+        ),
+    ),
+    Mutant(
+        "workers: deaths while serving end the service",
+        "service/serve_workers.py",
+        "        if self.serves_since_s is None:\n            self.failed_starts += 1\n",
+        "        self.failed_starts += 1\n",
+        (
+            "service/hostile/test_hostile_workers.py::test_a_worker_that_keeps_dying_early_is_started_later_and_later",
+        ),
+    ),
+    Mutant(
+        "workers: that one serves is not noticed",
+        "service/serve_workers.py",
+        "            self._has_served = True\n",
+        "            pass\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_once_a_worker_has_served_the_supervisor_never_gives_up",
+        ),
+    ),
+    Mutant(
+        "workers: a service that can never start is tried for ever",
+        "service/serve_workers.py",
+        "            if self._is_hopeless():\n",
+        "            if False:\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_where_no_worker_ever_served_the_supervisor_gives_up",
+        ),
+    ),
+    Mutant(
+        "workers: SIGHUP kills one that has just been started",
+        "service/serve_workers.py",
+        "        block_hangup()\n        try:\n",
+        "        try:\n",
+        ("service/hostile/test_hostile_supervisor.py::test_a_worker_is_born_with_sighup_blocked",),
+    ),
+    Mutant(
+        "workers: the supervisor does not pass SIGHUP on",
+        "service/serve_workers.py",
+        "                worker.process.send_signal(number)\n",
+        "                pass\n",
+        ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
+    ),
+    Mutant(
+        "workers: SIGHUP kills the supervisor",
+        "service/serve_workers.py",
+        "            signal.signal(signal.SIGHUP, self._pass_on)  # still",
+        "            pass  # still",
+        ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
+    ),
+    Mutant(
+        "workers: the supervisor never gets SIGHUP",
+        "service/serve_workers.py",
+        "        finally:\n            unblock_hangup()\n",
+        "        finally:\n            pass\n",
+        ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
+    ),
+    Mutant(
+        "service: SIGHUP kills it while it is imported",
+        "service/__main__.py",
+        "        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n",
+        "        pass\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_sighup_is_blocked_before_the_program_is_imported",
+        ),
+    ),
+    Mutant(
+        "workers: a supervisor that is told to end goes on to start them",
+        "service/serve_workers.py",
+        "            if now_s >= worker.start_at_s and not self._ending:\n",
+        "            if now_s >= worker.start_at_s:\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_signal_to_end_while_workers_are_started_is_honoured",
+        ),
+    ),
+    Mutant(
+        "workers: a supervisor that starts them does not hear that it is to end",
+        "service/serve_workers.py",
+        "        self._ending = True\n",
+        "        self._ending = bool(self._has_served)\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_signal_to_end_while_workers_are_started_is_honoured",
+        ),
+    ),
+    Mutant(
+        "service: a signal to end before anything is started is lost",
+        "service/serve.py",
+        "    raise SystemExit(0)\n",
+        "    return\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_signal_to_end_before_anything_is_started_is_honoured",
+        ),
+    ),
+    Mutant(
+        "workers: they do not look whether their supervisor lives",
+        "service/serve.py",
+        "        if self.parent is not None and os.getppid() != self.parent:\n",
+        "        if False:\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_worker_ends_when_its_supervisor_is_gone",
+        ),
+    ),
+    Mutant(
+        "workers: those of the turbo server do not look whether their supervisor lives",
+        "service/serve_turbo_loop.py",
+        "        if self.parent is not None and os.getppid() != self.parent:\n",
+        "        if False:\n",
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_worker_ends_when_its_supervisor_is_gone",
+        ),
+    ),
+    Mutant(
+        "workers: they take whoever started them for their supervisor",
+        "service/serve_workers.py",
+        '            "--parent", str(os.getpid()),\n',
+        '            "--parent", str(os.getppid()),\n',
+        (
+            "service/hostile/test_hostile_supervisor.py::test_a_worker_is_told_who_its_supervisor_is",
+        ),
+    ),
+    Mutant(
+        "workers: a signal before the turbo server listens is lost",
+        "service/serve_turbo_loop.py",
+        'it never begins to serve."""\n        self.leaving = True\n',
+        'it never begins to serve."""\n',
+        (
+            "service/hostile/test_hostile_workers.py::test_a_signal_to_end_before_the_server_listens_is_honoured[turbo-SIGTERM]",
+        ),
+    ),
+    Mutant(
         "keys: every unknown key asks the store",
         "service/keys_catalog.py",
         "        if self._is_whole:\n            return False\n",
