@@ -70,9 +70,14 @@ class Service(Running):
         said = {int(file.stem) for file in self.folder.glob("headgate-*/*.ready")}
         return [pid for pid in children_of(self.process.pid) if pid in said]
 
+    def wait_for_workers(self) -> None:
+        """Waits until both serve, or fails at once where the service has ended."""
+        wait_until(lambda: self.process.poll() is not None or len(self.workers()) == 2)
+        assert self.process.poll() is None, f"the service has ended:\n{self.log}"
+
     def kill_workers(self) -> None:
         """Kills both once they serve."""
-        wait_until(lambda: len(self.workers()) == 2)
+        self.wait_for_workers()
         killed = self.workers()
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
@@ -130,10 +135,10 @@ def test_a_broken_policy_file_and_dead_workers_leave_the_service_as_it_was(tmp_p
     file = tmp_path / "policies.yaml"
     file.write_text(policy(10))
     with two_workers(tmp_path, "--policies", str(file)) as service:
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         file.write_text(BROKEN)
         service.kill_workers()  # nobody is left who has read the good file
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         assert service.limit() == "10"
         assert service.process.poll() is None
         assert "started with the last good policies" in service.log
@@ -148,10 +153,10 @@ def test_a_broken_key_file_does_not_keep_a_replacement_from_starting(tmp_path: P
     good = FileShelf(file)
     assert [Scope.CHECK in one.grant.scopes for one in good.state().keys.values()] == [True]
     with two_workers(tmp_path, "--keys", str(file)) as service:
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         file.write_text("keys: [")
         service.kill_workers()
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         bearer = {"authorization": f"Bearer {key}"}
         with httpx.Client(trust_env=False, timeout=30) as client:
             assert client.post(service.url + CHECK, json=ASK, headers=bearer).status_code == 200
@@ -164,11 +169,11 @@ def test_a_policy_file_that_names_another_store_splits_no_service(tmp_path: Path
     file = tmp_path / "policies.yaml"
     file.write_text(policy(3) + f"runtime: {{store: 'sqlite:///{tmp_path}/one.db'}}\n")
     with two_workers(tmp_path, "--policies", str(file), store=False) as service:
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         assert [service.limit() for _ in range(3)] == ["3"] * 3
         file.write_text(policy(3) + f"runtime: {{store: 'sqlite:///{tmp_path}/two.db'}}\n")
         service.kill_workers()
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         with httpx.Client(trust_env=False, timeout=30) as client:
             assert client.post(service.url + CHECK, json=ASK).status_code == 429
         assert not (tmp_path / "two.db").exists()
@@ -178,7 +183,7 @@ def test_killed_workers_are_reported_and_never_end_the_service(tmp_path: Path) -
     with two_workers(tmp_path) as service:
         for _ in range(3):  # six early deaths; three ended the service once
             service.kill_workers()
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         assert service.limit() is not None
         assert service.log.count("was killed by SIGKILL while serving") == 6
         with httpx.Client(trust_env=False, timeout=30) as client:
@@ -226,7 +231,7 @@ def test_sighup_right_after_the_start_kills_nobody(tmp_path: Path) -> None:
         first = children_of(service.process.pid)
         for pid in (service.process.pid, *first):
             os.kill(pid, signal.SIGHUP)
-        wait_until(lambda: len(service.workers()) == 2)
+        service.wait_for_workers()
         assert sorted(service.workers()) == sorted(first)
         assert service.end() == 0
 
@@ -269,7 +274,10 @@ def test_sigterm_ends_a_supervisor_that_has_just_begun(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()  # its greeting: no worker is there yet
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()  # if it did not end; its workers end with it
     assert process.returncode == 0, said
     assert not list(tmp_path.glob("headgate-*"))
 
