@@ -1,10 +1,11 @@
 """Envoy's rate limit service: its one call, decided by the service in one atomic step.
 
 Envoy lets a request pass that gets a gRPC error, unless it was told otherwise. So whatever a client
-of the proxy or a configuration can cause gets an answer: OVER_LIMIT, or as the operator chose.
-Three problems stay errors, because Envoy's operator decides what they mean (`failure_mode_deny`):
-the store (also as the place of keys) is away and the service fails closed, no answer in time, and
-no key that may ask.
+of the proxy or a configuration can cause gets an answer: OVER_LIMIT, or as the operator chose. That
+includes a key that is missing, unknown or not allowed: a typo in Envoy's configuration must not
+open the gate. Two problems stay errors, because Envoy's operator decides what they mean
+(`failure_mode_deny`): the store (also as the place of keys) is away and the service fails closed,
+and no answer in time.
 """
 
 from __future__ import annotations
@@ -104,12 +105,13 @@ class RateLimitServiceCalls:
     def answer(self, problem: ServiceError) -> pb.RateLimitResponse | None:
         """The answer in place of a gRPC error; None where the error is for Envoy to judge."""
         outcome = self._undecided
-        if problem.code in _REFUSED or _because(problem) is Because.ENTITY:
-            # ENTITY: the client named somebody whom Envoy's key may not ask about.
-            outcome = Undecided.REFUSE
-        elif _is_for_envoy(problem):
+        if _is_for_envoy(problem):
             return None
+        if problem.code in _REFUSED or _because(problem) not in (None, Because.UNAVAILABLE):
+            outcome = Undecided.REFUSE
         self._note(problem, outcome)
+        if problem.code is Code.UNAUTHENTICATED:  # the body goes to the proxy's client
+            problem = ServiceError(problem.code, "The proxy has no valid key for the rate limiter.")
         return passed(0) if outcome is Undecided.ALLOW else refused(problem, ())
 
     def _note(self, problem: ServiceError, outcome: Undecided) -> None:
@@ -224,7 +226,7 @@ def _is_for_envoy(problem: ServiceError) -> bool:
     """Whether Envoy's own failure mode decides what happens to the request."""
     if problem.code is Code.STORAGE_UNAVAILABLE:  # for a decision, or to look up the key
         return _reason(problem) not in _STORE_ANSWERED
-    return problem.code is Code.DEADLINE_EXCEEDED or _because(problem) is not None
+    return problem.code is Code.DEADLINE_EXCEEDED
 
 
 def _because(problem: ServiceError) -> Because | None:

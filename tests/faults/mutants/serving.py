@@ -195,10 +195,19 @@ MUTANTS = [
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
         "service/envoy_calls.py",
-        "        if problem.code in _REFUSED or _because(problem) is Because.ENTITY:\n",
-        "        if problem.code in _REFUSED:\n",
+        " or _because(problem) not in (None, Because.UNAVAILABLE):\n",
+        " or _because(problem) not in (None, Because.ENTITY, Because.UNAVAILABLE):\n",
         (
             "programs/envoy/test_envoy_undecided.py::test_an_identifier_that_the_key_may_not_ask_about_is_refused",
+        ),
+    ),
+    Mutant(
+        "envoy: a wrong key is an error that lets everything pass",
+        "service/envoy_calls.py",
+        "    return problem.code is Code.DEADLINE_EXCEEDED\n",
+        "    return problem.code in (Code.DEADLINE_EXCEEDED, Code.UNAUTHENTICATED)\n",
+        (
+            "programs/envoy/test_envoy_undecided.py::test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate",
         ),
     ),
     Mutant(

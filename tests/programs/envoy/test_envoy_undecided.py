@@ -303,8 +303,33 @@ def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
             theirs = await should_rate_limit(wire, other, metadata=metadata)
             assert theirs.overall_code == OVER_LIMIT
             assert causes(wire) == {"forbidden_identifier": 1}
-            unknown = await should_rate_limit(wire, other)
-            assert isinstance(unknown, ServiceError)  # without a key: Envoy's own configuration
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("grant", "sent", "cause"),
+    [
+        (["check"], None, "unauthenticated"),
+        (["check"], "Bearer hg_nonsense", "unauthenticated"),
+        (["read"], "the key", "forbidden"),
+    ],
+)
+def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
+    grant: list[str], sent: str | None, cause: str
+) -> None:
+    key = mint(parse_grant(grant, "default"), now_ms=0)
+
+    async def play() -> None:
+        world = World()
+        door = Entrance(Door(MemoryShelf((key.key,)), world.clock))
+        text = f"Bearer {key.text}" if sent == "the key" else sent
+        metadata = () if text is None else (("authorization", text),)
+        async with wired(world, door, undecided=Undecided.ALLOW) as wire:
+            answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert answer.overall_code == OVER_LIMIT
+            assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client
+            assert causes(wire) == {cause: 1}
 
     asyncio.run(play())
 
