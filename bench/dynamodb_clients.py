@@ -27,10 +27,10 @@ from unittest import mock
 
 from bench import machine
 from bench.table import aim, show, show_aims
-from headgate.bridge import run
-from headgate.stores.dynamodb import port_flow
-from headgate.stores.dynamodb.port import Request, open_port
-from headgate.stores.dynamodb.signing import CONTENT_TYPE, TARGET, Signer
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client import call as port_flow
+from headgate.stores.dynamodb.client.port import Request, open_port
+from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, TARGET, Signer
 
 CALLERS = (1, 32)
 REGION = "us-east-1"

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 
 from headgate import Limit
-from headgate.service.app import Options, Program
-from headgate.service.grpc_server import GrpcServer
-from headgate.service.grpc_settings import GrpcSettings
-from headgate.service.grpc_turbo_server import TurboServer
-from headgate.service.rules import GLOBAL, TOKENS, NoPolicies, Rule
+from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.server import GrpcServer
+from headgate.service.grpc.turbo import TurboServer
+from headgate.service.program import Options, Program
 
 ECHO = "/bench.Echo/Echo"
 

@@ -15,8 +15,8 @@ from bench.children import ROOT
 from bench.grpc_load import Load
 from bench.grpc_server import ECHO
 from bench.table import Aim, aim, show
-from headgate.service.proto.envoy import ratelimit_pb2, rls_pb2
-from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 
 AT_ONCE = 32
 BATCH = 100

@@ -24,8 +24,8 @@ from typing import Any
 
 from bench import machine
 from bench.table import aim, show, show_aims
-from headgate.bridge import run
-from headgate.stores.redis.port import Script, open_port
+from headgate.core.runtime import run
+from headgate.stores.redis.client.port import Script, open_port
 
 CALLERS = (1, 32, 128)
 SCRIPT = Script(

@@ -19,8 +19,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.bridge import run
-from headgate.stores.redis.port import Script, open_port
+from headgate.core.runtime import run
+from headgate.stores.redis.client.port import Script, open_port
 
 KEYS = [f"user-{place:03d}" for place in range(50)]
 RESOURCE = "api"

@@ -11,9 +11,9 @@ from typing import Any
 from bench.redis_clients import Bare
 from bench.redis_jobs import KEYS, RESOURCE, Contestant, Decide
 from headgate import Limit, RateLimiter
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.record import BucketKey, Terms
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
 from headgate.stores.redis import open_redis
 from headgate.stores.redis.buckets import CONSUME, RedisStore
 

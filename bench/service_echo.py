@@ -9,9 +9,9 @@ import socket
 import sys
 from typing import Any
 
-from headgate.service.serve import Server, config_of
-from headgate.service.serve_options import read_options
-from headgate.service.serve_turbo_loop import TurboServer
+from headgate.service.server.options import read_options
+from headgate.service.server.serve import Server, config_of
+from headgate.service.server.turbo import TurboServer
 
 BODY = (
     b'{"allowed":true,"tokens_remaining":999,"tokens_capacity":1000,'

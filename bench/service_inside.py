@@ -17,10 +17,10 @@ import uvloop
 from bench.service_echo import echo
 from bench.service_load import Load
 from bench.service_servers import POLICIES
-from headgate.service.app import Options, Program
-from headgate.service.rest import Rest
-from headgate.service.serve import Server, config_of
-from headgate.service.serve_options import read_options
+from headgate.service.http.asgi import Rest
+from headgate.service.program import Options, Program
+from headgate.service.server.options import read_options
+from headgate.service.server.serve import Server, config_of
 
 CONNECTIONS = 16
 DATE = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.root import cli
-from headgate.cli.shape import Common, Told, example_lines
-from headgate.cli.table import SECTIONS
+from headgate.cli.app import cli
+from headgate.cli.app__table import SECTIONS
+from headgate.cli.options import Common, Told, example_lines
 
 PAGE = Path(__file__).parents[1] / "docs/reference/cli.md"
 HEAD = """\

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROTO = ROOT / "src/headgate/service/proto"
-PACKAGE = "headgate.service.proto"
+PACKAGE = "headgate.service.grpc.proto"
 WITH_SERVICE = "headgate/v1/headgate.proto"
 HEADER = "# Made by tools/generate_stubs.py; do not edit.\n# fmt: off\n# ruff: noqa\n"
 

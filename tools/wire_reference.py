@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headgate.service.metrics_service import ServiceMetrics
-from headgate.service.openapi import document
-from headgate.service.serve_workers import worker_deaths
+from headgate.service.http.openapi import document
+from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.server.workers import worker_deaths
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/wire.md"
-PROTO = ROOT / "src/headgate/service/proto/headgate/v1/headgate.proto"
+PROTO = ROOT / "src/headgate/service/grpc/proto/headgate/v1/headgate.proto"
 HEAD = """\
 # Every field of the service
 

@@ -1,4 +1,4 @@
-# The same as src/headgate/infra/template.yaml, whose comments say why. A test compares the two.
+# The same as src/headgate/aws/infra/template.yaml, whose comments say why. A test compares the two.
 
 terraform {
   required_version = ">= 1.5"
@@ -66,7 +66,7 @@ resource "aws_lambda_function" "aggregator" {
   description      = "Counts usage from the table's stream and archives audit events that expire"
   runtime          = "python3.13"
   architectures    = ["arm64"]
-  handler          = "headgate.aggregator.lambda_handler.handle"
+  handler          = "headgate.aws.aggregator.lambda_handler.handle"
   role             = local.role_arn
   filename         = var.bundle_path
   source_code_hash = filebase64sha256(var.bundle_path)

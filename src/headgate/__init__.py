@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.cache import CacheStats
-    from headgate.decision import LimitStatus, Verdict
-    from headgate.entities import Entity, OnUnavailable
-    from headgate.errors import (
+    from headgate.admin.reports import BucketState
+    from headgate.core.decision import LimitStatus, Verdict
+    from headgate.core.errors import (
         DemandTooLarge,
         DisabledError,
         EntityExistsError,
@@ -30,14 +29,15 @@ if TYPE_CHECKING:
         ValidationError,
         VersionMismatchError,
     )
-    from headgate.history import AuditEvent, UsageSnapshot
+    from headgate.core.history import AuditEvent, UsageSnapshot
+    from headgate.core.levels__entities import Entity, OnUnavailable
+    from headgate.core.limits import Limit
+    from headgate.core.plan_cache__cache import CacheStats
+    from headgate.core.runtime__observe import Event
     from headgate.limiter import Lease, RateLimiter
-    from headgate.limits import Limit
-    from headgate.observe import Event
-    from headgate.reports import BucketState
     from headgate.repository import Repository
     from headgate.sync import SyncLease, SyncRateLimiter
-    from headgate.sync_repository import SyncRepository
+    from headgate.sync_admin__sync_repository import SyncRepository
 
 __version__ = "0.1.0"
 

@@ -8,25 +8,25 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.admin import parse_rule
-from headgate.clock import Clock
-from headgate.config import Defaults
-from headgate.connect import check_strict, layer_switches
-from headgate.decision import Verdict
-from headgate.engine import Engine, Want
-from headgate.entities import OnUnavailable
-from headgate.errors import HeadgateError, ValidationError
-from headgate.hierarchy import Explanation
+from headgate.admin.operations import parse_rule
+from headgate.admin.operations__operations import Operations
+from headgate.core.decision import Verdict
+from headgate.core.engine import Engine, Want
+from headgate.core.errors import HeadgateError, ValidationError
+from headgate.core.lease import LeaseBook
+from headgate.core.levels import Explanation
+from headgate.core.levels__entities import OnUnavailable
+from headgate.core.limits import Limit
+from headgate.core.plan_cache import Defaults
+from headgate.core.runtime__clock import Clock
+from headgate.core.runtime__observe import Observer
+from headgate.core.store import Store
 from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, detach, layered
-from headgate.lease import LeaseBook
-from headgate.limits import Limit
-from headgate.observe import Observer
-from headgate.operations import Operations
-from headgate.port import cancelled_now, cancelling, ended, pace_for
 from headgate.repository import Repository
-from headgate.store import Store
-from headgate.stores.memory.store import stand_in
+from headgate.repository__connect import check_strict, layer_switches
+from headgate.stores.memory.buckets import stand_in
+from headgate.transport.gates import cancelled_now, cancelling, ended, pace_for
 
 
 class Lease(LeaseBook):

@@ -6,13 +6,13 @@ import os
 from types import TracebackType
 from typing import Self
 
-from headgate.clock import Clock, steady_clock
-from headgate.config import Configs
-from headgate.connect import open_backend
-from headgate.names import DEFAULT_NAMESPACE
-from headgate.operations import Operations
-from headgate.store import Backend
-from headgate.tenancy import Tenancy
+from headgate.admin.namespaces import Tenancy
+from headgate.admin.operations__operations import Operations
+from headgate.core.limits__names import DEFAULT_NAMESPACE
+from headgate.core.plan_cache import Configs
+from headgate.core.runtime__clock import Clock, steady_clock
+from headgate.core.store import Backend
+from headgate.repository__connect import open_backend
 
 DEFAULT_URL = "memory://"
 CACHE_TTL_S = 60.0

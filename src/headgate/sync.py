@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.bridge import run
-from headgate.clock import Clock
-from headgate.decision import Verdict
-from headgate.engine import Engine, Want
-from headgate.entities import OnUnavailable
-from headgate.hierarchy import Explanation
-from headgate.lease import LeaseBook
+from headgate.core.decision import Verdict
+from headgate.core.engine import Engine, Want
+from headgate.core.lease import LeaseBook
+from headgate.core.levels import Explanation
+from headgate.core.levels__entities import OnUnavailable
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.core.runtime__clock import Clock
+from headgate.core.runtime__observe import Observer
 from headgate.limiter import RateLimiter, also_wanted, entered_before, many_wanted
-from headgate.limits import Limit
-from headgate.observe import Observer
 from headgate.sync_admin import SyncAdmin
-from headgate.sync_repository import SyncRepository
+from headgate.sync_admin__sync_repository import SyncRepository
 
 
 class SyncLease(LeaseBook):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.bridge import run
-from headgate.entities import Entity, OnUnavailable
-from headgate.history import AuditEvent, ResourceCapacity, UsageSnapshot, UsageSummary
-from headgate.limits import Limit
-from headgate.names import DEFAULT_RESOURCE
-from headgate.operations import Operations
-from headgate.reports import BucketState
+from headgate.admin.operations__operations import Operations
+from headgate.admin.reports import BucketState
+from headgate.core.history import AuditEvent, ResourceCapacity, UsageSnapshot, UsageSummary
+from headgate.core.levels__entities import Entity, OnUnavailable
+from headgate.core.limits import Limit
+from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.runtime import run
 
 
 class SyncAdmin:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import Full
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.stores.memory.store import MemoryStore
+from headgate.core.decision import Demand
+from headgate.core.errors import Full
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.stores.memory.buckets import MemoryStore
 
 NOW_MS = 1_767_225_600_000
 SLOW = Terms((Limit.per_day("x", 10).spec,), 1)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from headgate import Limit, SyncRateLimiter
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.record import BucketKey, Terms
-from headgate.stores.memory import store as module
-from headgate.stores.memory.store import MemoryStore
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.stores.memory import buckets as module
+from headgate.stores.memory.buckets import MemoryStore
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("n", "e", "r")

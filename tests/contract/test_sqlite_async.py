@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate.decision import Demand
-from headgate.errors import Contended, Unreachable
-from headgate.limits import Limit
-from headgate.record import CELLS, CONSUMED, BucketKey, Terms
-from headgate.store import Backend
-from headgate.stores.sqlite import open_sqlite, port_line
+from headgate.core.decision import Demand
+from headgate.core.errors import Contended, Unreachable
+from headgate.core.limits import Limit
+from headgate.core.record import CELLS, CONSUMED, BucketKey, Terms
+from headgate.core.store import Backend
+from headgate.stores.sqlite import batching as port_line
+from headgate.stores.sqlite import open_sqlite
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")

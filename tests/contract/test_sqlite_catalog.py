@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.entities import Entity, Level, Mode, OnUnavailable
-from headgate.errors import HeadgateError, NamespaceNotFoundError, NamespaceStateError
-from headgate.limits import Limit
-from headgate.names import DEFAULT_RESOURCE
-from headgate.record import BucketKey, Terms
-from headgate.store import Backend
+from headgate.core.decision import Demand
+from headgate.core.errors import HeadgateError, NamespaceNotFoundError, NamespaceStateError
+from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import Limit
+from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.sqlite import open_sqlite, tenants
+from headgate.stores.sqlite import namespaces as tenants
+from headgate.stores.sqlite import open_sqlite
 from headgate.stores.sqlite.port import BlockingPort
 
 NOW_MS = 1_750_000_000_000

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.history import UsageQuery
-from headgate.limits import Limit
-from headgate.record import HOUR_MS, BucketKey, Record, Terms
-from headgate.store import Backend
-from headgate.stores.sqlite import open_sqlite, schema, shelf
-from headgate.stores.sqlite.queries import named_queries
+from headgate.core.decision import Demand
+from headgate.core.history import UsageQuery
+from headgate.core.limits import Limit
+from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.stores.sqlite import bucket_table as shelf
+from headgate.stores.sqlite import open_sqlite, schema
+from headgate.stores.sqlite.schema__queries import named_queries
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")

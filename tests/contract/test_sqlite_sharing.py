@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import CELLS, CONSUMED, TOKENS, BucketKey, Terms
-from headgate.store import Backend
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import CELLS, CONSUMED, TOKENS, BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.sqlite import open_sqlite
 
 NOW_MS = 1_750_000_000_000

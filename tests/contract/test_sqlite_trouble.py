@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import (
+from headgate.core.decision import Demand
+from headgate.core.errors import (
     Contended,
     Damaged,
     Full,
@@ -22,9 +21,10 @@ from headgate.errors import (
     Unreachable,
     ValidationError,
 )
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.store import Backend
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.sqlite import open_sqlite
 from headgate.stores.sqlite.port import BlockingPort, translate
 from headgate.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION

@@ -10,8 +10,8 @@ import pytest
 from dynamodb import engine
 from dynamodb.test_port_kit import Canned
 from dynamodb.test_store_kit import fresh_table, opened
-from headgate.bridge import run
-from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.store import DynamoStore
 
 
 @pytest.fixture(scope="session")

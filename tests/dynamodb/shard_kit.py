@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, cell_of
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import alone
-from headgate.stores.dynamodb.reading import read_shards
-from headgate.stores.dynamodb.seen import Seen
-from headgate.stores.dynamodb.shares import parent_of
-from headgate.stores.dynamodb.splitting import mergeable, merging
+from headgate.core.decision import Demand, Verdict
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms, cell_of
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.protocol.flow import alone
+from headgate.stores.dynamodb.protocol.item import Seen
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.shares import parent_of
+from headgate.stores.dynamodb.sharding.split import mergeable, merging
+from headgate.stores.dynamodb.store import DynamoStore
 
 START_MS = 1_767_225_600_000
 _entities = itertools.count()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, prepared, registered, table_of, watching
-from headgate.bridge import run
-from headgate.entities import Entity, Level
-from headgate.history import Usage, UsageQuery, audit_event
-from headgate.limits import Limit
-from headgate.record import HOUR_MS
-from headgate.stores.dynamodb.catalog import DynamoCatalog
+from headgate.core.history import Usage, UsageQuery, audit_event
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.limits import Limit
+from headgate.core.record import HOUR_MS
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.ledger import DynamoLedger
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}

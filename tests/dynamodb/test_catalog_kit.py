@@ -7,18 +7,18 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.bridge import run
-from headgate.errors import StoreTrouble
-from headgate.history import Usage, uncounted, usage_of
-from headgate.port import pace_for
-from headgate.record import BucketKey, Record
-from headgate.store import Backend, Capabilities
-from headgate.stores.dynamodb.catalog import DynamoCatalog
+from headgate.core.errors import StoreTrouble
+from headgate.core.history import Usage, uncounted, usage_of
+from headgate.core.record import BucketKey, Record
+from headgate.core.runtime import run
+from headgate.core.store import Backend, Capabilities
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.client.port import Port, Request, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.port import Port, Request, open_port
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.table.table import Table
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.stores.memory.store import MemoryStore
+from headgate.transport.gates import pace_for
 
 NOW_MS = 1_750_000_000_000
 CAPABILITIES = Capabilities("dynamodb", "network", "undo", obeys_clock=True, durable=True)

@@ -16,17 +16,17 @@ from dynamodb.test_catalog_kit import (
     table_at,
     table_of,
 )
-from headgate.bridge import run
-from headgate.entities import Entity, Level
-from headgate.errors import NamespaceNotFoundError, NamespaceStateError, Unreachable
-from headgate.history import Usage
-from headgate.limits import Limit
-from headgate.stores.dynamodb import table as table_module
-from headgate.stores.dynamodb import tenants
-from headgate.stores.dynamodb.catalog import DynamoCatalog
-from headgate.stores.dynamodb.items import system_key
+from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError, Unreachable
+from headgate.core.history import Usage
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog import registry as tenants
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.catalog.items import system_key
+from headgate.stores.dynamodb.client.port import NotApplied, Request
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.port import NotApplied, Request
+from headgate.stores.dynamodb.table import table as table_module
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}
 

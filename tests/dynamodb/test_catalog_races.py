@@ -19,9 +19,7 @@ from dynamodb.test_catalog_kit import (
     table_of,
     watching,
 )
-from headgate.bridge import run
-from headgate.entities import Entity, Level, Mode
-from headgate.errors import (
+from headgate.core.errors import (
     Contended,
     EntityExistsError,
     EntityNotFoundError,
@@ -31,11 +29,14 @@ from headgate.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.limits import Limit
-from headgate.stores.dynamodb import schema, table
-from headgate.stores.dynamodb.catalog import DynamoCatalog
-from headgate.stores.dynamodb.catalog_steps import ATTEMPTS_MAX
-from headgate.stores.dynamodb.port import Request, TransactionCancelled
+from headgate.core.levels__entities import Entity, Level, Mode
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.catalog.records import ATTEMPTS_MAX
+from headgate.stores.dynamodb.client.port import Request, TransactionCancelled
+from headgate.stores.dynamodb.table import table
 from headgate.testing import ScriptedPort
 
 RPM = Limit.per_minute("rpm", 10)

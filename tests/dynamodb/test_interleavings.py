@@ -17,7 +17,10 @@ from dynamodb.model.scenes import scenes
 from dynamodb.model.scenes_sharded import deep_scenes, sharded_scenes
 from dynamodb.model.scenes_special import special_scenes
 from dynamodb.model.search import Search
-from headgate.stores.dynamodb import adjusting, splitting, taking, transacting
+from headgate.stores.dynamodb.protocol import adjust as adjusting
+from headgate.stores.dynamodb.protocol import take as taking
+from headgate.stores.dynamodb.protocol import transaction as transacting
+from headgate.stores.dynamodb.sharding import split as splitting
 
 STATES_OF_A_DAY = 12_000
 STATES_MAX = int(os.environ.get("HEADGATE_STATES_MAX", STATES_OF_A_DAY))

@@ -18,18 +18,16 @@ from dynamodb.model.scenes_sharded import sharded_scenes
 from dynamodb.model.scenes_special import special_scenes
 from dynamodb.model.search import Search
 from dynamodb.test_interleavings import chance
-from headgate.decision import fits as real_fits
-from headgate.errors import Unreachable
-from headgate.stores.dynamodb import (
-    adjusting,
-    expressions,
-    gathering,
-    moves,
-    placing,
-    sharing,
-    taking,
-)
-from headgate.stores.dynamodb.draft import Draft
+from headgate.core.decision import fits as real_fits
+from headgate.core.errors import Unreachable
+from headgate.stores.dynamodb.protocol import adjust as adjusting
+from headgate.stores.dynamodb.protocol import limit_moves as moves
+from headgate.stores.dynamodb.protocol import take as taking
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.sharding import gather as gathering
+from headgate.stores.dynamodb.sharding import gather__placing as placing
+from headgate.stores.dynamodb.sharding import router as sharing
 
 STATES_MAX = 15_000
 

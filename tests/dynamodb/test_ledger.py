@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, opened, prepared, registered, table_of
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import Unreachable, ValidationError
-from headgate.history import Usage, UsageQuery, UsageSnapshot, audit_event
-from headgate.limits import Limit
-from headgate.record import HOUR_MS, BucketKey, Terms
-from headgate.store import Backend
-from headgate.stores.dynamodb.items_history import usage_key
+from headgate.core.decision import Demand
+from headgate.core.errors import Unreachable, ValidationError
+from headgate.core.history import Usage, UsageQuery, UsageSnapshot, audit_event
+from headgate.core.limits import Limit
+from headgate.core.record import HOUR_MS, BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.stores.dynamodb.catalog.items__items_history import usage_key
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.memory import open_memory
 

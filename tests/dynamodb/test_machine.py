@@ -15,12 +15,13 @@ from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
 from dynamodb.test_store_kit import opened
 from faults.machines.machine import KEYS, START_MS, StoreMachine, steady
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import Terms
-from headgate.store import Store
-from headgate.stores.dynamodb import over_port, table_making
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import Terms
+from headgate.core.runtime import run
+from headgate.core.store import Store
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb.table import create as table_making
 from headgate.testing import FakeClock
 
 PACES = (Limit.per_hour("x", 10), Limit.per_second("x", 10))

@@ -16,17 +16,17 @@ from dynamodb.model.engine import Engine, Snapshot
 from dynamodb.model.port import ModelPort
 from dynamodb.model.programs import Program
 from dynamodb.test_catalog_kit import table_at
-from headgate.bridge import run
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb import table_making
-from headgate.stores.dynamodb.port import (
+from headgate.core.errors import StoreTrouble
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
     Port,
     Rejected,
     Request,
     TransactionCancelled,
 )
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.table import create as table_making
+from headgate.stores.dynamodb.table.table import Table
 
 STEPS = int(os.environ.get("HEADGATE_MODEL_STEPS", "2400"))
 SEED = int(os.environ.get("HEADGATE_MODEL_SEED", "1"))

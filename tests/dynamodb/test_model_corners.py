@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dynamodb.model.engine import Engine, Outcome, Snapshot
-from headgate.stores.dynamodb.port import (
+from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
     Rejected,
     Request,

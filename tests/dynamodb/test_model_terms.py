@@ -8,9 +8,9 @@ from dynamodb.model.acts import KEY, START_MS, terms
 from dynamodb.model.clients import TABLE
 from dynamodb.model.engine import Engine, Snapshot
 from dynamodb.model.port import ModelPort
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.store import Store
+from headgate.core.decision import Demand
+from headgate.core.runtime import run
+from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
 
 

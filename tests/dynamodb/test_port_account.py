@@ -16,11 +16,11 @@ import pytest
 from botocore.credentials import RefreshableCredentials
 
 from dynamodb.test_port_kit import READ, TAKE, Canned, outcome, using
-from headgate.errors import Unreachable, ValidationError
-from headgate.stores.dynamodb import port_account
-from headgate.stores.dynamodb.port import NotApplied, Port
-from headgate.stores.dynamodb.port_account import Account, find_place
-from headgate.stores.dynamodb.wire import Place
+from headgate.core.errors import Unreachable, ValidationError
+from headgate.stores.dynamodb.client import account as port_account
+from headgate.stores.dynamodb.client.account import Account, find_place
+from headgate.stores.dynamodb.client.http import Place
+from headgate.stores.dynamodb.client.port import NotApplied, Port
 
 both = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
@@ -167,7 +167,7 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     session = Session(lasting_s=3600, refresh_s=1.5)
     plain = port_account.Account
     monkeypatch.setattr(
-        "headgate.stores.dynamodb.port.Account", lambda place: plain(place, lambda: session)
+        "headgate.stores.dynamodb.client.port.Account", lambda place: plain(place, lambda: session)
     )
 
     async def test(port: Port) -> None:

@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from headgate.stores.dynamodb.port_clock import ServiceClock, seconds_of
+from headgate.stores.dynamodb.client.clock import ServiceClock, seconds_of
 
 MS, S = 1_000_000, 1_000_000_000
 TRUE_S = 1_800_000_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.stores.dynamodb.wire import Reply
-from headgate.stores.dynamodb.wire_errand import Batch, Errand
+from headgate.stores.dynamodb.client.http import Reply
+from headgate.stores.dynamodb.client.pool_async__wire_errand import Batch, Errand
 
 REPLY = Reply(200, b"", b"{}", True)
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
 
-from headgate.bridge import run
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb.port import Port, Request, open_port
+from headgate.core.errors import StoreTrouble
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Port, Request, open_port
 
 TAKE = Request("UpdateItem", {"TableName": "limits", "Key": {"PK": {"S": "a"}}})
 CREDIT = Request("UpdateItem", TAKE.params, credit=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dynamodb.test_port_kit import outcome, using
-from headgate.stores.dynamodb.port import (
+from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
     Port,
     Rejected,

@@ -20,10 +20,11 @@ from dynamodb.test_port_kit import (
     outcome,
     using,
 )
-from headgate.errors import Unreachable
-from headgate.stores.dynamodb import wire_async, wire_blocking
-from headgate.stores.dynamodb.port import NotApplied, Port, Refused, Request
-from headgate.stores.dynamodb.port_trouble import CredentialsExpired
+from headgate.core.errors import Unreachable
+from headgate.stores.dynamodb.client import pool_async as wire_async
+from headgate.stores.dynamodb.client import pool_blocking as wire_blocking
+from headgate.stores.dynamodb.client.errors import CredentialsExpired
+from headgate.stores.dynamodb.client.port import NotApplied, Port, Refused, Request
 
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
@@ -122,8 +123,8 @@ def test_the_last_reply_of_a_connection_ends_it(canned: Canned, blocking: bool) 
 def test_an_old_connection_is_not_used(
     canned: Canned, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.stores.dynamodb.wire_line.IDLE_S_MAX", 0.05)
-    monkeypatch.setattr("headgate.stores.dynamodb.wire_blocking.IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_async__wire_line.IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_blocking.IDLE_S_MAX", 0.05)
 
     async def test(port: Port) -> None:
         await port.call(TAKE)

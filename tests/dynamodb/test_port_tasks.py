@@ -11,11 +11,11 @@ import pytest
 
 from dynamodb.test_port_kit import CREDIT, READ, TAKE, Answer, Canned, Test, free_port, outcome
 from dynamodb.test_port_kit import using as using_any
-from headgate.errors import Contended, StoreTrouble, Unreachable
-from headgate.stores.dynamodb import wire_async
-from headgate.stores.dynamodb.port import NotApplied, Port, Request, open_port
-from headgate.stores.dynamodb.port_account import find_place
-from headgate.stores.dynamodb.wire_async import AsyncWire
+from headgate.core.errors import Contended, StoreTrouble, Unreachable
+from headgate.stores.dynamodb.client import pool_async as wire_async
+from headgate.stores.dynamodb.client.account import find_place
+from headgate.stores.dynamodb.client.pool_async import AsyncWire
+from headgate.stores.dynamodb.client.port import NotApplied, Port, Request, open_port
 
 
 def using(endpoint: str, test: Test, **options: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dynamodb.test_port_kit import READ, TAKE, Answer, Canned, outcome
-from headgate.bridge import run
-from headgate.errors import Contended
-from headgate.stores.dynamodb.port import Port, Request, open_port
+from headgate.core.errors import Contended
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Port, Request, open_port
 
 
 def blocking_port(canned: Canned, **options: Any) -> Port:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dynamodb.test_port_kit import CREDIT, READ, TAKE, Answer, Canned, error, outcome, using
-from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.port import (
+from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
+from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
     NotApplied,
     Port,

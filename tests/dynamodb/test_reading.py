@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dynamodb.shard_kit import Bucket
-from headgate.bridge import run
-from headgate.limits import Limit
-from headgate.stores.dynamodb.book import Known
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.reading import read_shards
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.store import DynamoStore
 
 
 def keys_asked(bucket: Bucket, known: Known) -> list[int]:

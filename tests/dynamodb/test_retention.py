@@ -9,15 +9,12 @@ import pytest
 from dynamodb.test_catalog_kit import Watched, port_to, table_at
 from dynamodb.test_store_kit import fresh_table, opened
 from headgate import SyncRateLimiter, SyncRepository
-from headgate.bridge import run
-from headgate.errors import ValidationError
-from headgate.history import DAY_MS
-from headgate.limits import Limit
-from headgate.port import pace_for
-from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.items import as_json
-from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.retention import (
+from headgate.core.errors import ValidationError
+from headgate.core.history import DAY_MS
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog.items import as_json
+from headgate.stores.dynamodb.catalog.items__retention import (
     AUDIT_KEPT_MS,
     DAYS_MAX,
     NOTES,
@@ -26,7 +23,10 @@ from headgate.stores.dynamodb.retention import (
     Kept,
     Retention,
 )
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.ledger import DynamoLedger
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.table import Table
+from headgate.transport.gates import pace_for
 
 NOTED = {"audit_retention_days": 7, "usage_retention_days": 30, "snapshot_windows": "hourly"}
 DAY_S = 86_400
@@ -109,8 +109,8 @@ def test_opening_tells_it_and_a_change_reads_nothing_more(dynamo_endpoint: str) 
     name = fresh_table(dynamo_endpoint)
     port = Watched(port_to(dynamo_endpoint))
     table = Table(port, name, pace_for(None, blocking=True))
-    from headgate.history import audit_event
-    from headgate.stores.dynamodb.versions import check
+    from headgate.core.history import audit_event
+    from headgate.stores.dynamodb.table.create__versions import check
 
     assert run(check(table))
     ledger = DynamoLedger(table)

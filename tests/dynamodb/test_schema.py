@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import Damaged
-from headgate.history import WINDOW_TYPES, iso_time
+from headgate.core.errors import Damaged
+from headgate.core.history import WINDOW_TYPES, iso_time
 from headgate.stores.dynamodb import schema
 
 ids = st.from_regex(re.compile(r"[a-zA-Z0-9_\-]{11}"), fullmatch=True)

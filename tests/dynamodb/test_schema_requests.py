@@ -7,21 +7,23 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import table_at
-from headgate.bridge import run
-from headgate.entities import Entity, Level, Mode, OnUnavailable, Stored
-from headgate.history import AuditEvent, Usage, UsageQuery
-from headgate.limits import Limit
-from headgate.stores.dynamodb import levels_lookup, table, usage
-from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.items import (
+from headgate.core.history import AuditEvent, Usage, UsageQuery
+from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable, Stored
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb import ledger__usage as usage
+from headgate.stores.dynamodb.catalog import lookup as levels_lookup
+from headgate.stores.dynamodb.catalog.items import (
     entity_as_item,
     entity_from_item,
     level_as_item,
     level_from_item,
 )
-from headgate.stores.dynamodb.items_history import event_as_item, event_from_item
+from headgate.stores.dynamodb.catalog.items__items_history import event_as_item, event_from_item
 from headgate.stores.dynamodb.ledger import old_usage
-from headgate.stores.dynamodb.table_making import creation
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table import table
+from headgate.stores.dynamodb.table.create import creation
 from headgate.testing import ScriptedPort
 
 NS = "abcdefghijk"

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, Watched, port_to, table_at, table_name
-from headgate.bridge import run
-from headgate.entities import Entity
-from headgate.errors import IncompatibleSchemaError
-from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.catalog import DynamoCatalog
-from headgate.stores.dynamodb.items import number, system_key
-from headgate.stores.dynamodb.port import Rejected, Request, TableMissing
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.versions import RECORD
+from headgate.core.errors import IncompatibleSchemaError
+from headgate.core.levels__entities import Entity
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.catalog.items import number, system_key
+from headgate.stores.dynamodb.client.port import Rejected, Request, TableMissing
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.create__versions import RECORD
+from headgate.stores.dynamodb.table.table import Table
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_table_that_is_missing_says_what_makes_it(table: Table) -> None:
 
 
 def test_a_table_made_by_infrastructure_code_is_used(table: Table) -> None:
-    from headgate.stores.dynamodb.table_making import creation
+    from headgate.stores.dynamodb.table.create import creation
 
     run(table.port.call(creation(table.name)))
     catalog = DynamoCatalog(table)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, Watched, port_to, table_at
-from headgate.bridge import run
-from headgate.errors import Damaged, IncompatibleSchemaError, Unreachable
-from headgate.history import Usage, UsageQuery, UsageSnapshot
-from headgate.stores.dynamodb import migrations_usage
-from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.catalog import DynamoCatalog
-from headgate.stores.dynamodb.items import number, text
+from headgate.core.errors import Damaged, IncompatibleSchemaError, Unreachable
+from headgate.core.history import Usage, UsageQuery, UsageSnapshot
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.catalog.items import number, text
+from headgate.stores.dynamodb.client.port import Request
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.migrations import Progress, upgrade
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.table_making import creation
-from headgate.stores.dynamodb.versions import RECORD
+from headgate.stores.dynamodb.table import migrate__migrations_usage as migrations_usage
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.create import creation
+from headgate.stores.dynamodb.table.create__versions import RECORD
+from headgate.stores.dynamodb.table.migrate import Progress, upgrade
+from headgate.stores.dynamodb.table.table import Table
 
 HOURS = 50
 START_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z

@@ -9,12 +9,12 @@ import pytest
 from dynamodb.test_catalog_kit import Watched, port_to
 from dynamodb.test_store_kit import fresh_table
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
-from headgate.bridge import run
+from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.items import Item
-from headgate.stores.dynamodb.port import Request
-from headgate.sync_repository import SyncRepository
+from headgate.stores.dynamodb.catalog.items import Item
+from headgate.stores.dynamodb.client.port import Request
+from headgate.sync_admin__sync_repository import SyncRepository
 from headgate.testing import FakeClock
 
 FIVE = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]

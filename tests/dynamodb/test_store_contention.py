@@ -21,16 +21,16 @@ from dynamodb.model.service import Service
 from dynamodb.shard_kit import START_MS, Bucket
 from dynamodb.test_catalog_kit import Watched
 from headgate import Limit
-from headgate.decision import Demand
-from headgate.record import BucketKey, Terms
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.adjusting import Adjuster
-from headgate.stores.dynamodb.book import Book
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import Flow
-from headgate.stores.dynamodb.moves import band_milli
-from headgate.stores.dynamodb.outcomes import Landed
-from headgate.stores.dynamodb.taking import Taker
+from headgate.stores.dynamodb.protocol.adjust import Adjuster
+from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.protocol.limit_moves import band_milli
+from headgate.stores.dynamodb.protocol.outcome import Landed
+from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.protocol.take import Taker
+from headgate.stores.dynamodb.store import DynamoStore
 
 MONTH_S = 30 * 86_400
 DAY_MS = 86_400_000

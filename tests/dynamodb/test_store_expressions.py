@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import BucketKey, Record, Terms, opened
-from headgate.stores.dynamodb import expressions, splitting
-from headgate.stores.dynamodb.draft import Draft
-from headgate.stores.dynamodb.layout import layout_of
-from headgate.stores.dynamodb.outcomes import lined_up, standing_under
-from headgate.stores.dynamodb.seen import Seen, bucket_key
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Record, Terms, opened
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
+from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.sharding import split as splitting
 
 NOW_MS = 1_000_000
 KEY = BucketKey("n" * 11, "e", "r")

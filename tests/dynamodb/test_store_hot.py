@@ -12,10 +12,10 @@ from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import START_MS, Bucket
 from dynamodb.test_store_races import Throttling
 from headgate import Limit
-from headgate.bridge import run
-from headgate.errors import Throttled
+from headgate.core.errors import Throttled
+from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.stores.dynamodb.store import DynamoStore
 
 CLIENTS = 8
 PER_MS = 20

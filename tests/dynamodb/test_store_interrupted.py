@@ -12,13 +12,14 @@ from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import START_MS, Bucket
 from headgate import Limit
-from headgate.bridge import run
-from headgate.decision import Verdict
-from headgate.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
-from headgate.store import raise_trouble
-from headgate.stores.dynamodb import over_port, tally
-from headgate.stores.dynamodb.buckets import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
-from headgate.stores.dynamodb.port import NotApplied, Request, TransactionCancelled
+from headgate.core.decision import Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.core.runtime import run
+from headgate.core.store import raise_trouble
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb import usage_buffer as tally
+from headgate.stores.dynamodb.client.port import NotApplied, Request, TransactionCancelled
+from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 
 
 class Cancelling(ModelPort):

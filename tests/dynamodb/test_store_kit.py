@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dynamodb.test_catalog_kit import table_at, table_name
-from headgate.bridge import run
-from headgate.connect import open_backend
-from headgate.store import Backend
-from headgate.stores.dynamodb import table_making
-from headgate.stores.dynamodb.items_history import TTL
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.repository__connect import open_backend
+from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.table import create as table_making
 
 
 def fresh_table(endpoint: str) -> str:

@@ -13,14 +13,14 @@ from dynamodb.shard_kit import START_MS, Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from dynamodb.test_store_kit import fresh_table
 from headgate import Limit
-from headgate.bridge import run
-from headgate.errors import Damaged, StoreTrouble, Throttled, Unreachable
-from headgate.record import Terms
+from headgate.core.errors import Damaged, StoreTrouble, Throttled, Unreachable
+from headgate.core.record import Terms
+from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.seen import bucket_key
-from headgate.stores.dynamodb.table import PAUSE_MS, PAUSE_MS_MAX
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.protocol.item import bucket_key
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import PAUSE_MS, PAUSE_MS_MAX
 
 PER_MINUTE = [Limit.per_minute("x", 10)]
 

@@ -11,15 +11,15 @@ import pytest
 from dynamodb.model.engine import Engine, Snapshot
 from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import START_MS, Bucket
-from headgate.bridge import run
-from headgate.limits import Limit
-from headgate.record import BucketKey, Record, Terms, cells_of
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Record, Terms, cells_of
+from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.layout import layout_of
-from headgate.stores.dynamodb.port import ConditionFailed, Request
-from headgate.stores.dynamodb.rebasing import AGE_MS, SLACK_MS, rebasing
-from headgate.stores.dynamodb.seen import Seen, bucket_key
+from headgate.stores.dynamodb.client.port import ConditionFailed, Request
+from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
+from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS, rebasing
+from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.store import DynamoStore
 
 HOUR_MS = 3_600_000
 KEY = BucketKey("n" * 11, "e", "r")

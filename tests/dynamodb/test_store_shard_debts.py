@@ -10,18 +10,18 @@ import pytest
 from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
 from dynamodb.shard_kit import Bucket
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, cell_of, opened
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms, cell_of, opened
+from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.adjusting import STILL_TRIES
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.placing import evened, parted
-from headgate.stores.dynamodb.port import TransactionCancelled
-from headgate.stores.dynamodb.shares import share_of
-from headgate.stores.dynamodb.splitting import splitting
+from headgate.stores.dynamodb.client.port import TransactionCancelled
+from headgate.stores.dynamodb.protocol.adjust import STILL_TRIES
+from headgate.stores.dynamodb.sharding.gather__placing import evened, parted
+from headgate.stores.dynamodb.sharding.shares import share_of
+from headgate.stores.dynamodb.sharding.split import splitting
+from headgate.stores.dynamodb.store import DynamoStore
 
 
 def divided(store: DynamoStore, *limits: Limit, shards: int = 4) -> Bucket:

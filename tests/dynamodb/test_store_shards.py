@@ -7,15 +7,15 @@ import random
 import pytest
 
 from dynamodb.shard_kit import START_MS, Bucket
-from headgate.bridge import run
-from headgate.decision import Verdict
+from headgate.core.decision import Verdict
+from headgate.core.limits import Limit
+from headgate.core.record import Terms, cell_of
+from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
-from headgate.limits import Limit
-from headgate.record import Terms, cell_of
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import alone
-from headgate.stores.dynamodb.shares import capacity_share, children_of, routed
-from headgate.stores.dynamodb.transacting import take_all
+from headgate.stores.dynamodb.protocol.flow import alone
+from headgate.stores.dynamodb.protocol.transaction import take_all
+from headgate.stores.dynamodb.sharding.shares import capacity_share, children_of, routed
+from headgate.stores.dynamodb.store import DynamoStore
 from headgate.testing import FakeClock, RecordingStore
 
 

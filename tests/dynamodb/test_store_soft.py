@@ -7,12 +7,12 @@ import random
 import pytest
 
 from dynamodb.shard_kit import Bucket
-from headgate.bridge import run
-from headgate.corrections import credits_of
-from headgate.errors import RateLimitExceeded
-from headgate.limits import Limit
-from headgate.refusal import refusal
-from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.core.decision__corrections import credits_of
+from headgate.core.errors import RateLimitExceeded
+from headgate.core.lease__refusal import refusal
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.store import DynamoStore
 
 SOFT = Limit.custom("x", 40, 0, 1, soft=True)  # never refills: every token can be counted
 HARD = Limit.custom("y", 4000, 0, 1)

@@ -13,11 +13,11 @@ from headgate import (
     SyncRepository,
     ValidationError,
 )
-from headgate.bridge import run
-from headgate.connect import open_backend
-from headgate.stores.dynamodb.items import number
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.versions import RECORD, SCHEMA
+from headgate.core.runtime import run
+from headgate.repository__connect import open_backend
+from headgate.stores.dynamodb.catalog.items import number
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.table.create__versions import RECORD, SCHEMA
 
 
 @pytest.mark.parametrize(

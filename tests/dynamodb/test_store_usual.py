@@ -7,25 +7,26 @@ from typing import Any
 
 import pytest
 
-from headgate.decision import Demand, fits
-from headgate.errors import Damaged
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, opened
-from headgate.stores.dynamodb import expressions, usual
-from headgate.stores.dynamodb import usual_opening as usual_opening_module
-from headgate.stores.dynamodb.book import Known
-from headgate.stores.dynamodb.layout import layout_of
-from headgate.stores.dynamodb.outcomes import lined_up, standing_under
-from headgate.stores.dynamodb.seen import (
+from headgate.core.decision import Demand, fits
+from headgate.core.errors import Damaged
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms, opened
+from headgate.stores.dynamodb.protocol import fast_take as usual
+from headgate.stores.dynamodb.protocol import fast_take__usual_opening as usual_opening_module
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.fast_take import usual_take
+from headgate.stores.dynamodb.protocol.fast_take__usual_opening import usual_opening
+from headgate.stores.dynamodb.protocol.item import (
     Seen,
     as_made,
     bucket_key,
     seen_from_item,
     with_counters,
 )
-from headgate.stores.dynamodb.shares import share_of
-from headgate.stores.dynamodb.usual import usual_take
-from headgate.stores.dynamodb.usual_opening import usual_opening
+from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
+from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.sharding.shares import share_of
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns-1", 'e%d"é', "r")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headgate import Limit, RateLimiter
-from headgate.decision import Demand, Verdict
-from headgate.port import finished
-from headgate.store import Sighting
+from headgate.core.decision import Demand, Verdict
+from headgate.core.store import Sighting
 from headgate.testing import FakeClock, RecordingStore
+from headgate.transport.gates import finished
 
 RPM = Limit.per_hour("rph", 100)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from headgate.cli.root import cli
+from headgate.cli.app import cli
 
 FILE = """\
 system: {limits: [rpm:50/day, tpm:1000/day]}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
-from headgate.bridge import run
+from headgate.core.runtime import run
 from headgate.testing import FakeClock, RecordingStore
 
 LIMITS = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate import Lease, Limit, RateLimiter, RateLimitExceeded
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
-from headgate.port import Sent, finished
+from headgate.transport.gates import Sent, finished
 
 LIMITS = [Limit.per_day("rpd", 10)]
 

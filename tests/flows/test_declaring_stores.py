@@ -7,9 +7,9 @@ from pathlib import Path
 
 from flows.declaring_kit import plan_and_apply
 from headgate import Limit, RateLimiter, Repository
-from headgate.declared import Action, LevelChange
-from headgate.declaring import preview
-from headgate.entities import Level
+from headgate.core.levels__entities import Level
+from headgate.declare.apply import preview
+from headgate.declare.declaration import Action, LevelChange
 
 
 def test_on_sqlite(tmp_path: Path) -> None:

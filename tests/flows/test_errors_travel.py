@@ -10,10 +10,11 @@ from multiprocessing import get_context
 
 import pytest
 
-from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter, errors
+from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter
 from headgate.client.answers import CheckAnswer
 from headgate.client.errors import RateLimited, Unavailable
-from headgate.errors import HeadgateError
+from headgate.core import errors
+from headgate.core.errors import HeadgateError
 from headgate.layers.breaker import BreakerOpen
 
 RAISED: list[HeadgateError] = [

@@ -19,12 +19,19 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
-from headgate.bridge import run
-from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.core.errors import (
+    Contended,
+    StoreDenied,
+    StoreTrouble,
+    Throttled,
+    UndoLost,
+    Unreachable,
+)
+from headgate.core.runtime import run
 from headgate.layers.breaker import BreakerOpen
-from headgate.stores.dynamodb.port import NotApplied
-from headgate.stores.memory import store as memory
-from headgate.stores.redis.wire import NotSent
+from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.memory import buckets as memory
+from headgate.stores.redis.client.commands import NotSent
 from headgate.testing import FakeClock, FaultyStore
 
 RPM = Limit.per_minute("rpm", 5)

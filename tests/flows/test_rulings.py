@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headgate import DemandTooLarge, Limit, OnUnavailable, RateLimiterUnavailable, ValidationError
-from headgate.config import Defaults
-from headgate.errors import Throttled, Unreachable
-from headgate.plan import Each
+from headgate.core.errors import Throttled, Unreachable
+from headgate.core.plan import Each
+from headgate.core.plan_cache import Defaults
 from headgate.testing import FaultyStore
 
 A, B = Limit.per_minute("a", 10), Limit.per_minute("b", 20)

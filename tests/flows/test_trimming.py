@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from headgate import Limit, SyncRateLimiter, SyncRepository, ValidationError
-from headgate.cli.root import cli
+from headgate.cli.app import cli
 from headgate.testing import FakeClock
 
 DAY_MS = 86_400_000

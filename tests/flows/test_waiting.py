@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
 from headgate.testing import FakeClock, RecordingStore
 
 Play = Callable[[Any], None]

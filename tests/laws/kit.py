@@ -7,8 +7,8 @@ from typing import NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from headgate import bucket
-from headgate.bucket import Rate
+from headgate.core import bucket
+from headgate.core.bucket import Rate
 from laws.oracle import Oracle
 
 LAW = settings(deadline=None, max_examples=200, derandomize=True, database=None)
@@ -66,7 +66,7 @@ takes = st.lists(st.builds(Step, gaps_ms, st.just("take"), percents), min_size=1
 
 
 class Kept(NamedTuple):
-    """One limit as stored, with the verbs of `headgate.bucket` applied to it.
+    """One limit as stored, with the verbs of `headgate.core.bucket` applied to it.
 
     The only place of these tests that knows what the bucket functions take and return.
     """

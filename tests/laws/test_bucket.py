@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import bucket
-from headgate.bucket import Rate
+from headgate.core import bucket
+from headgate.core.bucket import Rate
 from laws.kit import (
     DAY_MS,
     DECADES_MS,

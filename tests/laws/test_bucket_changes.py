@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.bucket import Rate, div_ceil, refilled_milli
+from headgate.core.bucket import Rate, div_ceil, refilled_milli
 from laws.kit import DAY_MS, LAW, ONE_PER_DAY, Kept, Step, gaps_ms, played, rates, states, steps
 
 

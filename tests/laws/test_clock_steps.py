@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from headgate import Limit
-from headgate.bridge import run
-from headgate.connect import open_backend
-from headgate.decision import Demand
-from headgate.record import CELLS, EPOCH, HOUR_MS, BucketKey, Terms, after_clock_step, opened
-from headgate.store import Store
+from headgate.core.decision import Demand
+from headgate.core.record import CELLS, EPOCH, HOUR_MS, BucketKey, Terms, after_clock_step, opened
+from headgate.core.runtime import run
+from headgate.core.store import Store
+from headgate.repository__connect import open_backend
 
 NOW_MS = 1_800_000_000_000
 YEAR_MS = 365 * 24 * HOUR_MS

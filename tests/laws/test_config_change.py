@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.decision import Demand, adjusted, decide
-from headgate.errors import ValidationError
-from headgate.history import counted
-from headgate.limits import LIMITS_MAX, Limit
-from headgate.record import (
-    SPECS_MAX,
-    TERMS,
-    Record,
-    Terms,
-    cells_of,
-    kept_under,
-    opened,
-)
+from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.errors import ValidationError
+from headgate.core.history import counted
+from headgate.core.limits import LIMITS_MAX, Limit
+from headgate.core.record import SPECS_MAX, TERMS, Record, Terms, cells_of, kept_under, opened
 from laws.kit import DAY_MS, LAW, gaps_ms
 from laws.oracle import worst_excess
 from laws.test_record import KEY, NOW_MS, Moves, lived, moves, rows

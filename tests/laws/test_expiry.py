@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.bucket import Rate
-from headgate.decision import Demand, adjusted, decide
-from headgate.limits import Limit, Spec
-from headgate.record import Record, Terms, cells_of, full_at_ms, kept_under, opened
+from headgate.core.bucket import Rate
+from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.limits import Limit, Spec
+from headgate.core.record import Record, Terms, cells_of, full_at_ms, kept_under, opened
 from laws.kit import DAY_MS, LAW, gaps_ms, tight_rates
 from laws.test_record import (
     KEY,

@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from headgate.entities import Entity, Lookup, Mode, OnUnavailable, Standing, Stored
-from headgate.hierarchy import LEVELS, resolve
-from headgate.limits import Limit
-from headgate.plan import make_plan
-from headgate.record import Terms
+from headgate.core.levels import LEVELS, resolve
+from headgate.core.levels__entities import Entity, Lookup, Mode, OnUnavailable, Standing, Stored
+from headgate.core.limits import Limit
+from headgate.core.plan import make_plan
+from headgate.core.record import Terms
 
 # each level names a limit of its own, the one everybody names, and one it shares with the next
 NAMES = {

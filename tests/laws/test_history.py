@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ValidationError
-from headgate.history import (
+from headgate.core.errors import ValidationError
+from headgate.core.history import (
     WINDOW_TYPES,
     Usage,
     audit_event,

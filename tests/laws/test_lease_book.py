@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.debits import DEBITS_MAX
-from headgate.decision import Demand, adjusted, decide
-from headgate.errors import LeaseExpiredError, ValidationError
-from headgate.lease import LeaseBook
-from headgate.limits import AMOUNT_MAX, Limit
-from headgate.plan import merged
-from headgate.record import BucketKey, Terms, cells_of, opened
+from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.errors import LeaseExpiredError, ValidationError
+from headgate.core.lease import LeaseBook
+from headgate.core.lease__debits import DEBITS_MAX
+from headgate.core.limits import AMOUNT_MAX, Limit
+from headgate.core.plan import merged
+from headgate.core.record import BucketKey, Terms, cells_of, opened
 from laws.kit import DAY_MS, LAW
 
 NOW_MS = 1_700_000_000_000

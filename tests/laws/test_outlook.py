@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.bucket import (
+from headgate.core.bucket import (
     MILLI,
     Rate,
     calculate_available,

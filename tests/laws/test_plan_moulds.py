@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from headgate.entities import Entity, Lookup, Mode, Standing, Stored
-from headgate.limits import Limit
-from headgate.plan import MOULDS_MAX, Moulds, Plan, make_plan
+from headgate.core.levels__entities import Entity, Lookup, Mode, Standing, Stored
+from headgate.core.limits import Limit
+from headgate.core.plan import MOULDS_MAX, Moulds, Plan, make_plan
 
 RESOURCE = Stored((Limit.per_minute("rpm", 60), Limit.per_day("rpd", 900, soft=True)), 3)
 SYSTEM = Stored((Limit.per_minute("tpm", 1000),), 2)

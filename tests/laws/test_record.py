@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.bucket import MILLI
-from headgate.decision import Demand, adjusted, decide, judge, only_credits, take
-from headgate.history import Usage, counted, uncounted, usage_of
-from headgate.limits import Limit, Spec
-from headgate.record import (
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand, adjusted, decide, judge, only_credits, take
+from headgate.core.history import Usage, counted, uncounted, usage_of
+from headgate.core.limits import Limit, Spec
+from headgate.core.record import (
     EVENTS,
     HOUR,
     HOUR_MS,

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.bucket import Rate
-from headgate.decision import Demand, decide
-from headgate.errors import ValidationError
-from headgate.limits import Limit, parse_amount
-from headgate.names import parse_entity_id
-from headgate.record import BucketKey, Record, Terms, opened
+from headgate.core.bucket import Rate
+from headgate.core.decision import Demand, decide
+from headgate.core.errors import ValidationError
+from headgate.core.limits import Limit, parse_amount
+from headgate.core.limits__names import parse_entity_id
+from headgate.core.record import BucketKey, Record, Terms, opened
 from laws.kit import DAY_MS, Kept
 
 MINUTE_MS = 60_000

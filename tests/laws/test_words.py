@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate import names
-from headgate.errors import HeadgateError, ValidationError
-from headgate.limits import (
+from headgate.core import limits__names as names
+from headgate.core.errors import HeadgateError, ValidationError
+from headgate.core.limits import (
     AMOUNT_MAX,
     LIMITS_MAX,
     PERIOD_SECONDS_MAX,
@@ -22,7 +22,7 @@ from headgate.limits import (
     parse_amount,
     parse_limits,
 )
-from headgate.record import BucketKey
+from headgate.core.record import BucketKey
 from laws.kit import LAW
 
 ALNUM = "abzABZ019"

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import layered
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from layers.kit import Buckets, Client, turns
 

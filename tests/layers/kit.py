@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import Unreachable
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.store import Sighting, Store
-from headgate.stores.memory.store import MemoryStore
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Unreachable
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Sighting, Store
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 
 KEY = BucketKey("ns", "key-1", "gpt-4")

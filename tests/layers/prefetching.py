@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headgate.core.limits import Limit
+from headgate.core.record import cell_of
 from headgate.layers.prefetch import Prefetch
-from headgate.limits import Limit
-from headgate.record import cell_of
 from headgate.testing import FakeClock
 from layers.kit import Buckets, Client, recorded
 

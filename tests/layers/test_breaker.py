@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import (
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import (
     Contended,
     EntityNotFoundError,
     HeadgateError,
@@ -23,10 +22,11 @@ from headgate.errors import (
     Unreachable,
     ValidationError,
 )
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.core.store import Store
 from headgate.layers.breaker import PROBE_MS_MAX, Breaker, BreakerOpen, Circuit, Patience, State
-from headgate.limits import Limit
-from headgate.store import Store
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Switch
 

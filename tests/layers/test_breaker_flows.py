@@ -16,10 +16,10 @@ from headgate import (
     RateLimitExceeded,
     SyncRateLimiter,
 )
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
 from headgate.layers.breaker import Breaker, BreakerOpen, Circuit, Patience, State
 from headgate.layers.stack import layered
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from layers.kit import DOWN, Buckets, Held, turns
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.core.store import Outcome, Store, consume_each
 from headgate.layers.breaker import Breaker, BreakerOpen, Circuit, Patience, State
 from headgate.layers.layer import Layer
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow, Shadowed
 from headgate.layers.stack import layered
-from headgate.limits import Limit
-from headgate.store import Outcome, Store, consume_each
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN, Buckets
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from headgate import Limit, SyncRateLimiter
-from headgate.bridge import run
-from headgate.errors import Unreachable
+from headgate.core.errors import Unreachable
+from headgate.core.runtime import run
+from headgate.core.wait_queue import Lines
 from headgate.layers.breaker import Breaker, Circuit, Patience
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
-from headgate.port import BlockingPace
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from headgate.waiting import Lines
+from headgate.transport.gates import BlockingPace
 from layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.

@@ -23,9 +23,9 @@ from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
-from headgate.port import AsyncPace, BlockingPace
-from headgate.service.service import Service
+from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
+from headgate.transport.gates import AsyncPace, BlockingPace
 from layers.kit import DOWN
 
 RPM = Limit.per_minute("rpm", 5)

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from headgate.bridge import run
+from headgate.core.limits import Limit
+from headgate.core.record import cell_of, cells_of
+from headgate.core.runtime import run
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import layered
-from headgate.limits import Limit
-from headgate.record import cell_of, cells_of
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Held, Switch, turns
 from layers.prefetching import FAST, STILL, World

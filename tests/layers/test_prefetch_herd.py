@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
-from headgate.layers.pot import SHARE
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.layers.held_tokens import SHARE
 from headgate.layers.prefetch import Prefetch
-from headgate.limits import Limit
-from headgate.port import BlockingPace, Gate
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
+from headgate.transport.gates import BlockingPace, Gate
 from layers.herding import HERD, Herd, admitted
 from layers.kit import Buckets, Client, turns
 from layers.prefetching import FAST, STILL

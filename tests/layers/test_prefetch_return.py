@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.layers.pot import HOLD_MS
+from headgate.core.limits import Limit
+from headgate.core.record import cell_of
+from headgate.core.runtime import run
+from headgate.layers.held_tokens import HOLD_MS
 from headgate.layers.prefetch import SWEEP_MAX, Prefetch
-from headgate.limits import Limit
-from headgate.record import cell_of
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN, Buckets, Client
 from layers.prefetching import FAST, STILL, World

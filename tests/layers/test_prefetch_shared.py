@@ -8,14 +8,14 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
+from headgate.core.limits import Limit
+from headgate.core.record import cell_of
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import layered
-from headgate.limits import Limit
-from headgate.port import finished
-from headgate.record import cell_of
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
+from headgate.transport.gates import finished
 from layers.kit import Buckets, Client
 
 CLIENTS = 4

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
-from headgate.bridge import run
-from headgate.decision import Verdict
+from headgate.core.decision import Verdict
+from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN, Buckets, Client, Held, recorded, turns
 

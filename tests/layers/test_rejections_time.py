@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
+from headgate.core.limits import Limit
 from headgate.layers.rejections import ROUNDING_MS, Rejections
-from headgate.limits import Limit
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from layers.kit import Buckets, Client
 

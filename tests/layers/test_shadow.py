@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.decision import Verdict
-from headgate.errors import Contended, StoreTrouble, Throttled
+from headgate.core.decision import Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled
+from headgate.core.limits import Limit
 from headgate.layers.shadow import Shadow, Shadowed
 from headgate.layers.stack import layered
-from headgate.limits import Limit
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from layers.kit import DOWN, Buckets, Client, recorded
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from headgate.bridge import run
-from headgate.errors import ValidationError
+from headgate.core.errors import ValidationError
+from headgate.core.limits import Limit
+from headgate.core.record import CELLS, TOKENS
+from headgate.core.runtime import run
+from headgate.core.store import Store
 from headgate.layers.breaker import Breaker, BreakerOpen, Patience
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, detach, layered, split_options
-from headgate.limits import Limit
-from headgate.record import CELLS, TOKENS
-from headgate.store import Store
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Switch, recorded
 

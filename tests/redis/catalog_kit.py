@@ -7,12 +7,12 @@ from typing import Any
 
 import servers
 
-from headgate.bridge import run
-from headgate.store import Backend, Capabilities
+from headgate.core.runtime import run
+from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.catalog import RedisCatalog
+from headgate.stores.redis.client.port import Port, open_port
 from headgate.stores.redis.ledger import RedisLedger
-from headgate.stores.redis.port import Port, open_port
 
 NOW_MS = 1_750_000_000_000
 CAPABILITIES = Capabilities("redis", "network", "one step", obeys_clock=True, durable=True)

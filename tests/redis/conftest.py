@@ -9,7 +9,7 @@ import pytest
 import secured
 import servers
 
-from headgate.stores.redis.port import open_port
+from headgate.stores.redis.client.port import open_port
 
 PATIENCE_MS = 20_000
 # Where a test is not about deadlines, a busy machine must not make it fail.

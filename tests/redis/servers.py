@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bridge import run
-from headgate.errors import StoreTrouble
-from headgate.stores.redis.port import open_port
+from headgate.core.errors import StoreTrouble
+from headgate.core.runtime import run
+from headgate.stores.redis.client.port import open_port
 
 START_S_MAX = 60.0
 POLL_S = 0.02

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
-from headgate.bridge import run
-from headgate.entities import Entity, Level
-from headgate.limits import Limit
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
 from headgate.stores.redis.catalog import RedisCatalog
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}

@@ -9,14 +9,14 @@ import pytest
 from catalog_kit import NOW_MS, opened, registered
 
 from contract.test_sqlite_catalog import Call, Changes, everything, outcome, trail
-from headgate.bridge import run
-from headgate.entities import Entity, Level
-from headgate.errors import EntityNotFoundError
-from headgate.limits import Limit
-from headgate.lineage import LINEAGE_MAX
-from headgate.store import Backend
+from headgate.core.errors import EntityNotFoundError
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels__lineage import LINEAGE_MAX
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.redis import people
+from headgate.stores.redis import entities as people
 
 RPM = Limit.per_minute("rpm", 10)
 Pair = tuple[list[Backend], list[str]]

@@ -9,19 +9,19 @@ import pytest
 import servers
 from catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.entities import Entity, Level
-from headgate.errors import (
+from headgate.core.decision import Demand
+from headgate.core.errors import (
     IncompatibleSchemaError,
     NamespaceNotFoundError,
     NamespaceStateError,
     Unreachable,
 )
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.store import Backend
-from headgate.stores.redis import catalog_keys as keys
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.stores.redis import keys__catalog_keys as keys
 from headgate.stores.redis.catalog import RedisCatalog
 
 RPM = Limit.per_minute("rpm", 10)

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 from catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
-from headgate.bridge import run
-from headgate.entities import Entity, Level, Mode
-from headgate.errors import (
+from headgate.core.errors import (
     Contended,
     EntityExistsError,
     EntityNotFoundError,
@@ -18,8 +16,10 @@ from headgate.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.limits import Limit
-from headgate.store import Backend
+from headgate.core.levels__entities import Entity, Level, Mode
+from headgate.core.limits import Limit
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.redis.catalog import RedisCatalog
 from headgate.stores.redis.catalog_steps import ATTEMPTS_MAX
 

@@ -11,10 +11,10 @@ import pytest
 import servers
 
 from headgate import Limit
-from headgate.bridge import run
-from headgate.connect import open_backend
-from headgate.decision import Demand
-from headgate.record import BucketKey, Terms
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.repository__connect import open_backend
 from headgate.stores.redis import keys
 
 HOUR_MS = 3_600_000

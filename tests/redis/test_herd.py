@@ -15,9 +15,9 @@ import pytest
 import servers
 
 from headgate import Limit, RateLimiter, SyncRateLimiter, SyncRepository
-from headgate.bridge import run
-from headgate.errors import Unreachable
-from headgate.stores.redis.port import Port, Script, open_port
+from headgate.core.errors import Unreachable
+from headgate.core.runtime import run
+from headgate.stores.redis.client.port import Port, Script, open_port
 
 TASKS = 10_000
 THREADS = 200

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import ValidationError
-from headgate.history import UsageQuery, UsageSnapshot, audit_event
-from headgate.limits import Limit
-from headgate.record import HOUR_MS, BucketKey, Terms
-from headgate.store import Backend
+from headgate.core.decision import Demand
+from headgate.core.errors import ValidationError
+from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
+from headgate.core.limits import Limit
+from headgate.core.record import HOUR_MS, BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.redis import keys, ledger, usage_rows
+from headgate.stores.redis import keys, ledger
+from headgate.stores.redis import ledger__usage_rows as usage_rows
 from headgate.stores.redis.ledger import RedisLedger
 
 DAY_MS = 24 * HOUR_MS

@@ -11,8 +11,8 @@ import servers
 from hypothesis.stateful import run_state_machine_as_test
 
 from faults.machines.machine import StoreMachine, steady
-from headgate.connect import open_backend
-from headgate.store import Store
+from headgate.core.store import Store
+from headgate.repository__connect import open_backend
 
 PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "40"))
 

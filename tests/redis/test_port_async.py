@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import servers
 
-from headgate.errors import Contended, Full, StoreTrouble, Unreachable
-from headgate.stores.redis import wire_link
-from headgate.stores.redis.port import Port, Script, ScriptRefused, Unexpected, open_port
-from headgate.stores.redis.wire import NotSent
+from headgate.core.errors import Contended, Full, StoreTrouble, Unreachable
+from headgate.stores.redis.client import connection as wire_link
+from headgate.stores.redis.client.commands import NotSent
+from headgate.stores.redis.client.port import Port, Script, ScriptRefused, Unexpected, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 REFUSE = Script("refuse", "return redis.error_reply('HEADGATE too fine: ' .. ARGV[1])")

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 import servers
 
-from headgate.bridge import run
-from headgate.errors import Contended, StoreTrouble, Unreachable
-from headgate.stores.redis.port import Port, Script, ScriptRefused, open_port
-from headgate.stores.redis.wire import NotSent
+from headgate.core.errors import Contended, StoreTrouble, Unreachable
+from headgate.core.runtime import run
+from headgate.stores.redis.client.commands import NotSent
+from headgate.stores.redis.client.port import Port, Script, ScriptRefused, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 REFUSE = Script("refuse", "return redis.error_reply('HEADGATE no')")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import servers
 
-from headgate.bridge import run
-from headgate.errors import StoreDenied, StoreTrouble, Unreachable
-from headgate.stores.redis.cluster_map import slot_of
-from headgate.stores.redis.port import Port, Script, Unexpected, open_port
+from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
+from headgate.core.runtime import run
+from headgate.stores.redis.client.cluster__cluster_map import slot_of
+from headgate.stores.redis.client.port import Port, Script, Unexpected, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 BOTH = Script("both", "return redis.call('INCR', KEYS[1]) + redis.call('INCR', KEYS[2])")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import Unreachable
-from headgate.stores.redis.address import Node
-from headgate.stores.redis.wire import NotSent, pack
-from headgate.stores.redis.wire_line import Line, LoopClock
-from headgate.stores.redis.wire_link import EARLY_CALLS, Link
+from headgate.core.errors import Unreachable
+from headgate.stores.redis.client.commands import NotSent, pack
+from headgate.stores.redis.client.connection import EARLY_CALLS, Link
+from headgate.stores.redis.client.connection__wire_line import Line, LoopClock
+from headgate.stores.redis.client.url import Node
 
 PING = pack(("PING",))
 

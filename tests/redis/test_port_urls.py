@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import servers
 
-from headgate.bridge import run
-from headgate.errors import StoreDenied, Unreachable, ValidationError
-from headgate.stores.redis.address import Node, parse
-from headgate.stores.redis.port import Script, open_port
+from headgate.core.errors import StoreDenied, Unreachable, ValidationError
+from headgate.core.runtime import run
+from headgate.stores.redis.client.port import Script, open_port
+from headgate.stores.redis.client.url import Node, parse
 
 ADD = Script("add", "return {redis.call('INCRBY', KEYS[1], ARGV[1]), 'é', false, {1, 'x'}}")
 FORMS = ("redis_url", "unix_url", "acl_url", "sentinel_url", "tls_url", "cluster_url")

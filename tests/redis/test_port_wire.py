@@ -7,13 +7,15 @@ import random
 import pytest
 import servers
 
-from headgate.bridge import run
-from headgate.errors import Contended, Full, StoreDenied, Unreachable
-from headgate.stores.redis import port_trouble, wire, wire_pool
-from headgate.stores.redis.address import Node
-from headgate.stores.redis.port import ScriptRefused, Unexpected, open_port
-from headgate.stores.redis.wire import NOTHING, ServerError
-from headgate.stores.redis.wire_resp import PythonReader
+from headgate.core.errors import Contended, Full, StoreDenied, Unreachable
+from headgate.core.runtime import run
+from headgate.stores.redis.client import blocking_pool as wire_pool
+from headgate.stores.redis.client import commands as wire
+from headgate.stores.redis.client import errors as port_trouble
+from headgate.stores.redis.client.commands import NOTHING, ServerError
+from headgate.stores.redis.client.port import ScriptRefused, Unexpected, open_port
+from headgate.stores.redis.client.resp import PythonReader
+from headgate.stores.redis.client.url import Node
 
 NODE = Node("h", 1)
 

@@ -16,9 +16,9 @@ from headgate import (
     StoreDenied,
     SyncRateLimiter,
 )
-from headgate.connect import open_backend
-from headgate.errors import StoreTrouble, Unreachable
-from headgate.stores.redis.port import open_port
+from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.repository__connect import open_backend
+from headgate.stores.redis.client.port import open_port
 from headgate.testing import Case, cases, run_case
 
 Mutual = tuple[servers.Server, secured.Made]

@@ -16,14 +16,14 @@ import httpx
 import pytest
 import servers
 
-from headgate.limits import Limit
-from headgate.service.app import Options, Program
-from headgate.service.policies_amounts import TOKENS_MAX
-from headgate.service.requests import CheckRequest
-from headgate.service.rest import Rest
-from headgate.service.rules import NoPolicies, Rule
-from headgate.service.service import Service
-from headgate.strict_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
+from headgate.core.limits import Limit
+from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
+from headgate.service.decide.requests import CheckRequest
+from headgate.service.decide.rules import NoPolicies, Rule
+from headgate.service.decide.service import Service
+from headgate.service.http.asgi import Rest
+from headgate.service.policies.values__policies_amounts import TOKENS_MAX
+from headgate.service.program import Options, Program
 from programs.rest.rest_kit import PATHS, served, until
 
 POLICIES = """\
@@ -42,7 +42,7 @@ def scripts_run(url: str) -> int:
 
 
 def test_a_hundred_checks_are_one_call(redis_url: str) -> None:
-    from headgate.service.requests import parse_batch
+    from headgate.service.decide.requests import parse_batch
 
     items = [{"identifier": f"u{n % 60}", "resource": "api.search"} for n in range(100)]
 

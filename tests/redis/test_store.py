@@ -16,11 +16,11 @@ from headgate import (
     SyncRepository,
     ValidationError,
 )
-from headgate.bridge import run
-from headgate.connect import open_backend
-from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
-from headgate.record import TERMS, BucketKey, Record, Terms, cells_of, opened
-from headgate.store import Store
+from headgate.core.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
+from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of, opened
+from headgate.core.runtime import run
+from headgate.core.store import Store
+from headgate.repository__connect import open_backend
 from headgate.testing import Case, cases, run_case
 
 START_MS = 1_767_225_600_000

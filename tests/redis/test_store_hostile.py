@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import servers
 
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.store import Outcome, consume_each
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Outcome, consume_each
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.port import Port, open_port
+from headgate.stores.redis.client.port import Port, open_port
 
 TERMS = Terms((Limit.per_day("d", 12).spec,), 1)
 DEMANDS = [Demand(BucketKey("ns", f"e{n}", "x"), TERMS, (1000,)) for n in range(3)]

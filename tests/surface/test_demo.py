@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from headgate import SyncRepository
-from headgate.demo.options import Demo
-from headgate.demo.program import started
-from headgate.demo.sample import LEVELS, MODELS, PEOPLE
-from headgate.demo.traffic import BATCH, HABITS, calls
+from headgate.service.demo.program import started
+from headgate.service.demo.program__options import Demo
+from headgate.service.demo.sample import LEVELS, MODELS, PEOPLE
+from headgate.service.demo.traffic import BATCH, HABITS, calls
 
-COMMAND = [sys.executable, "-W", "error", "-m", "headgate.demo"]
+COMMAND = [sys.executable, "-W", "error", "-m", "headgate.service.demo"]
 LINES_MAX = 14
 PATIENCE_S = 60
 

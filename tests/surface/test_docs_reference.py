@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 import headgate
-from headgate import connect
+from headgate import repository__connect as connect
 from headgate.layers.stack import Layering
-from headgate.service.proto.headgate.v1 import headgate_pb2
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"

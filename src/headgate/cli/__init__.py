@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Runs the command line of this process; its exit code."""
     try:
-        from headgate.cli.root import cli
+        from headgate.cli.app import cli
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "headgate":
             raise

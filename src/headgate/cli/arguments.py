@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.session import Misuse
+from headgate.cli.options__session import Misuse
 
 if TYPE_CHECKING:
-    from headgate.limits import Limit
+    from headgate.core.limits import Limit
 
 _AMOUNT = re.compile(r"([a-zA-Z][a-zA-Z0-9_.\-]*)=([0-9]{1,16})", re.ASCII)
 
 
 def parse_limit(text: str) -> Limit:
-    from headgate.errors import ValidationError
-    from headgate.limits import Limit
+    from headgate.core.errors import ValidationError
+    from headgate.core.limits import Limit
 
     try:
         return Limit.parse(text)

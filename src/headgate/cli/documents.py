@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.bucket import MILLI
+from headgate.admin.reports import BucketState
 from headgate.cli.output import Rows
-from headgate.cli.text import amount
-from headgate.decision import LimitStatus
-from headgate.entities import Entity, Namespace
-from headgate.hierarchy import Explanation
-from headgate.history import iso_time
-from headgate.limits import Limit
-from headgate.reports import BucketState
-from headgate.store import entity_as_json, limits_as_json
+from headgate.cli.output__text import amount
+from headgate.core.bucket import MILLI
+from headgate.core.decision import LimitStatus
+from headgate.core.history import iso_time
+from headgate.core.levels import Explanation
+from headgate.core.levels__entities import Entity, Namespace
+from headgate.core.limits import Limit
+from headgate.core.store import entity_as_json, limits_as_json
 
 LIMIT_COLUMNS = ("limit", ">capacity", ">refill", "per", "soft")
 

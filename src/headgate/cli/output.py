@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.session import Misuse, Session
-from headgate.cli.text import clean, seen, speaks_utf8
+from headgate.cli.options__session import Misuse, Session
+from headgate.cli.output__text import clean, seen, speaks_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,8 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.blocking import Client, Lease
-from headgate.client.client import AsyncClient, AsyncLease
+from headgate.client.async_client import AsyncClient, AsyncLease
+from headgate.client.client import Client, Lease
 from headgate.client.errors import (
     ClientError,
     InvalidRequest,
@@ -18,7 +18,7 @@ from headgate.client.errors import (
 )
 from headgate.client.quota import Quota, parse_quota, parse_quotas
 from headgate.client.requests import Check, Descriptor
-from headgate.client.retrying import Retry
+from headgate.client.retry import Retry
 
 __all__ = [
     "AsyncClient",

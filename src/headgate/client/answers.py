@@ -12,8 +12,8 @@ from typing import Any
 
 from headgate.client.errors import ClientError, RateLimited
 from headgate.client.quota import Quota, parse_quotas
-from headgate.client.quota_values import rfc3339_ms
-from headgate.client.replies import seconds_ms
+from headgate.client.quota__quota_values import rfc3339_ms
+from headgate.client.retry__replies import seconds_ms
 from headgate.transport.http1 import Fields
 
 

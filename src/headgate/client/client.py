@@ -1,4 +1,4 @@
-"""AsyncClient: the service's verbs for tasks."""
+"""Client: the service's verbs for threads; the flows of AsyncClient over blocking connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.client import port
+from headgate.client import connection_blocking as port_blocking
 from headgate.client.answers import (
     BatchResult,
     CheckAnswer,
@@ -15,16 +15,10 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.building import (
-    ATTEMPT_TIMEOUT_S,
-    CONNECTIONS,
-    TIMEOUT_S,
-    Colour,
-    built,
-)
+from headgate.client.connect import ATTEMPT_TIMEOUT_S, CONNECTIONS, TIMEOUT_S, Colour, built
 from headgate.client.errors import ClientError
 from headgate.client.flow import Flow, parse_wait_ms
-from headgate.client.leasing import LeaseCore
+from headgate.client.lease import LeaseCore
 from headgate.client.requests import (
     Call,
     Check,
@@ -35,20 +29,21 @@ from headgate.client.requests import (
     explain_call,
     parse_outcome,
 )
-from headgate.client.retrying import Retry
-from headgate.clock import Clock
+from headgate.client.retry import Retry
+from headgate.core.runtime import run
+from headgate.core.runtime__clock import Clock
 
-_COLOUR = Colour(False, port.connect, port.here)
+_COLOUR = Colour(True, port_blocking.connect, port_blocking.here)
 
 
-class AsyncLease:
+class Lease:
     """What an acquire took, held by the service until it is settled, released or expires."""
 
     def __init__(self, core: LeaseCore) -> None:
         self._core = core
 
     def __repr__(self) -> str:
-        return f"AsyncLease({self.answer})"
+        return f"Lease({self.answer})"
 
     @property
     def answer(self) -> LeaseAnswer:
@@ -69,21 +64,21 @@ class AsyncLease:
         """Why leaving the block could not end the lease; None where it did."""
         return self._core.trouble
 
-    async def adjust(self, tokens: int | None = None, **amounts: int) -> None:
+    def adjust(self, tokens: int | None = None, **amounts: int) -> None:
         """Takes more (may go into debt) or gives back (negative)."""
-        await self._core.adjust(tokens, amounts)
+        run(self._core.adjust(tokens, amounts))
 
-    async def settle(self, tokens: int | None = None, **amounts: int) -> None:
+    def settle(self, tokens: int | None = None, **amounts: int) -> None:
         """Says what was really used, and ends the lease; saying it again changes nothing."""
-        await self._core.settle(tokens, amounts)
+        run(self._core.settle(tokens, amounts))
 
-    async def release(self, tokens: int | None = None, **amounts: int) -> None:
+    def release(self, tokens: int | None = None, **amounts: int) -> None:
         """Gives part back; without amounts everything, and the lease is over."""
-        await self._core.release(tokens, amounts)
+        run(self._core.release(tokens, amounts))
 
 
-class AsyncAcquiring:
-    """An acquire on its way: `async with` gets the lease."""
+class Acquiring:
+    """An acquire on its way: `with` gets the lease."""
 
     def __init__(
         self, flow: Flow, call: Call, wait_ms: int, namespace: str | None, keep: bool
@@ -95,26 +90,23 @@ class AsyncAcquiring:
         self._keep = keep
         self._core: LeaseCore | None = None
 
-    async def __aenter__(self) -> AsyncLease:
-        found = await self._flow.acquire(self._call, self._wait_ms)
+    def __enter__(self) -> Lease:
+        found = run(self._flow.acquire(self._call, self._wait_ms))
         self._core = LeaseCore(self._flow, self._namespace, *found, self._keep)
-        return AsyncLease(self._core)
+        return Lease(self._core)
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         assert self._core is not None
-        if self._core.ended:
-            await self._core.leave(kind is not None)
-        else:
-            await port.undisturbed(self._core.leave(kind is not None))
+        run(self._core.leave(kind is not None))
 
 
-class AsyncClient:
-    """Asks a headgate service; one per process is enough, and many tasks may share it.
+class Client:
+    """Asks a headgate service; one per process is enough, and many threads may share it.
 
     A refusal is an answer (`allowed` is False) of the checks, and RateLimited from `acquire`. With
     `wait=` seconds a call waits for tokens instead.
@@ -150,9 +142,9 @@ class AsyncClient:
         )
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self._shown!r})"
+        return f"Client({self._shown!r})"
 
-    async def check(
+    def check(
         self,
         identifier: str,
         resource: str,
@@ -166,13 +158,13 @@ class AsyncClient:
     ) -> CheckAnswer:
         """Takes the tokens or says how long to wait; `dry_run` takes nothing."""
         check = Check(identifier, resource, tokens, scope, dry_run, metadata, endpoint)
-        return await self._flow.check(check_call(check, self._namespace), parse_wait_ms(wait))
+        return run(self._flow.check(check_call(check, self._namespace), parse_wait_ms(wait)))
 
-    async def batch(self, checks: Iterable[Check | tuple[Any, ...]]) -> tuple[BatchResult, ...]:
+    def batch(self, checks: Iterable[Check | tuple[Any, ...]]) -> tuple[BatchResult, ...]:
         """Independent checks in one call: for each an answer, or the error it met, not raised."""
-        return await self._flow.batch(checks, self._namespace)
+        return run(self._flow.batch(checks, self._namespace))
 
-    async def check_all(
+    def check_all(
         self,
         descriptors: Iterable[Descriptor | tuple[Any, ...]],
         *,
@@ -195,7 +187,7 @@ class AsyncClient:
             endpoint=endpoint,
             namespace=self._namespace,
         )
-        return await self._flow.check_all(call, parse_wait_ms(wait))
+        return run(self._flow.check_all(call, parse_wait_ms(wait)))
 
     def acquire(
         self,
@@ -211,8 +203,8 @@ class AsyncClient:
         on_error: str = "refund",
         on_expiry: str | None = None,
         wait: float | None = None,
-    ) -> AsyncAcquiring:
-        """`async with` gets a lease on the tokens, or RateLimited.
+    ) -> Acquiring:
+        """`with` gets a lease on the tokens, or RateLimited.
 
         Leaving the block keeps what the lease holds; leaving it by an exception gives it back, or
         keeps it with `on_error="keep"`. `on_expiry` (as `on_error`, if not said) is what happens
@@ -221,29 +213,26 @@ class AsyncClient:
         keep = parse_outcome("on_error", on_error) == "keep"
         check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
         call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
-        return AsyncAcquiring(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
+        return Acquiring(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
 
-    async def explain(
-        self, identifier: str, resource: str, *, scope: str = "user"
-    ) -> dict[str, Any]:
+    def explain(self, identifier: str, resource: str, *, scope: str = "user") -> dict[str, Any]:
         """Which policy and which level give each limit: the service's document."""
-        return await self._flow.explain(explain_call(identifier, resource, scope, self._namespace))
+        return run(self._flow.explain(explain_call(identifier, resource, scope, self._namespace)))
 
-    async def health(self) -> Health:
+    def health(self) -> Health:
         """How the service stands; Unavailable where it gives no answer."""
-        return await self._flow.health()
+        return run(self._flow.health())
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._flow.port.close()
-        await port.settled()
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        self.close()

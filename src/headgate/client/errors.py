@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.errors import HeadgateError
+from headgate.core.errors import HeadgateError
 
 if TYPE_CHECKING:
     from headgate.client.answers import CheckAnswer

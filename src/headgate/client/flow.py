@@ -20,14 +20,14 @@ from headgate.client.answers import (
     read_lease,
 )
 from headgate.client.errors import RateLimited
-from headgate.client.problems import error_of, limited_answer, not_headgate, problem_of
-from headgate.client.replies import Outcome, Reply, Trouble, reply_of
+from headgate.client.flow__problems import error_of, limited_answer, not_headgate, problem_of
 from headgate.client.requests import Call, Check, batch_call, health_call
-from headgate.client.retrying import LIMITED, Retry, Schedule, next_pause_ms
-from headgate.client.wire import Head
-from headgate.clock import Clock
-from headgate.errors import ValidationError
-from headgate.port import Pace
+from headgate.client.requests__wire import Head
+from headgate.client.retry import LIMITED, Retry, Schedule, next_pause_ms
+from headgate.client.retry__replies import Outcome, Reply, Trouble, reply_of
+from headgate.core.errors import ValidationError
+from headgate.core.runtime__clock import Clock
+from headgate.transport.gates import Pace
 from headgate.transport.http1 import Response
 
 TIMEOUT_S_MAX = 3_600

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from headgate.port import Gate, Pace
+from headgate.transport.gates import Gate, Pace
 
 IDLE_MS_MAX = 4_000  # below the 5 s after which common servers hang up: a call never meets that
 WAITERS_MAX = 10_000

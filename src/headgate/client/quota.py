@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from headgate.client.quota_fields import Member, members
-from headgate.client.quota_values import first_whole, milliseconds, moment_ms, wait_ms, whole
+from headgate.client.quota__quota_fields import Member, members
+from headgate.client.quota__quota_values import first_whole, milliseconds, moment_ms, wait_ms, whole
 
 HEADERS_MAX = 256
 QUOTAS_MAX = 32

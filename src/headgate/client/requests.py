@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from headgate.errors import ValidationError
-from headgate.names import parse_namespace, parse_resource
+from headgate.core.errors import ValidationError
+from headgate.core.limits__names import parse_namespace, parse_resource
 
 IDENTIFIER_LENGTH_MAX = 256
 AMOUNT_MAX = 2**53 - 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
-from headgate.http_fields import Headers
-from headgate.integrations.answering import Answer
+from headgate.core.http_fields import Headers
 from headgate.integrations.gate import Gate, Options, async_gate
+from headgate.integrations.gate__rates import Rates
 from headgate.integrations.keys import Caller
-from headgate.integrations.rates import Rates
+from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 
 Scope = MutableMapping[str, Any]

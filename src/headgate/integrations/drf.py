@@ -7,10 +7,10 @@ from typing import Any, Unpack
 from rest_framework.exceptions import APIException
 from rest_framework.throttling import BaseThrottle
 
-from headgate.integrations.answering import Answer
 from headgate.integrations.django import caller_of
 from headgate.integrations.gate import Gate, Options, blocking_gate
-from headgate.integrations.rates import Rates
+from headgate.integrations.gate__rates import Rates
+from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 
 

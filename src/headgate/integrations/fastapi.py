@@ -22,8 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from headgate.errors import ValidationError
-from headgate.integrations.answering import Answer
+from headgate.core.errors import ValidationError
 from headgate.integrations.asgi import (
     App,
     Receive,
@@ -34,7 +33,8 @@ from headgate.integrations.asgi import (
     with_headers,
 )
 from headgate.integrations.gate import Gate, Options, async_gate
-from headgate.integrations.rates import Rates
+from headgate.integrations.gate__rates import Rates
+from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, request
 
-from headgate.integrations.answering import Answer
 from headgate.integrations.gate import Gate, Options, blocking_gate
+from headgate.integrations.gate__rates import Rates
 from headgate.integrations.keys import Caller
-from headgate.integrations.rates import Rates
+from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 
 ANSWER = "headgate.answer"  # in the environ, for `g` outlives requests where a context is pushed

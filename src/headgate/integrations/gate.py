@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypedDict
 
-from headgate.bridge import run
-from headgate.engine import Want
-from headgate.entities import OnUnavailable
-from headgate.errors import HeadgateError, ValidationError
-from headgate.integrations.answering import OFF, Answer, failed, ruled
+from headgate.core.engine import Want
+from headgate.core.errors import HeadgateError, ValidationError
+from headgate.core.levels__entities import OnUnavailable
+from headgate.core.limits import parse_amount
+from headgate.core.limits__names import parse_resource
+from headgate.core.plan import Each
+from headgate.core.runtime import run
+from headgate.integrations.gate__rates import Rates, parse_rates
 from headgate.integrations.keys import Caller, Key, by_ip
-from headgate.integrations.rates import Rates, parse_rates
+from headgate.integrations.responses import OFF, Answer, failed, ruled
 from headgate.limiter import RateLimiter
-from headgate.limits import parse_amount
-from headgate.names import parse_resource
-from headgate.plan import Each
 from headgate.sync import SyncRateLimiter
 
 Cost = int | Callable[[Caller], int]

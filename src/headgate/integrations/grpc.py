@@ -17,11 +17,11 @@ from urllib.parse import unquote
 
 import grpc
 
-from headgate.errors import ValidationError
-from headgate.integrations.answering import Answer
+from headgate.core.errors import ValidationError
 from headgate.integrations.gate import Gate, Options, async_gate, blocking_gate
+from headgate.integrations.gate__rates import Rates
 from headgate.integrations.keys import Caller
-from headgate.integrations.rates import Rates
+from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
 

@@ -9,16 +9,16 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from headgate.decision import Verdict
-from headgate.engine import Engine
-from headgate.entities import OnUnavailable
-from headgate.errors import HeadgateError
+from headgate.core.decision import Verdict
+from headgate.core.engine import Engine
+from headgate.core.errors import HeadgateError
+from headgate.core.levels__entities import OnUnavailable
+from headgate.core.limits import Limit, parse_amount
+from headgate.core.limits__names import parse_resource
+from headgate.core.plan import Each
+from headgate.integrations.gate__rates import Rates, parse_rates
 from headgate.integrations.keys import scoped
-from headgate.integrations.llm_provider import Told, debit_for, read_headers
-from headgate.integrations.rates import Rates, parse_rates
-from headgate.limits import Limit, parse_amount
-from headgate.names import parse_resource
-from headgate.plan import Each
+from headgate.integrations.llm.provider import Told, debit_for, read_headers
 
 RETRY_MS_MAX = 3_600_000
 WAIT_S = 30.0

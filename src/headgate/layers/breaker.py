@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from headgate.clock import Clock
-from headgate.decision import Demand, Verdict
-from headgate.entities import Page
-from headgate.errors import Unreachable, ValidationError
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Unreachable, ValidationError
+from headgate.core.levels__entities import Page
+from headgate.core.record import BucketKey
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Guard, Outcome, Sighting, Store, consume_each
 from headgate.layers.layer import Layer
-from headgate.port_owned import reborn_in_children
-from headgate.record import BucketKey
-from headgate.store import Guard, Outcome, Sighting, Store, consume_each
+from headgate.transport.ownership import reborn_in_children
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
 PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long

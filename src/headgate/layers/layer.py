@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from headgate.decision import Demand, Verdict
-from headgate.entities import Page
-from headgate.port_owned import reborn_in_children
-from headgate.record import BucketKey
-from headgate.store import Guard, Outcome, Sighting, Store, one_by_one
+from headgate.core.decision import Demand, Verdict
+from headgate.core.levels__entities import Page
+from headgate.core.record import BucketKey
+from headgate.core.store import Guard, Outcome, Sighting, Store, one_by_one
+from headgate.transport.ownership import reborn_in_children
 
 
 class Layer:

@@ -15,16 +15,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headgate.clock import Clock
-from headgate.corrections import credit_of
-from headgate.decision import Amounts, Demand, Verdict
-from headgate.errors import StoreTrouble
+from headgate.core.decision import Amounts, Demand, Verdict
+from headgate.core.decision__corrections import credit_of
+from headgate.core.errors import StoreTrouble
+from headgate.core.record import TERMS, BucketKey, Record
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Store
+from headgate.layers.held_tokens import SHARE, Pot, with_held
 from headgate.layers.layer import Layer
-from headgate.layers.pot import SHARE, Pot, with_held
-from headgate.layers.turns import Ticket, shared
-from headgate.port import Cancelled, Gate, Pace
-from headgate.record import TERMS, BucketKey, Record
-from headgate.store import Store
+from headgate.layers.single_flight import Ticket, shared
+from headgate.transport.gates import Cancelled, Gate, Pace
 
 POTS_MAX = 10_000
 SWEEP_MAX = 16  # pots looked at beside a store call that is made anyway

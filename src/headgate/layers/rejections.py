@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from headgate.clock import Clock
-from headgate.decision import Demand, Verdict, fits
+from headgate.core.decision import Demand, Verdict, fits
+from headgate.core.record import TERMS, BucketKey, Record
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Outcome, Sighting, Store, consume_each
 from headgate.layers.layer import Layer
-from headgate.layers.rejections_told import Told
-from headgate.record import TERMS, BucketKey, Record
-from headgate.store import Outcome, Sighting, Store, consume_each
+from headgate.layers.rejections__rejections_told import Told
 
 TRUST_MS = 1000
 ENTRIES_MAX = 10_000

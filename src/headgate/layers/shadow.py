@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headgate.decision import Demand, LimitStatus, Verdict
+from headgate.core.decision import Demand, LimitStatus, Verdict
+from headgate.core.store import Outcome, Store, consume_each
 from headgate.layers.layer import Layer
-from headgate.store import Outcome, Store, consume_each
 
 OnRefusal = Callable[[Verdict], None]
 

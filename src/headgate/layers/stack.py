@@ -13,15 +13,15 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from headgate.clock import Clock
-from headgate.errors import ValidationError
+from headgate.core.errors import ValidationError
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Capabilities, Store
 from headgate.layers.breaker import Breaker, Circuit, Patience, State
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import OnRefusal, Shadow
-from headgate.port import Pace
-from headgate.store import Capabilities, Store
+from headgate.transport.gates import Pace
 
 SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from headgate.errors import ValidationError
-from headgate.limits import Limit
+from headgate.core.errors import ValidationError
+from headgate.core.limits import Limit
 
 
 class Unknown(StrEnum):

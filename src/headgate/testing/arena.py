@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.bucket import MILLI
-from headgate.decision import Demand, Verdict
-from headgate.limits import Limit
-from headgate.record import BucketKey, Record, Terms, cell_of
-from headgate.store import Backend
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand, Verdict
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Record, Terms, cell_of
+from headgate.core.store import Backend
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, so windows begin with the case
 

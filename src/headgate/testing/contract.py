@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from headgate.bridge import run
-from headgate.store import Backend
+from headgate.core.runtime import run
+from headgate.core.store import Backend
 from headgate.testing import (
     contract_batches,
     contract_catalog,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headgate.decision import Demand, Verdict, decide
-from headgate.limits import Limit
-from headgate.record import Record
-from headgate.store import consume_each
+from headgate.core.decision import Demand, Verdict, decide
+from headgate.core.limits import Limit
+from headgate.core.record import Record
+from headgate.core.store import consume_each
 from headgate.testing.arena import Arena
 
 FEW = [Limit.per_minute("x", 3)]

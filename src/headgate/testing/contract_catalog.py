@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from headgate.entities import Entity, Level, Mode, OnUnavailable
-from headgate.errors import (
+from headgate.core.errors import (
     EntityExistsError,
     EntityNotFoundError,
     HeadgateError,
@@ -14,7 +13,8 @@ from headgate.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.limits import Limit
+from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import Limit
 from headgate.testing.arena import Arena
 
 RPM = Limit.per_minute("rpm", 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headgate.limits import Limit
+from headgate.core.limits import Limit
 from headgate.testing.arena import Arena
 
 SMALL = [Limit.per_minute("x", 10)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.store import Drawer, Kept
+from headgate.core.store import Drawer, Kept
 from headgate.testing.arena import Arena
 
 

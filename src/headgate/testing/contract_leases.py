@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from headgate.corrections import credits_of
-from headgate.history import UsageQuery
-from headgate.lease import LeaseBook
-from headgate.limits import Limit
-from headgate.port import BlockingPace
-from headgate.settling import Settlements
+from headgate.core.decision__corrections import credits_of
+from headgate.core.history import UsageQuery
+from headgate.core.lease import LeaseBook
+from headgate.core.lease__settling import Settlements
+from headgate.core.limits import Limit
+from headgate.core.wait_queue import Lines
 from headgate.testing.arena import Arena
-from headgate.waiting import Lines
+from headgate.transport.gates import BlockingPace
 
 SOFT = [Limit.per_minute("x", 3, soft=True), Limit.per_minute("y", 100)]
 STATES = [Limit.per_hour("x", 60, soft=True), Limit.per_day("y", 500), Limit.custom("z", 9, 0, 1)]

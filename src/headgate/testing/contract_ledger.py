@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.entities import Entity, Level
-from headgate.history import UsageQuery, UsageSnapshot, audit_event
-from headgate.limits import Limit
+from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
+from headgate.core.levels__entities import Entity, Level
+from headgate.core.limits import Limit
 from headgate.testing.arena import Arena
 
 HOUR_MS = 3_600_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from headgate.bucket import MILLI
-from headgate.decision import Verdict, adjusted, decide, only_credits
-from headgate.errors import RateLimitExceeded
-from headgate.limits import Limit
-from headgate.record import Record, opened
-from headgate.refusal import refusal
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Verdict, adjusted, decide, only_credits
+from headgate.core.errors import RateLimitExceeded
+from headgate.core.lease__refusal import refusal
+from headgate.core.limits import Limit
+from headgate.core.record import Record, opened
 from headgate.testing.arena import Arena
 
 DAY_MS = 86_400_000

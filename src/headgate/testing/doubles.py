@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from headgate.decision import Demand, Verdict
-from headgate.entities import Page
-from headgate.errors import HeadgateError
-from headgate.record import BucketKey
-from headgate.store import Outcome, Sighting, Store, consume_each
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import HeadgateError
+from headgate.core.levels__entities import Page
+from headgate.core.record import BucketKey
+from headgate.core.store import Outcome, Sighting, Store, consume_each
 
 
 class RecordingStore:

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 
-from headgate.port import Gate, Pace
+from headgate.transport.gates import Gate, Pace
 
 START_MS = 1_700_000_000_000
 TURNS = 20

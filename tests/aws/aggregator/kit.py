@@ -7,16 +7,16 @@ from typing import Any
 
 from dynamodb.test_catalog_kit import port_to
 from dynamodb.test_store_kit import fresh_table, opened
-from headgate.aggregator.port import Service
-from headgate.aggregator.processing import Aggregator
-from headgate.aggregator.settings import Settings
-from headgate.aggregator.streams import Stream, stream_of
-from headgate.bridge import run
-from headgate.history import UsageQuery, UsageSnapshot
-from headgate.port import pace_for
-from headgate.store import Backend
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.table import Table
+from headgate.aws.aggregator.process import Aggregator
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.streams import Stream, stream_of
+from headgate.core.history import UsageQuery, UsageSnapshot
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.table.table import Table
+from headgate.transport.gates import pace_for
 
 NS = "n" * 11
 START_MS = 1_767_225_600_000

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.aggregator.objects import Calls
-from headgate.bridge import run
+from headgate.aws.aggregator.s3 import Calls
+from headgate.core.runtime import run
 
 Record = Mapping[str, Any]
 Handler = Callable[[dict[str, Any]], dict[str, Any]]

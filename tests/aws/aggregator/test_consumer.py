@@ -11,16 +11,16 @@ import pytest
 
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
-from headgate.aggregator.consumer import UNMARKED_MAX, Consumer
-from headgate.aggregator.opening import open_consumer
-from headgate.aggregator.processing import Aggregator, Report
-from headgate.aggregator.settings import Settings
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import StoreTrouble, Throttled, Unreachable, ValidationError
-from headgate.port import AsyncPace, BlockingPace
-from headgate.record import BucketKey, Terms
-from headgate.stores.dynamodb.port import Rejected
+from headgate.aws.aggregator.consumer import UNMARKED_MAX, Consumer
+from headgate.aws.aggregator.open import open_consumer
+from headgate.aws.aggregator.process import Aggregator, Report
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.core.decision import Demand
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Rejected
+from headgate.transport.gates import AsyncPace, BlockingPace
 
 from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
 

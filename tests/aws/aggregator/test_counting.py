@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.aggregator.records import Change, parsed
-from headgate.aggregator.rows import Counting, Row, guessed, planned, rows_of
-from headgate.aggregator.runs import RUNS_MAX, Mark, Run, head_after, joined, mark_of, runs_in
-from headgate.errors import Damaged
+from headgate.aws.aggregator.records import Change, parsed
+from headgate.aws.aggregator.rows import Counting, Row, guessed, planned, rows_of
+from headgate.aws.aggregator.runs import RUNS_MAX, Mark, Run, head_after, joined, mark_of, runs_in
+from headgate.core.errors import Damaged
 
 from .kit import HOUR_MS, Record, Shard, Tape
 

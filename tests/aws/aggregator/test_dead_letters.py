@@ -15,19 +15,25 @@ from click.testing import CliRunner
 
 from aws.infra.rendering import Rendered
 from headgate import Limit
-from headgate.aggregator import lambda_handler
-from headgate.aggregator.consumer import AGE_MS_MAX, Consumer
-from headgate.aggregator.letters import MESSAGE_BYTES_MAX, File, Letter, Letters, parse_place
-from headgate.aggregator.opening import open_letters
-from headgate.aggregator.port import Service
-from headgate.aggregator.streams import stream_of
-from headgate.bridge import run
-from headgate.cli.root import cli
-from headgate.decision import Demand
-from headgate.errors import Throttled, Unreachable, ValidationError
-from headgate.port import BlockingPace
-from headgate.record import BucketKey, Terms
-from headgate.stores.dynamodb.port import Rejected
+from headgate.aws.aggregator import lambda_handler
+from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer
+from headgate.aws.aggregator.dead_letters import (
+    MESSAGE_BYTES_MAX,
+    File,
+    Letter,
+    Letters,
+    parse_place,
+)
+from headgate.aws.aggregator.open import open_letters
+from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.streams import stream_of
+from headgate.cli.app import cli
+from headgate.core.decision import Demand
+from headgate.core.errors import Throttled, Unreachable, ValidationError
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Rejected
+from headgate.transport.gates import BlockingPace
 
 from .kit import NS, Rig, Shard, Tape, totals
 from .mapping import Mapped
@@ -256,7 +262,7 @@ def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
 
 
 def _forget_marks(rig: Rig) -> None:
-    from headgate.stores.dynamodb import table_requests as ask
+    from headgate.stores.dynamodb.table import requests as ask
 
     items = run(rig.table.every(ask.query(rig.name, "_/SYSTEM#", ask.begins("#STREAM#"))))
     run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
@@ -278,7 +284,7 @@ class Kept:
 
 
 def reading(rig: Rig, tape: Tape, letters: Letters, port: Any = None) -> Consumer:
-    from headgate.aggregator.processing import Aggregator
+    from headgate.aws.aggregator.process import Aggregator
 
     table = rig.table if port is None else rig.table_over(port)
     wheel = Wheel({"only": (None, [tape.records])})

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from headgate import Limit, SyncRepository
-from headgate.aggregator import lambda_handler
-from headgate.aggregator.archive import read_archived
-from headgate.aggregator.objects import Objects
-from headgate.aggregator.port import Service
-from headgate.aggregator.streams import stream_of
-from headgate.bridge import run
-from headgate.cli.root import cli
-from headgate.stores.dynamodb import table_requests as ask
+from headgate.aws.aggregator import lambda_handler
+from headgate.aws.aggregator.archive import read_archived
+from headgate.aws.aggregator.s3 import Objects
+from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.streams import stream_of
+from headgate.cli.app import cli
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.table import requests as ask
 
 from .kit import Rig
 from .mapping import Mapped, expired

@@ -10,17 +10,17 @@ import pytest
 from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
-from headgate.aggregator import splits
-from headgate.aggregator.hot import Hot, Paces
-from headgate.aggregator.processing import Aggregator
-from headgate.aggregator.records import Change, parsed
-from headgate.aggregator.settings import Settings
-from headgate.aggregator.splits import Splits
-from headgate.bridge import run
-from headgate.errors import Throttled
-from headgate.record import BucketKey
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.port import Refused
+from headgate.aws.aggregator import hot_shards__splits as splits
+from headgate.aws.aggregator.hot_shards import Hot, Paces
+from headgate.aws.aggregator.hot_shards__splits import Splits
+from headgate.aws.aggregator.process import Aggregator
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.records import Change, parsed
+from headgate.core.errors import Throttled
+from headgate.core.record import BucketKey
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Refused
+from headgate.stores.dynamodb.store import DynamoStore
 
 from .kit import NS, Record, Rig, Shard, Tape
 

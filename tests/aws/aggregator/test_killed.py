@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.bridge import run
+from headgate.core.runtime import run
 
 from .kit import Rig, totals
 from .relay import Hold, relaying

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.aggregator import lambda_handler
-from headgate.bridge import run
-from headgate.errors import ValidationError
+from headgate.aws.aggregator import lambda_handler
+from headgate.core.errors import ValidationError
+from headgate.core.runtime import run
 
 from .kit import Rig, Shard, Tape, totals
 

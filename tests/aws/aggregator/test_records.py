@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.aggregator.records import Change, parsed, sequence_text
-from headgate.aggregator.settings import Settings, settings_from
-from headgate.errors import Damaged, ValidationError
-from headgate.history import DAY_MS
+from headgate.aws.aggregator.process__settings import Settings, settings_from
+from headgate.aws.aggregator.records import Change, parsed, sequence_text
+from headgate.core.errors import Damaged, ValidationError
+from headgate.core.history import DAY_MS
 
 from .kit import START_MS, Record, Shard, Tape
 

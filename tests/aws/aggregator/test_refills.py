@@ -13,16 +13,16 @@ from aws.infra.guarding import Guarded
 from aws.infra.rendering import Rendered
 from dynamodb.shard_kit import Bucket
 from headgate import Limit
-from headgate.aggregator.processing import Aggregator, Report
-from headgate.aggregator.refills import REFILLS_MAX, Refills
-from headgate.aggregator.settings import Settings
-from headgate.bridge import run
-from headgate.cli.root import cli
-from headgate.errors import StoreTrouble, Throttled
-from headgate.infra import StackOptions
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.port import Refused, Request
-from headgate.stores.dynamodb.rebasing import AGE_MS, SLACK_MS
+from headgate.aws.aggregator.process import Aggregator, Report
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.refills import REFILLS_MAX, Refills
+from headgate.aws.infra import StackOptions
+from headgate.cli.app import cli
+from headgate.core.errors import StoreTrouble, Throttled
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.port import Refused, Request
+from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS
+from headgate.stores.dynamodb.store import DynamoStore
 
 from .kit import HOUR_MS, START_MS, Record, Rig
 

@@ -14,12 +14,12 @@ import pytest
 from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit, RateLimiter, Repository
-from headgate.aggregator.processing import Aggregator
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.errors import Throttled, Unreachable
-from headgate.record import BucketKey, Terms, cells_of
-from headgate.stores.dynamodb.buckets import DynamoStore
+from headgate.aws.aggregator.process import Aggregator
+from headgate.core.decision import Demand
+from headgate.core.errors import Throttled, Unreachable
+from headgate.core.record import BucketKey, Terms, cells_of
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.store import DynamoStore
 
 from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
 
@@ -283,7 +283,7 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
 
 
 def _forget_rows(rig: Rig) -> None:
-    from headgate.stores.dynamodb import table_requests as ask
+    from headgate.stores.dynamodb.table import requests as ask
 
     items = run(rig.table.every(ask.query(rig.name, f"{NS}/ENTITY#hot", ask.begins("#USAGE#"))))
     run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
@@ -334,7 +334,7 @@ def test_a_row_says_when_it_ends_and_shows_no_marks(endpoint: str) -> None:
     assert all(set(shot.counters) == {"rpm", "tpm"} for shot in shots)
     now_s = rig.table.port.now_ms() // 1000
     run(rig.close())
-    from headgate.stores.dynamodb import table_requests as ask
+    from headgate.stores.dynamodb.table import requests as ask
 
     rig.table = rig.table_over(port_to(endpoint))
     items = run(rig.table.every(ask.query(rig.name, f"{NS}/ENTITY#e0", ask.begins("#USAGE#"))))

@@ -7,8 +7,8 @@ from typing import Any
 
 from aws.infra.iam import allowed
 from aws.infra.rendering import TABLE_ARN
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb.port import Port, Rejected, Request
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client.port import Port, Rejected, Request
 
 Asked = tuple[str, str, list[str], list[str]]  # action, resource, leading keys, attributes
 

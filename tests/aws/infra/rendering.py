@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from headgate.infra import StackOptions, cfn_template, parameters
+from headgate.aws.infra import StackOptions, cfn_template, parameters
 
 ACCOUNT = "123456789012"
 STACK = "limits"

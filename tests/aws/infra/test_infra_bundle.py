@@ -11,9 +11,9 @@ from pathlib import Path
 import botocore
 import pytest
 
-from headgate.infra import build, lambda_export
-from headgate.infra.bundle import HANDLER, _imports, _Source
-from headgate.infra.trouble import StackOperationError
+from headgate.aws.infra import build, lambda_export
+from headgate.aws.infra.bundle import HANDLER, _imports, _Source
+from headgate.aws.infra.port__trouble import StackOperationError
 
 SITE = str(Path(botocore.__file__).parents[1])
 
@@ -80,7 +80,7 @@ def test_the_same_sources_make_the_same_bytes() -> None:
 
 def test_it_holds_nothing_else() -> None:
     names = build().names
-    assert "headgate/aggregator/lambda_handler.py" in names
+    assert "headgate/aws/aggregator/lambda_handler.py" in names
     assert "headgate/stores/dynamodb/schema.py" in names
     strangers = ("infra/", "service/", "client/", "cli/", "dashboard/", "integrations/", "testing/")
     assert not [name for name in names if name.removeprefix("headgate/").startswith(strangers)]
@@ -95,9 +95,9 @@ def test_data_files_come_with_their_package() -> None:
 
 
 def test_a_module_that_is_not_there() -> None:
-    assert HANDLER == "headgate.aggregator.lambda_handler"
+    assert HANDLER == "headgate.aws.aggregator.lambda_handler"
     with pytest.raises(StackOperationError, match="no such module"):
-        build("headgate.aggregator.nothing")
+        build("headgate.aws.aggregator.nothing")
 
 
 def test_imports_are_found_wherever_they_are_run() -> None:

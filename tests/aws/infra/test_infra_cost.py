@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from headgate import ValidationError
-from headgate.cli.root import cli
-from headgate.infra import Load, cost
-from headgate.infra.costing import HELD_MAX, MONTH_S, distinct
-from headgate.infra.prices import PRICED_ON, PUBLISHED, REGION, Prices
-from headgate.stores.dynamodb.tally import HOURS_MAX
+from headgate.aws.infra import Load, cost
+from headgate.aws.infra.cost import HELD_MAX, MONTH_S, distinct
+from headgate.aws.infra.cost__prices import PRICED_ON, PUBLISHED, REGION, Prices
+from headgate.cli.app import cli
+from headgate.stores.dynamodb.usage_buffer import HOURS_MAX
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"
 

@@ -17,15 +17,15 @@ from headgate import (
     SyncRateLimiter,
     SyncRepository,
 )
-from headgate.aggregator.processing import Aggregator
-from headgate.aggregator.settings import Settings
-from headgate.bridge import run
-from headgate.errors import StoreTrouble
-from headgate.infra import StackOptions
-from headgate.port import pace_for
+from headgate.aws.aggregator.process import Aggregator
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.infra import StackOptions
+from headgate.core.errors import StoreTrouble
+from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.port import Request, open_port
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.client.port import Request, open_port
+from headgate.stores.dynamodb.table.table import Table
+from headgate.transport.gates import pace_for
 
 WITHOUT = StackOptions(enable_aggregator=False)
 LIMITS = [Limit.per_minute("rpm", 20), Limit.per_minute("tpm", 1000)]

@@ -18,11 +18,9 @@ from aws.aggregator.mapping import Mapped, expired
 from aws.infra import cloud
 from dynamodb import engine
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
-from headgate.aggregator.port import Service
-from headgate.aggregator.streams import Stream
-from headgate.bridge import run
-from headgate.cli.root import cli
-from headgate.infra import (
+from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.streams import Stream
+from headgate.aws.infra import (
     InfrastructureNotFoundError,
     Port,
     Progress,
@@ -37,10 +35,12 @@ from headgate.infra import (
     open_port,
     status,
     upgrade,
-    watching,
 )
-from headgate.infra import stack as stack_module
-from headgate.infra.buckets import remove
+from headgate.aws.infra import inspect__watching as watching
+from headgate.aws.infra import stack as stack_module
+from headgate.aws.infra.remove__buckets import remove
+from headgate.cli.app import cli
+from headgate.core.runtime import run
 
 PATIENCE_S = 120.0
 LIMITS = [Limit.per_minute("rpm", 10_000), Limit.per_minute("tpm", 1_000_000)]

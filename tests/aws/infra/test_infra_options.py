@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate import ValidationError
-from headgate.infra import StackOptions
-from headgate.infra.options import parse_stack_name
-from headgate.infra.template import duration_alarm_ms
+from headgate.aws.infra import StackOptions
+from headgate.aws.infra.options import parse_stack_name
+from headgate.aws.infra.template import duration_alarm_ms
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:pager"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate import HeadgateError, IncompatibleSchemaError, ValidationError
-from headgate.infra import (
+from headgate.aws.infra import (
     AwsRefused,
     InfrastructureNotFoundError,
     Progress,
@@ -22,11 +22,11 @@ from headgate.infra import (
     status,
     upgrade,
 )
-from headgate.infra import stack as stack_module
-from headgate.infra.buckets import empty
-from headgate.infra.looking import CLOUDFORMATION, PAGES_MAX, events
-from headgate.infra.template import TEMPLATE_VERSION
-from headgate.infra.watching import POLL_MS, POLLS_MAX, until_at_rest
+from headgate.aws.infra import stack as stack_module
+from headgate.aws.infra.inspect import CLOUDFORMATION, PAGES_MAX, events
+from headgate.aws.infra.inspect__watching import POLL_MS, POLLS_MAX, until_at_rest
+from headgate.aws.infra.remove__buckets import empty
+from headgate.aws.infra.template import TEMPLATE_VERSION
 
 OURS = {"headgate:stack": "1", "headgate:version": "0.1.0"}
 PLAIN = StackOptions(enable_aggregator=False)
@@ -358,6 +358,6 @@ def test_the_port_says_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None
         open_port()
     port = open_port(region="eu-west-1", endpoint="http://127.0.0.1:9")
     assert (port.region, port.endpoint) == ("eu-west-1", "http://127.0.0.1:9")
-    monkeypatch.setattr("headgate.infra.port.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("headgate.aws.infra.port.ATTEMPTS_MAX", 1)
     with pytest.raises(HeadgateError, match="got no answer"):
         port.call(CLOUDFORMATION, "describe_stacks")

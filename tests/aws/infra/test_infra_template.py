@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from aws.infra.rendering import Rendered, read
-from headgate.aggregator.settings import settings_from
-from headgate.infra import TEMPLATE_VERSION, StackOptions, cfn_template, parameters
-from headgate.infra.stack import CAPABILITIES
-from headgate.stores.dynamodb.items_history import TTL
-from headgate.stores.dynamodb.table_making import creation
+from headgate.aws.aggregator.process__settings import settings_from
+from headgate.aws.infra import TEMPLATE_VERSION, StackOptions, cfn_template, parameters
+from headgate.aws.infra.stack import CAPABILITIES
+from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.table.create import creation
 
 BODY_MAX = 51_200  # bytes that CloudFormation takes without a bucket
 
 
 def test_cfn_lint_has_nothing_to_say() -> None:
-    path = str(resources.files("headgate.infra").joinpath("template.yaml"))
+    path = str(resources.files("headgate.aws.infra").joinpath("template.yaml"))
     done = subprocess.run(
         [sys.executable, "-c", "from cfnlint.runner import main; main()", path],
         capture_output=True,
@@ -103,7 +103,7 @@ def test_the_function_understands_its_environment() -> None:
     assert settings.windows == ("daily", "monthly")
     assert settings.retention_ms == 7 * 86_400_000
     assert settings.split is False  # or its role would refuse
-    assert function["Handler"] == "headgate.aggregator.lambda_handler.handle"
+    assert function["Handler"] == "headgate.aws.aggregator.lambda_handler.handle"
     split = Rendered(StackOptions(enable_splits=True)).resources["Aggregator"]["Properties"]
     assert split["Environment"]["Variables"]["HEADGATE_SPLIT"] == "on"
     assert settings.refill is False

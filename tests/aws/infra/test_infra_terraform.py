@@ -15,7 +15,7 @@ import hcl2
 import pytest
 
 from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, read
-from headgate.infra import StackOptions
+from headgate.aws.infra import StackOptions
 
 MODULE = Path(__file__).parents[3] / "infra/terraform"
 PLACES = {

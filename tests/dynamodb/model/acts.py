@@ -7,16 +7,16 @@ from typing import Any
 
 from dynamodb.model.clients import TABLE, Op
 from dynamodb.model.scene import Watch
-from headgate.decision import Demand
-from headgate.limits import Spec
-from headgate.record import BucketKey, Terms
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import Flow, alone
-from headgate.stores.dynamodb.reading import read_shards
-from headgate.stores.dynamodb.rebasing import rebasing
-from headgate.stores.dynamodb.shares import children_of
-from headgate.stores.dynamodb.sharing import changed
-from headgate.stores.dynamodb.splitting import mergeable, merging
+from headgate.core.decision import Demand
+from headgate.core.limits import Spec
+from headgate.core.record import BucketKey, Terms
+from headgate.stores.dynamodb.protocol.flow import Flow, alone
+from headgate.stores.dynamodb.protocol.rebase import rebasing
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.router import changed
+from headgate.stores.dynamodb.sharding.shares import children_of
+from headgate.stores.dynamodb.sharding.split import mergeable, merging
+from headgate.stores.dynamodb.store import DynamoStore
 
 START_MS = 1_750_000_000_000
 STEP_MS = 1000

@@ -16,12 +16,12 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble, Unreachable
-from headgate.stores.dynamodb.book import Book
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.table import Table
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import Table
 
 TABLE = "model"
 ENDING_MAX = 200

@@ -13,8 +13,8 @@ from typing import Any
 
 from dynamodb.model import grammar
 from dynamodb.model.values import Invalid, Row, Unfit, Value, exact, freeze
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb.port import (
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
     Rejected,
     Request,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dynamodb.model.clients import TABLE, Op
 from dynamodb.model.engine import Snapshot
 from dynamodb.model.values import Row
-from headgate.decision import Demand
-from headgate.record import BucketKey
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey
 
 BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 ROUNDING_MILLI = 2  # a split and a rebase may drop parts of millitokens, never make some

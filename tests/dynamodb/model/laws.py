@@ -11,11 +11,11 @@ from dynamodb.model.ghosts import Broken
 from dynamodb.model.port import ModelPort
 from dynamodb.model.scene import Scene, State, Turn, Watch
 from dynamodb.model.service import Service
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble
-from headgate.record import Terms
-from headgate.store import Store
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble
+from headgate.core.record import Terms
+from headgate.core.runtime import run
+from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
 
 ROUNDING_MILLI = 8  # of the excess, which loses parts of millitokens with every tick

@@ -7,8 +7,8 @@ from typing import Any
 
 from dynamodb.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
 from dynamodb.model.engine import Engine
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb.port import Request
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client.port import Request
 
 
 class ModelPort:

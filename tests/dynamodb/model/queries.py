@@ -8,7 +8,7 @@ from typing import Any
 from dynamodb.model import engine, grammar
 from dynamodb.model.engine import KEYS, Params, Snapshot, Step, scope_of, table_of
 from dynamodb.model.values import Invalid, Row, thaw
-from headgate.stores.dynamodb.port import Rejected
+from headgate.stores.dynamodb.client.port import Rejected
 
 
 def _query(snapshot: Snapshot, params: Params) -> Step:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dynamodb.model.clients import Op
-from headgate.record import BucketKey, Terms
+from headgate.core.record import BucketKey, Terms
 
 
 @dataclass(frozen=True)

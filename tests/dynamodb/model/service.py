@@ -10,9 +10,9 @@ from dynamodb.model.engine import Snapshot, apply
 from dynamodb.model.ghosts import Broken
 from dynamodb.model.scene import Scene
 from dynamodb.model.values import Row
-from headgate.errors import StoreTrouble, Throttled, Unreachable
-from headgate.record import BucketKey
-from headgate.stores.dynamodb.port import ConditionFailed, Rejected, TransactionCancelled
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable
+from headgate.core.record import BucketKey
+from headgate.stores.dynamodb.client.port import ConditionFailed, Rejected, TransactionCancelled
 
 LOST, HELD_BACK = "lost", "held back"
 FAILED = ("failed", "cancelled")

@@ -23,7 +23,7 @@ from headgate import (
     RateLimitExceeded,
     SyncRateLimiter,
 )
-from headgate.decision import Demand, Verdict
+from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
 
 BUCKETS = ("hot", "warm")

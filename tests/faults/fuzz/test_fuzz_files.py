@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, bent, odd_text, outcome, values
 from headgate import ValidationError
-from headgate.cli import limits_file
-from headgate.moving import FORMAT, read_lines
-from headgate.service.keys_decode import decode_keys
-from headgate.service.policies import Policies, check_content
-from headgate.strict_yaml import Broken, Findings
+from headgate.admin.export import FORMAT, read_lines
+from headgate.cli.commands import limits__limits_file as limits_file
+from headgate.declare.yaml_tree import Broken, Findings
+from headgate.service.keys.file__keys_decode import decode_keys
+from headgate.service.policies.policies import Policies, check_content
 
 POLICIES = {
     "rate_limits": [

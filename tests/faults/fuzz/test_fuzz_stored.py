@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate import Limit
-from headgate.aggregator.records import Change, parsed, sequence_text
-from headgate.corrections import Joint
-from headgate.debits import Debit
-from headgate.decision import Demand
-from headgate.errors import Damaged, StoreTrouble, ValidationError
-from headgate.lease import LeaseBook, Spot
-from headgate.record import BucketKey, Terms, opened
-from headgate.service.answers import LeaseState
-from headgate.service.leases_text import lease_as_text, parts_of
+from headgate.aws.aggregator.records import Change, parsed, sequence_text
+from headgate.core.decision import Demand
+from headgate.core.decision__corrections import Joint
+from headgate.core.errors import Damaged, StoreTrouble, ValidationError
+from headgate.core.lease import LeaseBook, Spot
+from headgate.core.lease__debits import Debit
+from headgate.core.record import BucketKey, Terms, opened
+from headgate.service.decide.answers import LeaseState
+from headgate.service.leases.text import lease_as_text, parts_of
 from headgate.stores.dynamodb import schema
-from headgate.stores.sqlite import ledger, rows, shelf
+from headgate.stores.sqlite import bucket_table as shelf
+from headgate.stores.sqlite import ledger, rows
 
 KEY = BucketKey("spaceship-1", "ann", "api")
 TERMS = Terms((Limit.per_minute("rpm", 5).spec, Limit.custom("once", 3, 0, 1).spec), 7)

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, anything, odd_text, outcome
-from headgate import Limit, ValidationError, names
-from headgate.bridge import run
-from headgate.connect import OPENERS, layer_switches, open_backend
-from headgate.history import iso_time, parse_time_ms
-from headgate.integrations.rates import parse_rates
-from headgate.service import keys
-from headgate.stores.redis.address import parse as parse_redis
+from headgate import Limit, ValidationError
+from headgate.core import limits__names as names
+from headgate.core.history import iso_time, parse_time_ms
+from headgate.core.runtime import run
+from headgate.integrations.gate__rates import parse_rates
+from headgate.repository__connect import OPENERS, layer_switches, open_backend
+from headgate.service.keys import key as keys
+from headgate.stores.redis.client.url import parse as parse_redis
 
 rates = st.builds(
     "{}{}{} {}{}{}".format,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ValidationError
-from headgate.names import parse_entity_id, parse_namespace_id, parse_resource
-from headgate.record import BucketKey
-from headgate.service.identity import entity_id_of, identity_of
+from headgate.core.errors import ValidationError
+from headgate.core.limits__names import parse_entity_id, parse_namespace_id, parse_resource
+from headgate.core.record import BucketKey
+from headgate.service.decide.targets__identity import entity_id_of, identity_of
 from headgate.stores.dynamodb import schema
 from headgate.stores.redis import keys
 

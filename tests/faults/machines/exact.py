@@ -12,9 +12,9 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import NamedTuple
 
-from headgate.decision import Demand
-from headgate.limits import Spec
-from headgate.record import BucketKey, Terms
+from headgate.core.decision import Demand
+from headgate.core.limits import Spec
+from headgate.core.record import BucketKey, Terms
 
 
 class Row(tuple[str, int, bool, int | None]):

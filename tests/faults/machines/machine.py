@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from faults.machines.exact import Exact, Row, Spent, Told
-from headgate.bridge import run
-from headgate.corrections import credits_of
-from headgate.decision import Demand, Verdict
-from headgate.limits import Limit
-from headgate.record import TERMS, BucketKey, Record, Terms, cells_of
-from headgate.store import Store
+from headgate.core.decision import Demand, Verdict
+from headgate.core.decision__corrections import credits_of
+from headgate.core.limits import Limit
+from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of
+from headgate.core.runtime import run
+from headgate.core.store import Store
 
 START_MS = 1_767_225_600_000
 KEYS = [BucketKey("spaceship-1", entity, "r") for entity in ("a", "b", "a:b")]

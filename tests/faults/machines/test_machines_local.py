@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 from faults.machines.machine import StoreMachine, steady
-from headgate.clock import wall_clock_ms
-from headgate.store import Store
-from headgate.stores.memory.store import MemoryStore
+from headgate.core.runtime__clock import wall_clock_ms
+from headgate.core.store import Store
+from headgate.stores.memory.buckets import MemoryStore
+from headgate.stores.sqlite.bucket_table import Shelf
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.port import BlockingPort
-from headgate.stores.sqlite.shelf import Shelf
 
 PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))
 

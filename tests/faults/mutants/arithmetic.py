@@ -7,14 +7,14 @@ from faults.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "refill is rounded up",
-        "bucket.py",
+        "core/bucket.py",
         "return elapsed_ms * rate.amount_milli // rate.period_ms",
         "return div_ceil(elapsed_ms * rate.amount_milli, rate.period_ms)",
         ("contract/test_contract.py::test_contract[memory-looking_changes_nothing-blocking]",),
     ),
     Mutant(
         "a wait is rounded down",
-        "bucket.py",
+        "core/bucket.py",
         "    missing = wanted_milli - tokens_milli\n"
         "    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms",
         "    missing = wanted_milli - tokens_milli\n"
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "a wait is one millisecond too long",
-        "bucket.py",
+        "core/bucket.py",
         "    missing = wanted_milli - tokens_milli\n"
         "    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms",
         "    missing = wanted_milli - tokens_milli\n"
@@ -36,14 +36,14 @@ MUTANTS = [
     ),
     Mutant(
         "a level may pass the brim",
-        "bucket.py",
+        "core/bucket.py",
         "return min(rate.capacity_milli, tokens_milli + arrived)",
         "return tokens_milli + arrived",
         ("laws/test_bucket.py::test_what_passes_the_brim_is_gone",),
     ),
     Mutant(
         "a debit on a bucket that ran over is swallowed",
-        "bucket.py",
+        "core/bucket.py",
         "    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)\n"
         "    return brimmed(",
         "    return brimmed(",
@@ -51,21 +51,21 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that is behind moves the epoch back",
-        "bucket.py",
+        "core/bucket.py",
         "return max(now_ms, epoch_ms), rate.capacity_milli",
         "return now_ms, rate.capacity_milli",
         ("laws/test_bucket.py::test_S12_a_clock_that_is_behind_moves_no_stored_time_back",),
     ),
     Mutant(
         "exactly what is there is not enough",
-        "bucket.py",
+        "core/bucket.py",
         "return wanted_milli <= refill_bucket(tokens_milli, epoch_ms, now_ms, rate)",
         "return wanted_milli < refill_bucket(tokens_milli, epoch_ms, now_ms, rate)",
         ("laws/test_bucket.py::test_wait_is_what_the_oracle_finds_by_bisection",),
     ),
     Mutant(
         "a change of pace hands out a full bucket",
-        "bucket.py",
+        "core/bucket.py",
         "    started_ms = under_way * new.period_ms // (old.period_ms * new.amount_milli)\n"
         "    return moment_ms - started_ms, level",
         "    return moment_ms, new.capacity_milli",
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "a larger capacity is filled at once",
-        "bucket.py",
+        "core/bucket.py",
         "return moment_ms, min(level, new.capacity_milli)",
         "return moment_ms, new.capacity_milli",
         (
@@ -84,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         "a change of pace mints what was under way",
-        "bucket.py",
+        "core/bucket.py",
         "    return moment_ms - started_ms, level\n",
         "    return epoch_ms, level\n",
         (
@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         "a change of pace loses what was under way",
-        "bucket.py",
+        "core/bucket.py",
         "    return moment_ms - started_ms, level\n",
         "    return moment_ms, level\n",
         (
@@ -102,21 +102,21 @@ MUTANTS = [
     ),
     Mutant(
         "the epoch moves with every take",
-        "decision.py",
+        "core/decision.py",
         "                cells[at + TOKENS] = tokens - wanted\n",
         "                cells[at], cells[at + TOKENS] = now_ms, level - wanted\n",
         ("faults/machines/test_machines_local.py::TestMemory::runTest",),
     ),
     Mutant(
         "the epoch of a lone limit moves with every take",
-        "decision.py",
+        "core/decision.py",
         "        tokens -= wanted\n",
         "        epoch_ms, tokens = now_ms, level - wanted\n",
         ("laws/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
     ),
     Mutant(
         "idle time past the brim is kept",
-        "decision.py",
+        "core/decision.py",
         "\n    if level >= capacity and wanted <= capacity:\n"
         "        epoch_ms = max(epoch_ms, now_ms)\n"
         "        tokens = capacity - wanted\n"
@@ -128,7 +128,7 @@ MUTANTS = [
     ),
     Mutant(
         "a demand takes the last token and one more",
-        "decision.py",
+        "core/decision.py",
         "\n    elif wanted <= level and wanted <= capacity:\n",
         "\n    elif wanted <= level + 1000 and wanted <= capacity:\n",
         (
@@ -137,35 +137,35 @@ MUTANTS = [
     ),
     Mutant(
         "a refusal keeps what it took from the first bucket",
-        "decision.py",
+        "core/decision.py",
         "return _told(Verdict(False, demands, held, now_ms)), held",
         "return _told(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
         ("laws/test_traps.py::test_a_refusal_by_the_second_bucket_takes_nothing_from_the_first",),
     ),
     Mutant(
         "a dry run looks at the first bucket alone",
-        "decision.py",
+        "core/decision.py",
         "allowed = all(fits(record, demand, now_ms) for demand, record in pairs)",
         "allowed = any(fits(record, demand, now_ms) for demand, record in pairs)",
         ("flows/test_acquire.py::test_acquire_many_is_all_or_none[blocking-memory]",),
     ),
     Mutant(
         "a soft limit refuses",
-        "decision.py",
+        "core/decision.py",
         "            elif not soft:\n                return None",
         "            else:\n                return None",
         ("contract/test_contract.py::test_contract[memory-a_soft_limit_never_refuses-blocking]",),
     ),
     Mutant(
         "a limit beside others gives the last token and one more",
-        "decision.py",
+        "core/decision.py",
         "            elif wanted <= level and wanted <= capacity:\n",
         "            elif wanted <= level + 1000 and wanted <= capacity:\n",
         ("laws/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
     ),
     Mutant(
         "what is consumed is not counted in an adjustment",
-        "decision.py",
+        "core/decision.py",
         "            if metered:\n                cells[at + CONSUMED] += count",
         "            if metered and debit > 0:\n                cells[at + CONSUMED] += count",
         (
@@ -174,7 +174,7 @@ MUTANTS = [
     ),
     Mutant(
         "the shortest of several waits is told",
-        "decision.py",
+        "core/decision.py",
         "return max(known, default=0) if len(known) == len(waits) else None",
         "return min(known, default=0) if len(known) == len(waits) else None",
         (
@@ -183,14 +183,14 @@ MUTANTS = [
     ),
     Mutant(
         "an older version of the limits wins",
-        "record.py",
+        "core/record.py",
         "    if not terms.own and terms.version < held.version:\n        return record\n",
         "",
         ("contract/test_contract.py::test_contract[memory-the_newest_version_wins-blocking]",),
     ),
     Mutant(
         "a limit that vanishes is forgotten, debt and all",
-        "record.py",
+        "core/record.py",
         "dormant = _worth_remembering(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)",
         "dormant: list[Cell] = []",
         (
@@ -199,7 +199,7 @@ MUTANTS = [
     ),
     Mutant(
         "a changed limit begins full",
-        "record.py",
+        "core/record.py",
         "        if cell is None:\n            cells += (now_ms, spec.capacity_milli, 0, 0)",
         "        if cell is None or cell.spec != spec:\n"
         "            cells += (now_ms, spec.capacity_milli, 0, 0)",
@@ -209,35 +209,35 @@ MUTANTS = [
     ),
     Mutant(
         "an override is not remembered to be older than the newest version",
-        "record.py",
+        "core/record.py",
         "        newest = max(self.version, version)\n",
         "        newest = self.version\n",
         ("laws/test_config_change.py::test_the_newest_version_is_remembered_across_an_override",),
     ),
     Mutant(
         "a record expires while it is in debt",
-        "record.py",
+        "core/record.py",
         "        missing = capacity - record[at + TOKENS]\n",
         "        missing = min(capacity, capacity - record[at + TOKENS])\n",
         ("laws/test_expiry.py::test_full_at_is_when_every_limit_is_full_and_no_earlier",),
     ),
     Mutant(
         "a record expires as soon as its fastest limit is full",
-        "record.py",
+        "core/record.py",
         "latest_ms = max(latest_ms, epoch_ms - (-missing * period_ms // amount))",
         "latest_ms = epoch_ms - (-missing * period_ms // amount)",
         ("laws/test_expiry.py::test_full_at_is_when_every_limit_is_full_and_no_earlier",),
     ),
     Mutant(
         "an allowance that never refills expires",
-        "record.py",
+        "core/record.py",
         "            if amount == 0:\n                return None\n",
         "            if amount == 0:\n                at += STRIDE\n                continue\n",
         ("laws/test_expiry.py::test_S8_a_rate_of_zero_never_expires_in_use",),
     ),
     Mutant(
         "errors: a passed soft limit counts as a violation",
-        "errors.py",
+        "core/errors.py",
         "[status for status in self.statuses if status.exceeded and not status.limit.soft]",
         "[status for status in self.statuses if status.exceeded]",
         ("flows/test_acquire.py::test_a_refusal_is_of_the_hard_limits_only",),

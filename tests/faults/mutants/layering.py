@@ -125,21 +125,21 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: what is held goes back twice",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "        self.held = [0] * len(self.held)\n        return Demand(",
         "        return Demand(",
         ("layers/test_prefetch.py::test_a_refusal_over_several_buckets_counts_what_is_held_here",),
     ),
     Mutant(
         "prefetch: a chunk has no bound",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "            more = min((used + wanted) * AIM_MS // elapsed_ms, 2 * used, room)\n",
         "            more = (used + wanted) * AIM_MS\n",
         ("layers/test_prefetch.py::test_what_is_held_stays_below_the_published_share",),
     ),
     Mutant(
         "prefetch: what is old is served",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "        return 0 <= local_ms - self.filled_ms < HOLD_MS\n",
         "        return True\n",
         (
@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: serving takes nothing from the pot",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "                self.held[place] = held\n",
         "",
         ("layers/test_prefetch.py::test_every_token_is_given_once_and_the_last_refusal_is_exact",),
@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: those who wait are no part of the chunk",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "            waiting = max(0, self.turns.wanted(place) - held)\n",
         "            waiting = 0\n",
         ("layers/test_prefetch_herd.py::test_a_herd_makes_two_calls",),
@@ -185,7 +185,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: who gave up waiting is fetched for",
-        "layers/turns.py",
+        "layers/single_flight.py",
         "            self.turns.waiting.pop(self, None)\n",
         "",
         (
@@ -194,14 +194,14 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: all who wait meet the same trouble one after another",
-        "layers/turns.py",
+        "layers/single_flight.py",
         "    if isinstance(trouble, Throttled):\n",
         "    if not trouble.args:\n",
         ("layers/test_prefetch_herd.py::test_trouble_is_everybodys_who_waited_for_the_call",),
     ),
     Mutant(
         "prefetch: a herd that wants more than there is gets nothing ahead",
-        "layers/pot.py",
+        "layers/held_tokens.py",
         "            line.append(min(self.turns.wanted(place), most, left))\n",
         "            line.append(0)\n",
         (

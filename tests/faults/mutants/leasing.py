@@ -7,21 +7,21 @@ from faults.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "a refund does not grow older",
-        "lease.py",
+        "core/lease.py",
         "refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms",
         "refilled = 0",
         ("laws/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back",),
     ),
     Mutant(
         "a refund is cut by what has not arrived yet",
-        "lease.py",
+        "core/lease.py",
         "refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms",
         "refilled = -(-max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms)",
         ("laws/test_lease_book.py::test_who_failed_and_tries_again_at_once_gets_in",),
     ),
     Mutant(
         "a credit undoes the oldest debit first",
-        "debits.py",
+        "core/lease__debits.py",
         "        debit = left.pop()\n        part = min(debit.milli, credit_milli)\n"
         "        if debit.milli > part:\n            left.append(",
         "        debit = left.pop(0)\n        part = min(debit.milli, credit_milli)\n"
@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is settled is refunded",
-        "lease.py",
+        "core/lease.py",
         "                if self.settled is not None and spec.name in self.settled:\n"
         "                    continue\n",
         "",
@@ -38,14 +38,14 @@ MUTANTS = [
     ),
     Mutant(
         "a lease gives back more than it holds",
-        "debits.py",
+        "core/lease__debits.py",
         "    return Undone(left, undone[True], undone[False])\n",
         "    return Undone(left, undone[True] + credit_milli, undone[False])\n",
         ("laws/test_lease_book.py::test_each_bucket_has_an_account_of_its_own",),
     ),
     Mutant(
         "a settlement adds up",
-        "lease.py",
+        "core/lease.py",
         "            spot: milli * times - total_milli(self.debits(spot))\n",
         "            spot: milli * times\n",
         (
@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "a refund credits what a soft limit did not give",
-        "lease.py",
+        "core/lease.py",
         "        return (Debit(self.at_ms, amount, spot not in self.untaken),) if amount else ()\n",
         "        return (Debit(self.at_ms, amount),) if amount else ()\n",
         (
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         "more of a passed soft limit counts as taken",
-        "settling.py",
+        "core/lease__settling.py",
         "        book.debit(wanted, now_ms, untaken)\n",
         "        book.debit(wanted, now_ms)\n",
         (
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         "an undo credits what a soft limit did not give",
-        "corrections.py",
+        "core/decision__corrections.py",
         "        0 if amount and spec.name in passed else amount\n",
         "        amount\n",
         (
@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     Mutant(
         "what was only counted stays counted",
-        "decision.py",
+        "core/decision.py",
         "                cells[at + CONSUMED] += count\n",
         "                cells[at + CONSUMED] += debit\n",
         (
@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         "no soft limit is ever passed",
-        "decision.py",
+        "core/decision.py",
         "            if record[TERMS].soft:\n                return self._untaken()",
         "            if record[TERMS].own:\n                return self._untaken()",
         (
@@ -99,21 +99,21 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that was never written is refunded",
-        "settling.py",
+        "core/lease__settling.py",
         "            book.lose(owed)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_was_lost_for_good_is_not_refunded",),
     ),
     Mutant(
         "an owed debit is credited before it was written",
-        "lease.py",
+        "core/lease.py",
         "            if owed:\n                self.owe({spot: -owed})\n",
         "            owed = 0\n",
         ("laws/test_lease_book.py::test_no_bucket_gets_back_what_it_did_not_give",),
     ),
     Mutant(
         "a parent of two counts once",
-        "lease.py",
+        "core/lease.py",
         "        if len(set(times)) == 1:\n",
         "        if times:\n",
         (
@@ -122,28 +122,28 @@ MUTANTS = [
     ),
     Mutant(
         "a lease that ended is refunded again",
-        "settling.py",
+        "core/lease__settling.py",
         "        if book.closed:\n            return\n        book.closed = True\n",
         "",
         ("flows/test_once_only.py::test_a_lease_that_was_refunded_is_not_refunded_again",),
     ),
     Mutant(
         "what is to be kept is refunded",
-        "settling.py",
+        "core/lease__settling.py",
         "        if failed and not book.keep:\n",
         "        if failed:\n",
         ("flows/test_acquire.py::test_on_error_keep_keeps[blocking-memory]",),
     ),
     Mutant(
         "a failed block keeps what it took",
-        "settling.py",
+        "core/lease__settling.py",
         "        if failed and not book.keep:\n",
         "        if failed and book.keep:\n",
         ("flows/test_acquire.py::test_an_exception_refunds[blocking-memory]",),
     ),
     Mutant(
         "a credit whose answer was lost is sent again",
-        "settling.py",
+        "core/lease__settling.py",
         "            if lost is not None:\n                key = demands[0].key\n",
         "            if lost is not None:\n"
         "                await book.store.adjust(demands, self._store_ms(self._clock()))\n"
@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that failed is forgotten",
-        "settling.py",
+        "core/lease__settling.py",
         "            book.owe(debits)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "a throttled key is let in as in an outage",
-        "engine.py",
+        "core/engine.py",
         "        except Throttled as trouble:\n"
         '            self.tell("refused", wants[0][0], wants[0][1], str(trouble))\n'
         "            if demands:\n",
@@ -186,21 +186,21 @@ MUTANTS = [
     ),
     Mutant(
         "an outage lets everybody pass",
-        "engine.py",
+        "core/engine.py",
         "        if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):\n",
         "        if not demands:\n",
         ("flows/test_outage.py::test_blocked_by_default",),
     ),
     Mutant(
         "while the store is away nothing is counted",
-        "engine.py",
+        "core/engine.py",
         "        verdict = await self._asked(self.fallback, demands, now_ms, dry_run)\n",
         "        verdict = Verdict(True, (), (), now_ms)\n",
         ("flows/test_outage.py::test_allow_is_labelled_counted_and_bounded",),
     ),
     Mutant(
         "a dry run consumes",
-        "engine.py",
+        "core/engine.py",
         "        if not dry_run:\n            return await store.consume(demands, store_ms)\n",
         "        if dry_run:\n            return await store.consume(demands, store_ms)\n",
         (
@@ -209,7 +209,7 @@ MUTANTS = [
     ),
     Mutant(
         "an outdated plan stays in the cache",
-        "engine.py",
+        "core/engine.py",
         "            self.configs.outdated(demand.key.entity_id, demand.key.resource)\n",
         "            pass\n",
         (
@@ -218,35 +218,35 @@ MUTANTS = [
     ),
     Mutant(
         "what a bucket is asked twice counts once",
-        "plan.py",
+        "core/plan.py",
         "        a if b is None else b if a is None else a + b\n",
         "        a if b is None else b if a is None else max(a, b)\n",
         ("flows/test_acquire.py::test_acquire_many_is_all_or_none[blocking-memory]",),
     ),
     Mutant(
         "true is one token",
-        "limits.py",
+        "core/limits.py",
         "    if type(value) is not int:\n",
         "    if not isinstance(value, int):\n",
         ("flows/test_rulings.py::test_each_is_a_whole_number[True]",),
     ),
     Mutant(
         "a demand that can never succeed is an ordinary refusal",
-        "plan.py",
+        "core/plan.py",
         "            elif type(amount) is int and 0 <= amount <= most:\n",
         "            elif type(amount) is int and 0 <= amount:\n",
         ("flows/test_rulings.py::test_each_is_that_much_of_every_limit[blocking-memory]",),
     ),
     Mutant(
         "who comes later is served first",
-        "waiting.py",
+        "core/wait_queue.py",
         "    if not lines.busy(keys):\n",
         "    if lines is not None:\n",
         ("flows/test_once_only.py::test_who_comes_while_others_wait_does_not_overtake_them",),
     ),
     Mutant(
         "the lowest level wins",
-        "hierarchy.py",
+        "core/levels.py",
         "            found.setdefault(limit.name, []).append((level, source, version, limit))\n",
         "            found.setdefault(limit.name, []).insert(0, (level, source, version, limit))\n",
         ("flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]",),

@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a busy loop's own time counts as the server's silence",
-        "stores/redis/wire_line.py",
+        "stores/redis/client/connection__wire_line.py",
         "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
         "        return self.loop.time()\n",
         (
@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a dial that a busy loop interrupted is not tried again",
-        "stores/redis/wire_link.py",
+        "stores/redis/client/connection.py",
         "late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf",
         "late_s = math.inf",
         (
@@ -198,7 +198,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: whoever misses a script sends all of it",
-        "stores/redis/port_calls.py",
+        "stores/redis/client/commands__port_calls.py",
         "        if again or now_s - sent_s > timeout_s:\n",
         "        if True:\n",
         (
@@ -248,7 +248,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a limit that cannot be exact is stored",
-        "stores/redis/levels.py",
+        "stores/redis/stored_limits.py",
         '    check_limits(changes.get("limits", ()))\n',
         "",
         (

@@ -7,42 +7,42 @@ from faults.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "keys: a scope is not asked for",
-        "service/keys_access.py",
+        "service/keys/access.py",
         "        if need in grant.scopes:\n",
         "        if grant.scopes:\n",
         ("programs/keys/test_keys_words.py::test_the_matrix[check-default-team-a:1]",),
     ),
     Mutant(
         "keys: a key of one namespace opens every other",
-        "service/keys_access.py",
+        "service/keys/access.py",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if namespace == KEYS_NAMESPACE:",
         ("programs/keys/test_keys_words.py::test_the_matrix[check-None-team-a:1]",),
     ),
     Mutant(
         "keys: the keys themselves can be read",
-        "service/keys_access.py",
+        "service/keys/access.py",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if grant.namespace not in (ANY_NAMESPACE, namespace):",
         ("programs/keys/test_keys_words.py::test_nobody_reaches_the_namespace_of_keys",),
     ),
     Mutant(
         "keys: a key for some entities is one for all",
-        "service/keys_access.py",
+        "service/keys/access.py",
         "            entity_id is None or not entity_id.startswith(grant.entity_prefix)\n",
         "            entity_id is not None and not entity_id.startswith(grant.entity_prefix)\n",
         ("programs/keys/test_keys_words.py::test_the_matrix[check-default-None]",),
     ),
     Mutant(
         "keys: any secret will do",
-        "service/keys_door.py",
+        "service/keys/authenticate.py",
         "    if not same:\n        return Refusal(Because.WRONG_SECRET)\n",
         "",
         ("programs/keys/test_keys_door.py::test_each_way_to_be_turned_away",),
     ),
     Mutant(
         "keys: a revoked key opens",
-        "service/keys_door.py",
+        "service/keys/authenticate.py",
         "    return caller if key.revoked_ms is None else Refusal(Because.REVOKED)\n",
         "    return caller\n",
         (
@@ -51,14 +51,14 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a key may be longer than it is",
-        "service/keys.py",
+        "service/keys/key.py",
         "    found = _KEY.fullmatch(text)\n",
         "    found = _KEY.match(text)\n",
         ("programs/keys/test_keys_words.py::test_what_is_no_key",),
     ),
     Mutant(
         "service: while the store is away a lease is on nothing",
-        "service/service.py",
+        "service/decide/service.py",
         "        store = room.engine.store if trouble is None else self._fallback\n",
         "        store = room.engine.store\n",
         (
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a check of zero seconds is told to come at once",
-        "http_fields.py",
+        "core/http_fields.py",
         '("retry-after", str(max(1, div_ceil(wait_ms, 1000))))',
         '("retry-after", str(wait_ms // 1000))',
         (
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a bound on new identifiers bounds nothing",
-        "service/rooms.py",
+        "service/decide/namespaces.py",
         "        if taken.allowed:\n            self._seen",
         "        if True:\n            self._seen",
         (
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: the new beyond the bound share a bucket, those who used up theirs, too",
-        "service/rooms.py",
+        "service/decide/namespaces.py",
         "            self._gate.admit(entity_id, now_ms)\n",
         "            try:\n"
         "                self._gate.admit(entity_id, now_ms)\n"
@@ -107,28 +107,28 @@ MUTANTS = [
     ),
     Mutant(
         "service: a misspelt field is ignored",
-        "service/fields.py",
+        "service/decide/requests__fields.py",
         "    if not values.keys() <= known:\n",
         "    if not known:\n",
         ("programs/service/test_service_requests.py::test_bad[bad misspelt]",),
     ),
     Mutant(
         "service: a lease of another namespace is found",
-        "service/leases.py",
+        "service/leases/leases.py",
         "if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():",
         "if lease is None or lease.expires_ms <= self._clock():",
         ("programs/service/test_service_leases.py::test_a_lease_is_its_namespaces_only",),
     ),
     Mutant(
         "service: a lease is settled twice",
-        "service/leases.py",
+        "service/leases/leases.py",
         "            await book.settlements.leave(book, False)\n",
         "            lease.state = LeaseState.OPEN\n",
         ("programs/service/test_service_leases.py::test_adjust_settle_and_their_repetition",),
     ),
     Mutant(
         "service: two may change a lease at once",
-        "service/leases_shelf.py",
+        "service/leases/store.py",
         "        if lease.busy_until_ms:\n            raise busy()\n",
         "",
         (
@@ -137,28 +137,28 @@ MUTANTS = [
     ),
     Mutant(
         "service: one refusal of several is overheard",
-        "service/combining.py",
+        "service/decide/combine.py",
         "            if blocking is None or wait_ms > longest:\n",
         "            if wait_ms > 10**9:\n",
         ("programs/service/test_service_deciding.py::test_what_takes_longest_is_what_blocks",),
     ),
     Mutant(
         "envoy: bytes that are not UTF-8 are all the same letter",
-        "service/envoy_mapping.py",
+        "service/grpc/envoy/mapping.py",
         'raw.decode("utf-8", "surrogateescape")',
         'raw.decode("utf-8", "replace")',
         ("programs/envoy/test_envoy_mapping.py::test_different_bytes_are_different_identifiers",),
     ),
     Mutant(
         "envoy: a client sends the digest of another's name",
-        "service/envoy_mapping.py",
+        "service/grpc/envoy/mapping.py",
         "    if is_identifier(text) and not text.startswith(_DIGEST):\n",
         "    if is_identifier(text):\n",
         ("programs/envoy/test_envoy_mapping.py::test_nobody_can_send_the_digest_of_another",),
     ),
     Mutant(
         "envoy: what cannot be decided is a gRPC error",
-        "service/grpc_guard.py",
+        "service/grpc/guard.py",
         "        answer = None if call.answer is None else call.answer(problem)\n",
         "        answer = None\n",
         (
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns large messages away",
-        "service/grpc_settings.py",
+        "service/grpc/guard__grpc_settings.py",
         '("grpc.max_receive_message_length", self.receive_bytes_max)',
         '("grpc.max_receive_message_length", self.message_bytes_max)',
         (
@@ -178,14 +178,14 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns too many calls away",
-        "service/grpc_settings.py",
+        "service/grpc/guard__grpc_settings.py",
         "REJECTED_FROM = 4 ",
         "REJECTED_FROM = 1 ",
         ("programs/envoy/test_envoy_undecided.py::test_calls_beyond_the_bound_are_answered",),
     ),
     Mutant(
         "envoy: a full store is a store that is away",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         '{"store_full", "store_busy",',
         '{"store_busy",',
         (
@@ -194,7 +194,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         " or _because(problem) not in (None, Because.UNAVAILABLE):\n",
         " or _because(problem) not in (None, Because.ENTITY, Because.UNAVAILABLE):\n",
         (
@@ -203,7 +203,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a wrong key is an error that lets everything pass",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         "    return problem.code is Code.DEADLINE_EXCEEDED\n",
         "    return problem.code in (Code.DEADLINE_EXCEEDED, Code.UNAUTHENTICATED)\n",
         (
@@ -212,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: every problem is logged",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         "            self._logged.add(cause)\n",
         "",
         (
@@ -222,7 +222,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a broken policy file keeps a replacement from starting",
-        "service/policies_watch.py",
+        "service/policies/watch.py",
         "        if self._last_good is None:\n            raise PolicyFileError(broken)\n",
         "        raise PolicyFileError(broken)\n",
         (
@@ -232,7 +232,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a broken key file keeps a replacement from starting",
-        "service/keys_file.py",
+        "service/keys/file.py",
         "            kept = found if last_good is None else _load(last_good)[1]\n",
         "            kept = found\n",
         (
@@ -242,7 +242,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that keeps dying is started again at once",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "            self.early_deaths += 1\n",
         "            self.early_deaths = 0\n",
         (
@@ -252,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the parent is whoever it is when the worker is ready",
-        "service/serve.py",
+        "service/server/serve.py",
         "    server.parent = serving.parent\n",
         "    server.parent = serving.parent and os.getppid()\n",
         (
@@ -262,7 +262,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a signal before the server listens is lost",
-        "service/serve.py",
+        "service/server/serve.py",
         '        """Starts no more than it must to end well."""\n        self.should_exit = True\n',
         '        """Starts no more than it must to end well."""\n',
         (
@@ -272,7 +272,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that cannot start ends the service that others serve",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        return not self._has_served and all(\n",
         "        return any(\n",
         (
@@ -281,7 +281,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor does not wait for one that is slow to start",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        return not self._has_served and all(\n",
         "        return not self._has_served and any(\n",
         (
@@ -290,7 +290,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor gives up although some have served",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        return not self._has_served and all(\n",
         "        return all(\n",
         (
@@ -299,7 +299,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: deaths while serving end the service",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        if self.serves_since_s is None:\n            self.failed_starts += 1\n",
         "        self.failed_starts += 1\n",
         (
@@ -308,7 +308,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: that one serves is not noticed",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "            self._has_served = True\n",
         "            pass\n",
         (
@@ -317,7 +317,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a service that can never start is tried for ever",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "            if self._is_hopeless():\n",
         "            if False:\n",
         (
@@ -326,28 +326,28 @@ MUTANTS = [
     ),
     Mutant(
         "workers: SIGHUP kills one that has just been started",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        block_hangup()\n        try:\n",
         "        try:\n",
         ("service/hostile/test_hostile_supervisor.py::test_a_worker_is_born_with_sighup_blocked",),
     ),
     Mutant(
         "workers: the supervisor does not pass SIGHUP on",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "                worker.process.send_signal(number)\n",
         "                pass\n",
         ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
     ),
     Mutant(
         "workers: SIGHUP kills the supervisor",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "            signal.signal(signal.SIGHUP, self._pass_on)  # still",
         "            pass  # still",
         ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
     ),
     Mutant(
         "workers: the supervisor never gets SIGHUP",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        finally:\n            unblock_hangup()\n",
         "        finally:\n            pass\n",
         ("service/hostile/test_hostile_supervisor.py::test_the_supervisor_passes_sighup_on",),
@@ -363,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a supervisor that is told to end goes on to start them",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "            if now_s >= worker.start_at_s and not self._ending:\n",
         "            if now_s >= worker.start_at_s:\n",
         (
@@ -372,7 +372,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a supervisor that starts them does not hear that it is to end",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         "        self._ending = True\n",
         "        self._ending = bool(self._has_served)\n",
         (
@@ -381,7 +381,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a signal to end before anything is started is lost",
-        "service/serve.py",
+        "service/server/serve.py",
         "    raise SystemExit(0)\n",
         "    return\n",
         (
@@ -390,7 +390,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: they do not look whether their supervisor lives",
-        "service/serve.py",
+        "service/server/serve.py",
         "        if self.parent is not None and os.getppid() != self.parent:\n",
         "        if False:\n",
         (
@@ -399,7 +399,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: those of the turbo server do not look whether their supervisor lives",
-        "service/serve_turbo_loop.py",
+        "service/server/turbo.py",
         "        if self.parent is not None and os.getppid() != self.parent:\n",
         "        if False:\n",
         (
@@ -408,7 +408,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: they take whoever started them for their supervisor",
-        "service/serve_workers.py",
+        "service/server/workers.py",
         '            "--parent", str(os.getpid()),\n',
         '            "--parent", str(os.getppid()),\n',
         (
@@ -417,7 +417,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a signal before the turbo server listens is lost",
-        "service/serve_turbo_loop.py",
+        "service/server/turbo.py",
         'it never begins to serve."""\n        self.leaving = True\n',
         'it never begins to serve."""\n',
         (
@@ -426,28 +426,28 @@ MUTANTS = [
     ),
     Mutant(
         "keys: every unknown key asks the store",
-        "service/keys_catalog.py",
+        "service/keys/stored.py",
         "        if self._is_whole:\n            return False\n",
         "        if self._is_whole:\n            return True\n",
         ("service/hostile/test_hostile_keys.py::test_random_keys_do_not_drive_the_store",),
     ),
     Mutant(
         "keys: the list is read for every unknown key",
-        "service/keys_catalog.py",
+        "service/keys/stored.py",
         "        self._read_again_ms = self._clock() + INDEX_MS\n",
         "        self._read_again_ms = self._clock()\n",
         ("service/hostile/test_hostile_keys.py::test_random_keys_do_not_drive_the_store",),
     ),
     Mutant(
         "keys: whoever comes while the list is read is sent away",
-        "service/keys_catalog.py",
+        "service/keys/stored.py",
         "            self._lock.locked() or self._clock() >= self._read_again_ms\n",
         "            self._clock() >= self._read_again_ms\n",
         ("service/hostile/test_hostile_keys.py::test_many_at_once_share_one_look",),
     ),
     Mutant(
         "keys: a new key waits for as long as a known one is remembered",
-        "service/keys_door.py",
+        "service/keys/authenticate.py",
         "Cache(min(ttl_ms, UNKNOWN_TTL_MS), unknown_max)",
         "Cache(ttl_ms, unknown_max)",
         (
@@ -456,28 +456,28 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a 403 leaves no trace",
-        "service/app.py",
+        "service/program.py",
         "            self.denials.note(refusal.denial)\n",
         "            pass\n",
         ("service/hostile/test_hostile_keys.py::test_a_403_leaves_an_audit_event_and_a_log_line",),
     ),
     Mutant(
         "keys: every 403 is an event of its own",
-        "service/keys_audit.py",
+        "service/keys/audit.py",
         "        self._next_ms = now_ms + DENIALS_EACH_MS\n",
         "        self._next_ms = now_ms\n",
         ("service/hostile/test_hostile_keys.py::test_a_stubborn_caller_cannot_fill_the_audit",),
     ),
     Mutant(
         "keys: as many kinds of denials as there are keys",
-        "service/keys_audit.py",
+        "service/keys/audit.py",
         "        if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:\n",
         "        if len(self._counts) >= 10**6:\n",
         ("service/hostile/test_hostile_keys.py::test_many_callers_cannot_fill_the_audit_either",),
     ),
     Mutant(
         "service: readyz repeats what a policy file says",
-        "service/bodies.py",
+        "service/decide/bodies.py",
         '"ok" if answer.policies_trouble is None else "broken"',
         'answer.policies_trouble or "ok"',
         (
@@ -486,7 +486,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a foreign page may release leases",
-        "dashboard/app.py",
+        "service/dashboard/app.py",
         'scope["path"] in HOT:',
         'scope["path"].startswith(HOT):',
         (
@@ -495,7 +495,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: null is as good as nothing",
-        "service/fields.py",
+        "service/decide/requests__fields.py",
         "            if value is None and name not in nullable:\n",
         "            if value is None and name not in known:\n",
         (
@@ -504,7 +504,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a store that denies the service its rights lets requests pass where that is chosen",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         "        Code.STORAGE_DENIED,\n",
         "",
         (
@@ -514,14 +514,14 @@ MUTANTS = [
     ),
     Mutant(
         "service: a store that refuses the service is told as an outage",
-        "service/problems.py",
+        "service/decide/problems.py",
         "        Code.STORAGE_DENIED,\n",
         "        Code.STORAGE_UNAVAILABLE,\n",
         ("programs/service/test_service_words.py::test_errors_are_translated_and_leak_nothing",),
     ),
     Mutant(
         "server: requests behind an unanswered one are parsed all the same",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "            if self._must_wait():\n                break\n        else:",
         "        else:",
         (
@@ -531,7 +531,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: an application that asks for its body resumes reading, whatever waits",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "        if not (self.held or self.write_paused):\n            super().resume_reading()\n",
         "        super().resume_reading()\n",
         (
@@ -541,7 +541,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: one connection's requests keep all others waiting",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "        for _ in range(REQUESTS_AT_ONCE):\n",
         "        for _ in range(10**9):\n",
         (
@@ -551,7 +551,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: answers need never be read",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "        self.flow.pause_reading()\n        self._expect_within(UNREAD_S)\n",
         "        self.flow.pause_reading()\n",
         (
@@ -561,14 +561,14 @@ MUTANTS = [
     ),
     Mutant(
         "server: a head has no bound",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "            if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):\n",
         "            if self._part_bytes < 0 and self._is_head_too_large(piece):\n",
         ("programs/rest/test_serve_clients.py::test_a_head_has_a_bound",),
     ),
     Mutant(
         "server: a head behind another request has no bound",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "            if size > HEAD_BYTES_MAX:\n",
         "            if size < 0:\n",
         (
@@ -578,28 +578,28 @@ MUTANTS = [
     ),
     Mutant(
         "server: trailers have no bound",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "            self._count(size, HEAD_BYTES_MAX)\n",
         "            pass\n",
         ("programs/rest/test_serve_protocol.py::test_head_and_trailers_have_a_bound[trailers]",),
     ),
     Mutant(
         "server: a trailer is a header field",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "        if self._part is not HEAD:\n            return  # a trailer",
         "        if False:\n            return  # a trailer",
         ("service/hostile/test_hostile_http.py::test_a_trailer_is_no_header[default]",),
     ),
     Mutant(
         "server: an idle connection stays",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "pass",
         ("programs/rest/test_serve_protocol.py::test_an_idle_connection_ends",),
     ),
     Mutant(
         "server: the rest of a request that was answered may take for ever",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "self._expect_within(self.timeout_keep_alive)",
         (
@@ -609,7 +609,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: the rest of a body that was too large is answered, too",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         "        if not answered:\n            self.transport.write(self._refusal_answer())\n",
         "        self.transport.write(self._refusal_answer())\n",
         (
@@ -619,7 +619,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a store that denies the service its keys is taken for one that is away",
-        "service/keys_door.py",
+        "service/keys/authenticate.py",
         "                because = Because.DENIED if denied else Because.UNAVAILABLE\n",
         "                because = Because.UNAVAILABLE\n",
         (
@@ -629,7 +629,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: that the list was denied is forgotten before it is read again",
-        "service/keys_catalog.py",
+        "service/keys/stored.py",
         "            self._failure = trouble\n            raise\n",
         "            raise\n",
         (
@@ -639,7 +639,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: strangers can make the store look away",
-        "service/keys_catalog.py",
+        "service/keys/stored.py",
         '            raise Throttled("too many',
         '            raise Unreachable("too many',
         (
@@ -649,7 +649,7 @@ MUTANTS = [
     ),
     Mutant(
         "Envoy: whoever has no key that could be looked up gets an error",
-        "service/envoy_calls.py",
+        "service/grpc/envoy/calls.py",
         "        return _reason(problem) not in _STORE_ANSWERED\n",
         "        return _because(problem) is not None or _reason(problem) not in _STORE_ANSWERED\n",
         (
@@ -659,7 +659,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: amounts are more than Redis keeps",
-        "service/policies_amounts.py",
+        "service/policies/values__policies_amounts.py",
         "TOKENS_MAX = 10**12",
         "TOKENS_MAX = 10**13",
         (
@@ -669,7 +669,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: periods are longer than Redis keeps",
-        "strict_fields.py",
+        "declare/yaml_fields.py",
         "PERIOD_SECONDS_MAX = 366 * 24 * 3600",
         "PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600",
         (
@@ -679,7 +679,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: rates have more digits than Redis keeps",
-        "strict_fields.py",
+        "declare/yaml_fields.py",
         "DECIMALS_MAX = 7",
         "DECIMALS_MAX = 9",
         (
@@ -689,7 +689,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: HTTP/1.1 needs no Host",
-        "service/serve_protocol.py",
+        "service/server/protocol.py",
         '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',
         "        if False:\n",
         (
@@ -699,7 +699,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: unfinished TLS handshakes are not counted",
-        "service/serve_tls.py",
+        "service/server/tls.py",
         "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
         "            if len(self._connections) >= self._connections_max:\n",
         (
@@ -709,7 +709,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: a browser may guess what an answer is",
-        "service/serve.py",
+        "service/server/serve.py",
         "        headers=[NO_SNIFFING],\n",
         "",
         (
@@ -719,7 +719,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a client that leaves in mid-body is a failure of the service",
-        "service/rest_cold.py",
+        "service/http/routing.py",
         "        except (Cancelled, Gone):\n",
         "        except Cancelled:\n",
         (
@@ -729,14 +729,14 @@ MUTANTS = [
     ),
     Mutant(
         "gRPC: of two keys the first counts",
-        "service/grpc_callers.py",
+        "service/grpc/callers.py",
         '    return Visitor(_key(*sent[0]) if len(sent) == 1 else "", local, sans)\n',
         "    return Visitor(_key(*sent[0]), local, sans)\n",
         ("programs/grpc/test_grpc_callers.py::test_two_keys_are_refused_as_over_rest",),
     ),
     Mutant(
         "dashboard: a page of a neighbouring site may ask",
-        "dashboard/origin.py",
+        "service/dashboard/app__origin.py",
         'in (b"cross-site", b"same-site")',
         'in (b"cross-site",)',
         ("programs/dashboard/test_dashboard_pulse.py::test_where_a_request_began",),

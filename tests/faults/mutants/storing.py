@@ -7,7 +7,7 @@ from faults.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "dynamodb: an undo credits what a soft limit did not give",
-        "stores/dynamodb/buckets.py",
+        "stores/dynamodb/store.py",
         "            credit_of(demand, result.passed(demand, now_ms))\n",
         "            demand.negated()\n",
         (
@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what was only counted stays counted",
-        "stores/dynamodb/adjusting.py",
+        "stores/dynamodb/protocol/adjust.py",
         "Placed(amount, hold if amount else Hold.FREE, counts[name])",
         "Placed(amount, hold if amount else Hold.FREE, amount)",
         (
@@ -25,21 +25,21 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket in debt makes room",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None:\n            return False\n",
         ("contract/test_memory_bound.py::test_a_bucket_in_use_is_never_forgotten",),
     ),
     Mutant(
         "memory: the bound gives way to whoever comes",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "        if over > 0 and self._gives_way:\n",
         "        if over > 0:\n",
         ("contract/test_memory_bound.py::test_a_bucket_in_use_is_never_forgotten",),
     ),
     Mutant(
         "memory: a key used once is used again",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "        self._once[name] = now_ms + ONCE_MS\n",
         "",
         (
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a credit makes the bucket it is for",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "                if record is not None or not only_credits(demand)\n",
         "",
         (
@@ -89,14 +89,14 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a bucket in debt is swept",
-        "stores/sqlite/shelf.py",
+        "stores/sqlite/bucket_table.py",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is not None:\n",
         ("faults/machines/test_machines_local.py::TestSqlite::runTest",),
     ),
     Mutant(
         "sqlite: an allowance that never refills is swept",
-        "stores/sqlite/shelf.py",
+        "stores/sqlite/bucket_table.py",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is None or full_ms <= until_ms:\n",
         (
@@ -105,7 +105,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a key used once is used again",
-        "stores/sqlite/shelf.py",
+        "stores/sqlite/bucket_table.py",
         "    if row is not None and row[0] > now_ms:\n        return False\n",
         "",
         (
@@ -130,35 +130,35 @@ MUTANTS = [
     ),
     Mutant(
         "names: a newline may follow",
-        "names.py",
+        "core/limits__names.py",
         "    if pattern.fullmatch(text) is None:\n",
         '    if re.match(f"^(?:{pattern.pattern})$", text) is None:\n',
         ("laws/test_traps.py::test_a_trailing_newline_is_not_part_of_a_name",),
     ),
     Mutant(
         "names: the separator is a letter",
-        "names.py",
+        "core/limits__names.py",
         '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
         '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
         ("flows/test_bad_input.py::test_names['a#b']",),
     ),
     Mutant(
         "names: keys are joined without a border",
-        "record.py",
+        "core/record.py",
         'self.text = f"{namespace}{SEPARATOR}{entity_id}{SEPARATOR}{resource}"',
         'self.text = f"{namespace}{SEPARATOR}{entity_id}{resource}"',
         ("contract/test_contract.py::test_contract[memory-peek_find_and_forget_agree-blocking]",),
     ),
     Mutant(
         "names: identifiers are not escaped",
-        "scoped.py",
+        "core/http_fields__scoped.py",
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]{1,128}")',
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]{1,128}")',
         ("programs/service/test_service_identity.py::test_readable_where_it_can_be",),
     ),
     Mutant(
         "limits: any text that begins like one is a limit",
-        "limits.py",
+        "core/limits.py",
         "found = _TEXT.fullmatch(text.strip())",
         "found = _TEXT.match(text.strip())",
         ("faults/fuzz/test_fuzz_words.py::test_what_follows_a_limit_is_not_overlooked[ x]",),
@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that was set back by years blocks for years",
-        "history.py",
+        "core/history.py",
         "    return after_clock_step(tuple(cells), now_ms)\n",
         "    return tuple(cells)\n",
         (
@@ -185,21 +185,21 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that was set back forgives debt",
-        "record.py",
+        "core/record.py",
         "            cells[at + EPOCH] = now_ms\n",
         "            cells[at + EPOCH], cells[at + TOKENS] = now_ms, max(0, cells[at + TOKENS])\n",
         ("laws/test_clock_steps.py::test_S7_debt_stays_debt_over_the_step[sqlite-a minute]",),
     ),
     Mutant(
         "a caller that is an hour behind moves stored times back",
-        "record.py",
+        "core/record.py",
         "    latest_ms = now_ms + CLOCK_STEP_MS\n",
         "    latest_ms = now_ms\n",
         ("laws/test_clock_steps.py::test_S12_a_clock_that_is_an_hour_behind_moves_no_epoch",),
     ),
     Mutant(
         "dynamodb: an undo without an answer is a plain refusal",
-        "stores/dynamodb/buckets.py",
+        "stores/dynamodb/store.py",
         "        raise_trouble(found.values(), kept, refused=refused)\n",
         "        raise_trouble(found.values(), None, refused=refused)\n",
         (
@@ -208,7 +208,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a read that is lost ends an undo",
-        "stores/dynamodb/adjusting.py",
+        "stores/dynamodb/protocol/adjust.py",
         "            except Unreachable as lost:",
         "            except AssertionError as lost:",
         (
@@ -217,7 +217,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a transaction that may still arrive is planned anew",
-        "stores/dynamodb/adjusting.py",
+        "stores/dynamodb/protocol/adjust.py",
         "        if lost is not None:\n            raise lost\n",
         "",
         (
@@ -226,7 +226,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a refusal that was not undone is an outage",
-        "engine.py",
+        "core/engine.py",
         " or not demands or isinstance(trouble, UndoLost):",
         " or not demands:",
         (
@@ -235,7 +235,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a shard that has paid its part lets pass what others still owe",
-        "stores/dynamodb/taking.py",
+        "stores/dynamodb/protocol/take.py",
         "        spare = moves.SPARE_MILLI if seen.depth else 0\n",
         "        spare = 0\n",
         (
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a debt is divided by capacities",
-        "stores/dynamodb/placing.py",
+        "stores/dynamodb/sharding/gather__placing.py",
         "        shares = (_paces(cells) if owing else None) or rooms\n",
         "        shares = rooms\n",
         (
@@ -253,7 +253,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket is forgotten up to a second before it is full",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms >= now_ms + 1000:\n            return False\n",
         (
@@ -262,7 +262,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: when a bucket is full is compared by the second",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms // 1000 > now_ms // 1000:\n"
         "            return False\n",
@@ -272,14 +272,14 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a stand-in keeps usage history",
-        "stores/memory/store.py",
+        "stores/memory/buckets.py",
         "MemoryLedger(usage_rows_max=0 if gives_way else USAGE_ROWS_MAX)",
         "MemoryLedger()",
         ("flows/test_outage.py::test_whatever_the_stand_in_keeps_is_bounded",),
     ),
     Mutant(
         "dynamodb: the band takes from slow limits",
-        "stores/dynamodb/moves.py",
+        "stores/dynamodb/protocol/limit_moves.py",
         "    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0\n",
         "    return band\n",
         (
@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a take gives up on a limit that flips",
-        "stores/dynamodb/taking.py",
+        "stores/dynamodb/protocol/take.py",
         "ATTEMPTS_MAX = 12\n",
         "ATTEMPTS_MAX = 8\n",
         (
@@ -337,21 +337,21 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what nobody asked for begins the next reply",
-        "stores/dynamodb/wire_line.py",
+        "stores/dynamodb/client/pool_async__wire_line.py",
         "            self.hang_up()  # nobody asked",
         "            self._reader.feed(data)  # nobody asked",
         ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),
     ),
     Mutant(
         "dynamodb: what waits unread in an idle connection is the next reply",
-        "stores/dynamodb/wire.py",
+        "stores/dynamodb/client/http.py",
         'select.POLLIN | getattr(select, "POLLRDHUP", 0)',
         'getattr(select, "POLLRDHUP", select.POLLIN)',
         ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),
     ),
     Mutant(
         "a take without an answer beside a key that is held back is a plain refusal",
-        "store.py",
+        "core/store.py",
         "    for trouble in [unknown, *troubles]:\n",
         "    for trouble in troubles:\n",
         (
@@ -360,7 +360,7 @@ MUTANTS = [
     ),
     Mutant(
         "what a bucket refused is admitted where another gave no answer",
-        "store.py",
+        "core/store.py",
         "    if lost is not None and (decided or unknown is None):\n",
         "    if lost is not None and unknown is None:\n",
         (
@@ -369,7 +369,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a store that denies counts as away",
-        "engine.py",
+        "core/engine.py",
         "        if isinstance(trouble, StoreDenied):\n"
         '            self.tell("denied", entity_id, resource, str(trouble))\n'
         "            raise trouble\n",
@@ -378,14 +378,14 @@ MUTANTS = [
     ),
     Mutant(
         "config: limits that were known hide a missing right",
-        "config.py",
+        "core/plan_cache.py",
         "            if stale is None or isinstance(trouble, StoreDenied):\n",
         "            if stale is None:\n",
         ("flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right",),
     ),
     Mutant(
         "dynamodb: denied access is an outage",
-        "stores/dynamodb/port_trouble.py",
+        "stores/dynamodb/client/errors.py",
         "class Refused(StoreDenied):\n",
         "class Refused(NotApplied):\n",
         ("dynamodb/test_port_trouble.py::test_who_is_not_let_in_learns_what_to_do",),

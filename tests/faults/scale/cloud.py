@@ -16,8 +16,8 @@ from typing import Any
 from dynamodb.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
 from dynamodb.model.engine import Engine, Place, Snapshot
 from dynamodb.model.values import Row
-from headgate.errors import StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.port import Request
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable
+from headgate.stores.dynamodb.client.port import Request
 
 from .world import US, World
 

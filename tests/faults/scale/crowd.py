@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
-from headgate.decision import Verdict
+from headgate.core.decision import Verdict
+from headgate.core.wait_queue import Lines, in_turn
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.waiting import Lines, in_turn
+from headgate.stores.dynamodb.store import DynamoStore
 
 from .cloud import TABLE, Cloud
 from .fleet import Bucket, Client, Tally, arrivals_us, told

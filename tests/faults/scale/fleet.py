@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble, Throttled
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble, Throttled
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.store import Store
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import layered
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.store import Store
-from headgate.stores.dynamodb.book import Book
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import Table
 
 from .cloud import TABLE, Cloud
 from .world import US, World

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.decision import Demand
-from headgate.layers.pot import SHARE
-from headgate.record import BucketKey
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey
+from headgate.layers.held_tokens import SHARE
 
 from .cloud import SAVED_MS, Cloud
 from .fleet import Bucket, Client, Tally, arrivals_us, drive, told

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import StoreTrouble
-from headgate.stores.dynamodb import sharing
-from headgate.stores.dynamodb.port import Request
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.sharding import router as sharing
 
 from .cloud import Cloud
 from .fleet import Tally

@@ -13,7 +13,7 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from headgate.port import Gate, Pace
+from headgate.transport.gates import Gate, Pace
 
 START_MS = 1_700_000_000_000
 US = 1000  # microseconds in a millisecond

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from headgate.decision import Demand
-from headgate.errors import StoreTrouble
+from headgate.core.decision import Demand
+from headgate.core.errors import StoreTrouble
 
 Place = tuple[str, str]  # a bucket's text and a limit
 

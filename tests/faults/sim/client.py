@@ -13,8 +13,8 @@ from faults.sim.chance import mixed
 from faults.sim.scenario import Event
 from faults.sim.witness import NOTHING, Inner, Local, Outer
 from headgate import OnUnavailable, RateLimiter, Repository
-from headgate.decision import Demand
-from headgate.errors import (
+from headgate.core.decision import Demand
+from headgate.core.errors import (
     DemandTooLarge,
     RateLimiterUnavailable,
     RateLimitExceeded,
@@ -22,16 +22,16 @@ from headgate.errors import (
     Unreachable,
     ValidationError,
 )
+from headgate.core.record import BucketKey
+from headgate.core.runtime__observe import Event as Told
 from headgate.layers.breaker import Breaker
 from headgate.layers.prefetch import Prefetch
-from headgate.observe import Event as Told
-from headgate.record import BucketKey
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import Flow, alone
-from headgate.stores.dynamodb.reading import read_shards
-from headgate.stores.dynamodb.shares import children_of
-from headgate.stores.dynamodb.sharing import changed
-from headgate.stores.dynamodb.splitting import may_split, mergeable, merging
+from headgate.stores.dynamodb.protocol.flow import Flow, alone
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.router import changed
+from headgate.stores.dynamodb.sharding.shares import children_of
+from headgate.stores.dynamodb.sharding.split import may_split, mergeable, merging
+from headgate.stores.dynamodb.store import DynamoStore
 
 
 class Failing(Exception):

@@ -13,14 +13,14 @@ from faults.sim.network import CALM
 from faults.sim.plot import ENTITIES, SKEW_MS
 from faults.sim.server_dynamodb import TABLE
 from faults.sim.world import HEALING, World
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.errors import HeadgateError, RateLimitExceeded, StoreTrouble
-from headgate.limits import Spec
-from headgate.record import BucketKey, Terms
-from headgate.store import Store
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import HeadgateError, RateLimitExceeded, StoreTrouble
+from headgate.core.limits import Spec
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 
 QUIET_S = 120  # every caller has its answer by then: waits of 5 s, calls of seconds
 CALM_S = 75  # the longest an open breaker waits before it tries, and a little

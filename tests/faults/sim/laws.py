@@ -14,8 +14,8 @@ from typing import Any
 from faults.sim.calls import Action, Call, Place
 from faults.sim.gauge import ROUNDING_MILLI, Gauge
 from faults.sim.shelf import Bucket, Part, consumed_of, level_of
-from headgate.decision import Demand, Verdict
-from headgate.errors import Throttled
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Throttled
 
 BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 TRUST_MS = 1000  # how long a layer may refuse by what it has seen

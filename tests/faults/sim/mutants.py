@@ -8,23 +8,21 @@ from typing import Any
 from unittest import mock
 
 from faults.sim.port import SimPort
-from headgate import engine
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble
+from headgate.core import engine
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble
+from headgate.core.record import opened
 from headgate.layers.breaker import Circuit, State
-from headgate.layers.pot import Pot
-from headgate.record import opened
-from headgate.stores.dynamodb import (
-    buckets,
-    expressions,
-    moves,
-    outcomes,
-    sharing,
-    splitting,
-    usual,
-)
-from headgate.stores.dynamodb.draft import Draft
-from headgate.stores.memory import store as memory
+from headgate.layers.held_tokens import Pot
+from headgate.stores.dynamodb import store as buckets
+from headgate.stores.dynamodb.protocol import fast_take as usual
+from headgate.stores.dynamodb.protocol import limit_moves as moves
+from headgate.stores.dynamodb.protocol import outcome as outcomes
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.sharding import router as sharing
+from headgate.stores.dynamodb.sharding import split as splitting
+from headgate.stores.memory import buckets as memory
 
 Plant = Callable[[ExitStack], None]
 

@@ -13,9 +13,9 @@ from typing import Any
 from faults.sim.calls import Action, Call
 from faults.sim.chance import fraction, mixed
 from faults.sim.loop import VirtualLoop
-from headgate.errors import Unreachable
-from headgate.port import finished
-from headgate.stores.dynamodb.port import NotApplied
+from headgate.core.errors import Unreachable
+from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.transport.gates import finished
 
 TIMEOUT_MS = 2000
 SHOWN_MAX = 100

@@ -10,9 +10,9 @@ from faults.sim.calls import ACTION, CALL, Action
 from faults.sim.loop import VirtualLoop
 from faults.sim.network import Network
 from faults.sim.server_dynamodb import DynamoServer
-from headgate.errors import StoreTrouble, Unreachable
-from headgate.stores.dynamodb.port import NotApplied, Request
-from headgate.stores.dynamodb.port_clock import ServiceClock
+from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.stores.dynamodb.client.clock import ServiceClock
+from headgate.stores.dynamodb.client.port import NotApplied, Request
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -14,8 +14,8 @@ from faults.sim.laws import Laws
 from faults.sim.loop import VirtualLoop
 from faults.sim.meter import Meter
 from faults.sim.shelf import Bucket, from_row
-from headgate.errors import Contended, StoreTrouble, Throttled
-from headgate.stores.dynamodb.port import Rejected, Request, TransactionCancelled
+from headgate.core.errors import Contended, StoreTrouble, Throttled
+from headgate.stores.dynamodb.client.port import Rejected, Request, TransactionCancelled
 
 TABLE = "sim"
 TOKENS_MAX = 256  # of transactions are remembered; the service forgets them after ten minutes

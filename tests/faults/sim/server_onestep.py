@@ -13,15 +13,15 @@ from faults.sim.loop import VirtualLoop
 from faults.sim.meter import Meter
 from faults.sim.network import Network
 from faults.sim.shelf import Bucket, from_record
-from headgate.bridge import run
-from headgate.decision import Demand, Verdict
-from headgate.entities import Page
-from headgate.errors import Contended, HeadgateError, Throttled
-from headgate.record import BucketKey
-from headgate.store import Sighting
-from headgate.stores.dynamodb.port import NotApplied
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Contended, HeadgateError, Throttled
+from headgate.core.levels__entities import Page
+from headgate.core.record import BucketKey
+from headgate.core.runtime import run
+from headgate.core.store import Sighting
+from headgate.stores.dynamodb.client.port import NotApplied
 from headgate.stores.memory import open_memory
-from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.buckets import MemoryStore
 
 
 class OneStepServer:

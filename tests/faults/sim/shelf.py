@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dynamodb.model.values import Row
-from headgate.record import TERMS, Record, cells_of
+from headgate.core.record import TERMS, Record, cells_of
 
 
 class Part(NamedTuple):

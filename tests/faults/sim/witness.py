@@ -9,13 +9,13 @@ from faults.sim.calls import ACTION, CALL, Call
 from faults.sim.gauge import ROUNDING_MILLI, Gauge
 from faults.sim.laws import Laws
 from faults.sim.shelf import Part
-from headgate.decision import Demand, Verdict
-from headgate.entities import OnUnavailable
-from headgate.errors import Throttled
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Throttled
+from headgate.core.levels__entities import OnUnavailable
+from headgate.core.record import BucketKey, Terms
+from headgate.core.store import Guard, Sighting, Store
 from headgate.layers.breaker import PROBE_MS_MAX, Circuit, State
 from headgate.layers.layer import Layer
-from headgate.record import BucketKey, Terms
-from headgate.store import Guard, Sighting, Store
 
 NOTHING = Terms(())
 

@@ -21,15 +21,15 @@ from faults.sim.server_dynamodb import TABLE, DynamoServer
 from faults.sim.server_onestep import OneStepServer, Remote, RemoteDesk
 from faults.sim.witness import Inner
 from headgate import Limit
-from headgate.decision import Demand
-from headgate.port import AsyncPace
-from headgate.store import Backend, Capabilities
-from headgate.stores.dynamodb.book import Book
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.catalog import DynamoCatalog
+from headgate.core.decision import Demand
+from headgate.core.store import Backend, Capabilities
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.client.clock import ServiceClock
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.port_clock import ServiceClock
-from headgate.stores.dynamodb.table import Table
+from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import Table
+from headgate.transport.gates import AsyncPace
 
 WORLDS = ("dynamodb", "onestep")
 FLOW_MS_MAX = 30_000  # a call may take so long that its moment is that old when it writes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headgate.cli.root import cli
+from headgate.cli.app import cli
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,11 @@ def test_bad_input_is_usage(run: Any, line: str) -> None:
 def test_errors_say_what_helps(
     run: Any, monkeypatch: pytest.MonkeyPatch, line: str, advice: str
 ) -> None:
-    for module in ("headgate.service", "headgate.service.serve", "headgate.service.policies"):
+    for module in (
+        "headgate.service",
+        "headgate.service.server.serve",
+        "headgate.service.policies.policies",
+    ):
         monkeypatch.setitem(__import__("sys").modules, module, None)
     run("entity", "create", "twice")
     answer = run(*line.split())
@@ -144,7 +148,7 @@ def test_a_traceback_only_with_debug(run: Any, monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("headgate.cli.session.Session.repository", broken)
+    monkeypatch.setattr("headgate.cli.options__session.Session.repository", broken)
     answer = run("entity", "list")
     assert answer.code == 1
     _three_lines(answer.err)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.limits_file import FILE_BYTES_MAX, decode
-from headgate.declared import Declaration, DeclaredEntity, Held, changes
-from headgate.entities import Level
-from headgate.strict_yaml import Findings
+from headgate.cli.commands.limits__limits_file import FILE_BYTES_MAX, decode
+from headgate.core.levels__entities import Level
+from headgate.declare.declaration import Declaration, DeclaredEntity, Held, changes
+from headgate.declare.yaml_tree import Findings
 
 FILE = """\
 system:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, SyncRepository
-from headgate.bridge import run as run_flow
-from headgate.moving import LineError, exported, read_lines
-from headgate.moving_in import Existing, InTheWay, imported
+from headgate.admin.export import LineError, exported, read_lines
+from headgate.admin.import_ import Existing, InTheWay, imported
+from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 
 HOUR_MS = 3_600_000
@@ -122,7 +122,7 @@ def test_an_export_that_fails_leaves_the_old_file(
         yield {"kind": "headgate"}
         raise OSError("no space")
 
-    monkeypatch.setattr("headgate.cli.move.exported", broken)
+    monkeypatch.setattr("headgate.cli.commands.move.exported", broken)
     assert run("export", "-o", str(exported_file)).code == 1
     assert exported_file.read_text() == before
     assert list(exported_file.parent.glob(".out*")) == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.table import COMMANDS, Entry
+from headgate.cli.app__table import COMMANDS, Entry
 
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.cli"]
 
@@ -148,7 +148,7 @@ def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) ->
         given.append(arguments)
         return 7
 
-    Program(monkeypatch, "headgate.service.serve", "main", main)
+    Program(monkeypatch, "headgate.service.server.serve", "main", main)
     monkeypatch.delenv("HEADGATE_STORE", raising=False)
     monkeypatch.setenv("HEADGATE_URL", "sqlite:///e.db")
     run("serve")
@@ -180,7 +180,7 @@ def test_a_program_elsewhere_is_one_line_of_the_table(
 
 def test_demo_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
-    Program(monkeypatch, "headgate.demo.program", "main", lambda words: given.append(words))
+    Program(monkeypatch, "headgate.service.demo.program", "main", lambda words: given.append(words))
     assert run("demo").code == 0
     assert run("demo", "--port", "0", "--help").code == 0
     assert given == [[], ["--port", "0", "--help"]]
@@ -198,7 +198,9 @@ def test_policies_check_shows_places(
     (tmp_path / "p.yaml").write_text("x")
     fault = SimpleNamespace(line=3, column=5, text="unknown key")
     answers = iter([SimpleNamespace(faults=(fault,)), SimpleNamespace(faults=(fault,)), object()])
-    Program(monkeypatch, "headgate.service.policies", "check_file", lambda path: next(answers))
+    Program(
+        monkeypatch, "headgate.service.policies.policies", "check_file", lambda path: next(answers)
+    )
     bad = run("policies", "check", "p.yaml")
     assert bad.code == 1
     assert "p.yaml:3:5" in bad.out
@@ -237,7 +239,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.delenv("HEADGATE_MINISTACK_VENV", raising=False)
-    monkeypatch.setattr("headgate.cli.local._make_table", lambda found: True)
+    monkeypatch.setattr("headgate.cli.commands.local._make_table", lambda found: True)
     return package
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import click
 import pytest
 
-from headgate.cli.root import cli
-from headgate.cli.shape import Told, example_lines
-from headgate.cli.table import COMMANDS
+from headgate.cli.app import cli
+from headgate.cli.app__table import COMMANDS
+from headgate.cli.options import Told, example_lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,7 +102,7 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     code = (
         "import sys, click, headgate\n"
         "before = set(sys.modules)\n"
-        "from headgate.cli.root import cli\n"
+        "from headgate.cli.app import cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
         "print(*sorted(set(sys.modules) - before), file=sys.stderr)\n"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from headgate.cli.root import cli
+from headgate.cli.app import cli
 
 # Covered where they need more than a line: programs of others, processes, consent.
 ELSEWHERE = (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headgate import Limit, SyncRateLimiter, SyncRepository
-from headgate.bridge import run as run_flow
+from headgate.admin.rates import Look, Watched, busiest, look
+from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
-from headgate.watching import Look, Watched, busiest, look
 
 
 def _row(name: str, available: int, consumed: int = 0) -> Watched:
@@ -60,5 +60,5 @@ def test_without_a_terminal_it_looks_once(
         raise KeyboardInterrupt  # the end of a live view, which there must not be
 
     well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
-    monkeypatch.setattr("headgate.cli.top.time.sleep", slept)
+    monkeypatch.setattr("headgate.cli.commands.top.time.sleep", slept)
     assert "\na " in run("top").out

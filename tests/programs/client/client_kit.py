@@ -17,9 +17,9 @@ from typing import Any
 import uvicorn
 
 from headgate.client import AsyncClient, Client
-from headgate.clock import Clock
-from headgate.service.app import Options, Program
-from headgate.service.rest import Rest
+from headgate.core.runtime__clock import Clock
+from headgate.service.http.asgi import Rest
+from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 
 KEY = "hg_aaaaaaaaaaaa_" + "s" * 43

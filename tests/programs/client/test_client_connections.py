@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from client_kit import ALLOWED, COLOURS, HANG_UP, play, problem, response, scripted
 
-from headgate.bridge import run
 from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
-from headgate.client.links import Lines
+from headgate.client.connect__links import Lines
 from headgate.client.pool import IDLE_MS_MAX, Pool
-from headgate.client.replies import Trouble
-from headgate.port import BlockingPace
+from headgate.client.retry__replies import Trouble
+from headgate.core.runtime import run
 from headgate.testing import FakeClock
+from headgate.transport.gates import BlockingPace
 from headgate.transport.http1 import Response
 
 GOOD = response(200, ALLOWED)

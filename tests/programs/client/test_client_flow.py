@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from client_kit import ALLOWED, KEY, problem, refused, response
 
-from headgate.bridge import run
 from headgate.client import (
     CheckAnswer,
     InvalidRequest,
@@ -19,11 +18,12 @@ from headgate.client import (
     Unavailable,
 )
 from headgate.client.flow import Flow, Timing
-from headgate.client.leasing import LeaseCore
-from headgate.client.replies import Trouble
+from headgate.client.lease import LeaseCore
 from headgate.client.requests import Check, acquire_call, check_all_call, check_call
-from headgate.client.wire import Head, response_reader
-from headgate.errors import HeadgateError
+from headgate.client.requests__wire import Head, response_reader
+from headgate.client.retry__replies import Trouble
+from headgate.core.errors import HeadgateError
+from headgate.core.runtime import run
 from headgate.testing import FakeClock
 from headgate.transport.http1 import Response
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.client import Quota, parse_quota, parse_quotas
-from headgate.client.quota_fields import MEMBERS_MAX, members
-from headgate.client.quota_values import AWAY_MS_MAX, milliseconds, moment_ms, wait_ms, whole
+from headgate.client.quota__quota_fields import MEMBERS_MAX, members
+from headgate.client.quota__quota_values import AWAY_MS_MAX, milliseconds, moment_ms, wait_ms, whole
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -279,7 +279,7 @@ def test_whatever_comes_is_read_without_raising(headers: list[tuple[str, str]]) 
     )
 )  # fmt: skip
 def test_what_headgate_writes_is_read_back(limits: list[tuple[str, int, int]]) -> None:
-    from headgate.http_fields import sf_string
+    from headgate.core.http_fields import sf_string
 
     field = ", ".join(f"{sf_string(name)};r={left};t={wait}" for name, left, wait in limits)
     read = parse_quotas({"RateLimit": field}, NOW_MS)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.client.replies import Outcome, Reply, Trouble, seconds_ms
 from headgate.client.requests import Effect
-from headgate.client.retrying import (
+from headgate.client.retry import (
     ATTEMPTS_MAX,
     SEND_MS_LEAST,
     Retry,
@@ -16,7 +15,8 @@ from headgate.client.retrying import (
     next_pause_ms,
     took_nothing,
 )
-from headgate.errors import ValidationError
+from headgate.client.retry__replies import Outcome, Reply, Trouble, seconds_ms
+from headgate.core.errors import ValidationError
 
 ONCE, REPEATABLE = Effect.ONCE, Effect.REPEATABLE
 RETRY = Retry(attempts=4, base_ms=100, cap_ms=1_000)

@@ -20,10 +20,10 @@ from headgate.client import (
     Unauthorised,
     Unavailable,
 )
-from headgate.errors import LeaseExpiredError
-from headgate.service.app import Options
-from headgate.service.keys import mint, parse_grant
-from headgate.service.keys_file import FileShelf
+from headgate.core.errors import LeaseExpiredError
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.program import Options
 
 POLICIES = """
 rate_limits:

@@ -15,7 +15,7 @@ from client_kit import ALLOWED, COLOURS, HANG_UP, KEY, play, response, scripted
 
 import headgate.client
 from headgate.client import AsyncClient, AsyncLease, Client, Lease, Unavailable
-from headgate.errors import HeadgateError, ValidationError
+from headgate.core.errors import HeadgateError, ValidationError
 
 URL = "http://127.0.0.1:9"
 SOURCES = sorted(Path(headgate.client.__file__).parent.glob("*.py"))

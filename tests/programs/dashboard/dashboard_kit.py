@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from headgate.dashboard import Dashboard, Switch
-from headgate.service.app import Options, Program
-from headgate.service.rest import Rest
-from headgate.service.rest_caller import recognised
+from headgate.service.dashboard import Dashboard, Switch
+from headgate.service.http.asgi import Rest
+from headgate.service.http.callers import recognised
+from headgate.service.program import Options, Program
 from programs.rest.rest_kit import served
 
 SPACE = "/v1/namespaces/default"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from headgate.dashboard import Dashboard
-from headgate.demo.brittle import StoreSwitch
-from headgate.demo.options import Demo
-from headgate.demo.port import pause_ms
-from headgate.demo.program import beside, program_on
-from headgate.service.rest import Rest
-from headgate.service.rest_caller import recognised
+from headgate.service.dashboard import Dashboard
+from headgate.service.demo.faulty_store import StoreSwitch
+from headgate.service.demo.program import beside, program_on
+from headgate.service.demo.program__options import Demo
+from headgate.service.demo.traffic__port import pause_ms
+from headgate.service.http.asgi import Rest
+from headgate.service.http.callers import recognised
 from programs.dashboard.dashboard_kit import Place
 from programs.rest.rest_kit import served
 

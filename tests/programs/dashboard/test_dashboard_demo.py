@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headgate.demo.brittle import StoreSwitch
-from headgate.demo.port import pause_ms
+from headgate.service.demo.faulty_store import StoreSwitch
+from headgate.service.demo.traffic__port import pause_ms
 from programs.dashboard.dashboard_kit import SPACE, Place, dashboard
 from programs.dashboard.demo_kit import demo
 from programs.dashboard.test_dashboard_http import key_in

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from headgate import bridge
-from headgate.dashboard.feed import VIEWERS_MAX
-from headgate.dashboard.files import FOLDER, files
-from headgate.errors import Unreachable
-from headgate.service.keys import mint, parse_grant
-from headgate.service.keys_file import FileShelf
+from headgate.core import runtime as bridge
+from headgate.core.errors import Unreachable
+from headgate.service.dashboard.app__files import FOLDER, files
+from headgate.service.dashboard.feed import VIEWERS_MAX
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import mint, parse_grant
 from programs.dashboard.dashboard_kit import SPACE, Place, dashboard
 from programs.rest.rest_kit import until
 

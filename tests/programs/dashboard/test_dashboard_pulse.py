@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.dashboard.origin import is_foreign, is_own
-from headgate.dashboard.port import WAITING_MAX, Viewer
-from headgate.dashboard.pulse import TOLD_MAX, Pulse, Told
-from headgate.observe import Event
+from headgate.core.runtime__observe import Event
+from headgate.service.dashboard.app__origin import is_foreign, is_own
+from headgate.service.dashboard.feed__port import WAITING_MAX, Viewer
+from headgate.service.dashboard.window import TOLD_MAX, Pulse, Told
 
 
 def seen(entity_id: str, kind: str = "admitted") -> Event:

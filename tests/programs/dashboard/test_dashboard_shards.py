@@ -9,16 +9,16 @@ import pytest
 
 from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
-from headgate.bridge import run
-from headgate.clock import steady_clock
-from headgate.record import BucketKey
+from headgate.core.record import BucketKey
+from headgate.core.runtime import run
+from headgate.core.runtime__clock import steady_clock
 from headgate.repository import Repository
-from headgate.service.app import Options, Program, entrance_of
-from headgate.service.metrics_service import ServiceMetrics
-from headgate.service.service import Service
+from headgate.service.decide.service import Service
+from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.program import Options, Program, entrance_of
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.flow import alone
+from headgate.stores.dynamodb.protocol.flow import alone
+from headgate.stores.dynamodb.store import DynamoStore
 from programs.dashboard.dashboard_kit import Place, shown
 from programs.dashboard.test_dashboard_pages import text_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from headgate.service.proto.envoy import ratelimit_pb2, rls_pb2
-from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
+from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
+from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
 from programs.grpc.grpc_kit import Wire, problem_of
 
 OK, OVER_LIMIT = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headgate import Limit
-from headgate.service.problems import Code, ServiceError
-from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.rules import Rule
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.rules import Rule
+from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
 from headgate.service.settings import Unknown
 from programs.envoy.envoy_kit import (
     ADDRESS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service.problems import ServiceError
+from headgate.service.decide.problems import ServiceError
 from headgate.service.settings import Unknown
 from programs.envoy.envoy_kit import (
     OK,

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.errors import ValidationError
-from headgate.service.envoy_mapping import (
+from headgate.core.errors import ValidationError
+from headgate.service.decide.targets__identity import is_identifier
+from headgate.service.grpc.envoy.mapping import (
     DEFAULT_MAPPING,
     EnvoyMapping,
     Target,
     override_of,
     text_of,
 )
-from headgate.service.identity import is_identifier
 
 
 @pytest.mark.parametrize(

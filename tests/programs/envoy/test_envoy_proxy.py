@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.keys import mint, parse_grant
-from headgate.service.keys_file import FileShelf
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import mint, parse_grant
 from programs.envoy.proxies import (
     Child,
     Response,

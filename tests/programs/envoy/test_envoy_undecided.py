@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit
-from headgate.errors import (
+from headgate.core.errors import (
     Contended,
     Damaged,
     Full,
@@ -18,14 +18,14 @@ from headgate.errors import (
     Throttled,
     Unreachable,
 )
-from headgate.service.app_door import Entrance
-from headgate.service.keys import mint, parse_grant
-from headgate.service.keys_catalog import INDEX_MS, CatalogShelf
-from headgate.service.keys_door import TTL_MS, Door
-from headgate.service.keys_shelf import MemoryShelf
-from headgate.service.problems import ServiceError
-from headgate.service.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.rules import Rule
+from headgate.service.decide.problems import ServiceError
+from headgate.service.decide.rules import Rule
+from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
+from headgate.service.keys.authenticate import TTL_MS, Door
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.keys.stored import INDEX_MS, CatalogShelf
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 from headgate.service.settings import Undecided, Unknown
 from programs.envoy.envoy_kit import (
     ADDRESS,

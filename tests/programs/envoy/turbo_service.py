@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from headgate.service.app import Options, Program
-from headgate.service.grpc_settings import GrpcSettings
-from headgate.service.grpc_turbo_server import TurboServer
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.turbo import TurboServer
+from headgate.service.program import Options, Program
 
 
 async def main(store: str, policies: str, port: str) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.service.app_door import Entrance
-from headgate.service.grpc_callers import Visitor, is_here, visitor_of
-from headgate.service.keys import Grant, Minted, mint, parse_grant
-from headgate.service.keys_access import Because
-from headgate.service.keys_door import Door
-from headgate.service.keys_shelf import MemoryShelf
-from headgate.service.problems import Code, ServiceError
-from headgate.service.proto.envoy import ratelimit_pb2, rls_pb2
-from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.grpc.callers import Visitor, is_here, visitor_of
+from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.keys.access import Because
+from headgate.service.keys.authenticate import Door
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.key import Grant, Minted, mint, parse_grant
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
 from programs.grpc.grpc_kit import problem_of as problem
 from programs.service.kit import World

@@ -9,13 +9,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headgate.errors import ValidationError
-from headgate.service.app_door import Entrance
-from headgate.service.grpc_settings import GrpcSettings
-from headgate.service.keys_door import Door
-from headgate.service.keys_shelf import MemoryShelf
-from headgate.service.problems import PROBLEMS, Code, ServiceError
-from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.core.errors import ValidationError
+from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.keys.authenticate import Door
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 from programs.grpc.grpc_kit import both_servers, message_of, program_of, sent, started, wired  # noqa: F401
 from programs.service.cases import ask
 from programs.service.kit import World

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headgate.service.envoy_mapping import DEFAULT_MAPPING
-from headgate.service.grpc_settings import GrpcSettings
-from headgate.service.problems import PROBLEMS, Code
-from headgate.service.proto.headgate.v1 import headgate_pb2
+from headgate.service.decide.problems import PROBLEMS, Code
+from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.settings import Settings
 
 ROOT = Path(__file__).parents[3]

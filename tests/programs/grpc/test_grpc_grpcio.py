@@ -12,12 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from headgate.errors import ValidationError
-from headgate.service.grpc_server import GrpcServer
-from headgate.service.grpc_settings import GrpcSettings, Tls
-from headgate.service.grpc_turbo_server import TurboServer
-from headgate.service.keys import parse_grant
-from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.core.errors import ValidationError
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings, Tls
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.server import GrpcServer
+from headgate.service.grpc.turbo import TurboServer
+from headgate.service.keys.key import parse_grant
 from programs.grpc.grpc_kit import program_of, wired
 from programs.grpc.test_grpc_callers import ASK, CHECKER, door_of
 from programs.service.kit import World

@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.service.envoy_calls import RateLimitServiceCalls
-from headgate.service.envoy_mapping import DEFAULT_MAPPING
-from headgate.service.grpc_callers import Visitor
-from headgate.service.grpc_calls import Call, RateLimiterCalls
-from headgate.service.grpc_guard import CODE_KEY, Guard, Told
-from headgate.service.problems import Code
-from headgate.service.proto.envoy import ratelimit_pb2, rls_pb2
+from headgate.service.decide.problems import Code
+from headgate.service.grpc.callers import Visitor
+from headgate.service.grpc.calls import Call, RateLimiterCalls
+from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
+from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
+from headgate.service.grpc.guard import CODE_KEY, Guard, Told
+from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from programs.envoy.envoy_kit import OVER_LIMIT
 from programs.grpc.grpc_kit import message_of, program_of, sent, wired
 from programs.service.cases import ask

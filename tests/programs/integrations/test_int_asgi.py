@@ -20,7 +20,7 @@ from int_kit import (
 )
 
 from headgate import Limit, OnUnavailable, ValidationError
-from headgate.errors import Unreachable
+from headgate.core.errors import Unreachable
 from headgate.integrations.asgi import LimitMiddleware
 from headgate.integrations.gate import limits_off
 from headgate.integrations.keys import by_ip

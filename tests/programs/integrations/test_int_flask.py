@@ -11,7 +11,7 @@ import pytest
 from int_kit import blocking, limiter
 
 from headgate import OnUnavailable, ValidationError
-from headgate.errors import Unreachable
+from headgate.core.errors import Unreachable
 from headgate.integrations.flask import RateLimit
 from headgate.integrations.gate import limits_off
 from headgate.integrations.keys import by_ip

@@ -13,7 +13,7 @@ import pytest
 from int_kit import blocking, limiter, run
 
 from headgate import ValidationError
-from headgate.errors import Unreachable
+from headgate.core.errors import Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.grpc import AsyncLimitInterceptor, LimitInterceptor, _address
 from headgate.testing import FakeClock, FaultyStore

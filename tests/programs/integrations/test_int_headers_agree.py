@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from headgate.decision import Demand, decide
-from headgate.engine import Ruling
-from headgate.integrations.answering import ruled
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.service.headers import check_headers
-from headgate.service.reading import read
+from headgate.core.decision import Demand, decide
+from headgate.core.engine import Ruling
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.integrations.responses import ruled
+from headgate.service.decide.evaluate import read
+from headgate.service.http.write__headers import check_headers
 
 NOW_MS = 1_767_225_600_123
 

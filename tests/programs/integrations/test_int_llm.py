@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from int_kit import blocking, limiter, run
 
 from headgate import Limit, RateLimitExceeded, ValidationError
-from headgate.errors import DemandTooLarge, Unreachable
+from headgate.core.errors import DemandTooLarge, Unreachable
 from headgate.integrations.gate import limits_off
-from headgate.integrations.llm import LlmLimiter
-from headgate.integrations.llm_provider import Told, read_headers
-from headgate.integrations.llm_sync import SyncLlmLimiter
-from headgate.integrations.llm_usage import Meter, Usage, estimate_tokens
+from headgate.integrations.llm.limiter import LlmLimiter
+from headgate.integrations.llm.provider import Told, read_headers
+from headgate.integrations.llm.sync import SyncLlmLimiter
+from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
 
 LIMITS = [Limit.per_minute("rpm", 10), Limit.per_minute("tpm", 10_000)]

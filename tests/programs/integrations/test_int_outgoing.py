@@ -22,14 +22,14 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
+from headgate.core.runtime__observe import Event
 from headgate.integrations.gate import limits_off
+from headgate.integrations.gate__rates import Rates
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.llm import LlmLimiter
-from headgate.integrations.llm_sync import SyncLlmLimiter
+from headgate.integrations.llm.limiter import LlmLimiter
+from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.outgoing import Call, by_host, told_wait_ms
-from headgate.integrations.rates import Rates
 from headgate.integrations.requests import LimitedAdapter
-from headgate.observe import Event
 from headgate.testing import FakeClock
 
 RATE = [Limit.per_second("rps", 2)]

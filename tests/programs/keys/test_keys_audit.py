@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headgate.bridge import run as run_blocking
-from headgate.cli.root import cli
-from headgate.errors import StoreTrouble, Unreachable, ValidationError
-from headgate.history import AuditEvent
+from headgate.cli.app import cli
+from headgate.core.errors import StoreTrouble, Unreachable, ValidationError
+from headgate.core.history import AuditEvent
+from headgate.core.runtime import run as run_blocking
 from headgate.repository import Repository
-from headgate.service.app import Options, Program
-from headgate.service.keys import Grant, Scope, mint
-from headgate.service.keys_access import KEYS_NAMESPACE
-from headgate.service.keys_audit import AGAIN_MS, SHOWN_MAX
-from headgate.service.keys_file import FileShelf
-from headgate.service.rest import Rest
-from headgate.service.rest_loop import aside
-from headgate.service.serve_key import make_key
+from headgate.service.http.asgi import Rest
+from headgate.service.http.deadlines import aside
+from headgate.service.keys.access import KEYS_NAMESPACE
+from headgate.service.keys.audit import AGAIN_MS, SHOWN_MAX
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import Grant, Scope, mint
+from headgate.service.program import Options, Program
+from headgate.service.server.serve__serve_key import make_key
 from headgate.testing import FakeClock
 from programs.rest.rest_kit import call, run
 

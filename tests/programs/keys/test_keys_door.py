@@ -7,12 +7,12 @@ import hmac
 
 import pytest
 
-from headgate.errors import StoreDenied, Unreachable
-from headgate.service import keys_door
-from headgate.service.keys import Grant, Key, Minted, Scope, mint
-from headgate.service.keys_access import Because, Caller, Refusal
-from headgate.service.keys_door import Door
-from headgate.service.keys_shelf import MemoryShelf
+from headgate.core.errors import StoreDenied, Unreachable
+from headgate.service.keys import authenticate as keys_door
+from headgate.service.keys.access import Because, Caller, Refusal
+from headgate.service.keys.authenticate import Door
+from headgate.service.keys.key import Grant, Key, Minted, Scope, mint
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 
 GRANT = Grant(frozenset({Scope.CHECK}), "default")
 

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.clock import steady_clock
-from headgate.connect import open_backend
-from headgate.entities import Entity
-from headgate.errors import Unreachable, ValidationError
-from headgate.service import keys_file
-from headgate.service.keys import Grant, Key, Scope, mint
-from headgate.service.keys_access import KEYS_NAMESPACE
-from headgate.service.keys_catalog import CatalogShelf
-from headgate.service.keys_decode import decode_keys
-from headgate.service.keys_file import FileShelf, KeyFileError
-from headgate.service.keys_shelf import KeyShelf, MemoryShelf
-from headgate.strict_yaml import Broken
+from headgate.core.errors import Unreachable, ValidationError
+from headgate.core.levels__entities import Entity
+from headgate.core.runtime__clock import steady_clock
+from headgate.declare.yaml_tree import Broken
+from headgate.repository__connect import open_backend
+from headgate.service.keys import file as keys_file
+from headgate.service.keys.access import KEYS_NAMESPACE
+from headgate.service.keys.file import FileShelf, KeyFileError
+from headgate.service.keys.file__keys_decode import decode_keys
+from headgate.service.keys.key import Grant, Key, Scope, mint
+from headgate.service.keys.stored import CatalogShelf
+from headgate.service.keys.stored__keys_shelf import KeyShelf, MemoryShelf
 
 WIDE = Grant(frozenset(Scope), "*")
 NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")
@@ -207,8 +207,8 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
     FileShelf(path, create=True)
     code = (
         "import asyncio, sys\n"
-        "from headgate.service.keys import Grant, Scope, mint\n"
-        "from headgate.service.keys_file import FileShelf\n"
+        "from headgate.service.keys.key import Grant, Scope, mint\n"
+        "from headgate.service.keys.file import FileShelf\n"
         "shelf = FileShelf(sys.argv[1])\n"
         "for _ in range(10):\n"
         "    key = mint(Grant(frozenset({Scope.READ}), '*'), now_ms=0).key\n"

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ValidationError
-from headgate.service.keys import (
+from headgate.core.errors import ValidationError
+from headgate.service.decide.problems import Code
+from headgate.service.keys.access import DEV_CALLER, KEYS_NAMESPACE, Because, Caller, Refusal
+from headgate.service.keys.access__keys_certificates import caller_of, parse_san, sans_of
+from headgate.service.keys.key import (
     Grant,
     Scope,
     digest_of,
@@ -20,9 +23,6 @@ from headgate.service.keys import (
     parse_key_name,
     presented,
 )
-from headgate.service.keys_access import DEV_CALLER, KEYS_NAMESPACE, Because, Caller, Refusal
-from headgate.service.keys_certificates import caller_of, parse_san, sans_of
-from headgate.service.problems import Code
 
 GRANT = Grant(frozenset({Scope.CHECK}), "default")
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.service.keys_access import Because
-from headgate.service.metrics_service import ServiceMetrics
-from headgate.service.policies_watch import Result
-from headgate.service.problems import Code
-from headgate.service.serve_workers import worker_deaths
+from headgate.service.decide.problems import Code
+from headgate.service.keys.access import Because
+from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.policies.watch import Result
+from headgate.service.server.workers import worker_deaths
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = re.compile(r"headgate_[a-z_]+")

@@ -9,12 +9,12 @@ import pytest
 from metrics_kit import numbers
 
 from headgate.layers.breaker import State
-from headgate.service.answers import CheckAnswer
-from headgate.service.keys_access import Because
-from headgate.service.metrics import Reading
-from headgate.service.metrics_service import LANES_MAX, SERIES_MAX, WIRES, ServiceMetrics
-from headgate.service.policies_watch import Watcher
-from headgate.service.problems import Code
+from headgate.service.decide.answers import CheckAnswer
+from headgate.service.decide.problems import Code
+from headgate.service.keys.access import Because
+from headgate.service.metrics.registry import Reading
+from headgate.service.metrics.service import LANES_MAX, SERIES_MAX, WIRES, ServiceMetrics
+from headgate.service.policies.watch import Watcher
 
 
 def made() -> ServiceMetrics:

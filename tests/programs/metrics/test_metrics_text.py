@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from metrics_kit import numbers
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from headgate.service.metrics import CONTENT_TYPE, Family, Histogram, Reading, exposed, written
-from headgate.service.metrics_board import Board
+from headgate.service.metrics.registry import (
+    CONTENT_TYPE,
+    Family,
+    Histogram,
+    Reading,
+    exposed,
+    written,
+)
+from headgate.service.metrics.workers import Board
 
 
 def test_the_text_to_the_letter() -> None:

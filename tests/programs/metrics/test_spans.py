@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import Unreachable
-from headgate.service.app import Options, Program
-from headgate.service.rest import Rest
-from headgate.service.serve import with_spans
+from headgate.core.errors import Unreachable
+from headgate.service.http.asgi import Rest
+from headgate.service.program import Options, Program
+from headgate.service.server.serve import with_spans
 from programs.rest.rest_kit import PATHS, Board, call, served
 from programs.rest.serve_kit import environment
 
@@ -65,7 +65,7 @@ def test_a_check_and_its_store_call(exporter: Any, monkeypatch: pytest.MonkeyPat
     assert store.parent.span_id == request.context.span_id
     assert request.attributes["http.response.status_code"] == 200
     assert dict(store.attributes) == {
-        "headgate.store": "memory", "headgate.buckets": 1, "headgate.allowed": True,
+        "headgate.core.store": "memory", "headgate.buckets": 1, "headgate.allowed": True,
     }  # fmt: skip
 
 
@@ -120,11 +120,11 @@ def test_nobody_is_named(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_grpc_call_has_one_too(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
-    from headgate.service.grpc_server import GrpcServer
-    from headgate.service.grpc_settings import GrpcSettings
-    from headgate.service.grpc_turbo_server import TurboServer
-    from headgate.service.proto.headgate.v1 import headgate_pb2 as pb
-    from headgate.service.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
+    from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+    from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+    from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
+    from headgate.service.grpc.server import GrpcServer
+    from headgate.service.grpc.turbo import TurboServer
 
     async def flow() -> None:
         for kind in (GrpcServer, TurboServer):
@@ -154,18 +154,18 @@ def test_switched_off_nothing_is_imported_or_wrapped() -> None:
     rest = Rest(program)
     assert with_spans(program, rest) is rest
     code = (
-        "import sys, headgate.service.serve, headgate.service.grpc_server\n"
-        "from headgate.service.app import Options, Program\n"
+        "import sys, headgate.service.server.serve, headgate.service.grpc.server\n"
+        "from headgate.service.program import Options, Program\n"
         "Program.build(Options(store='memory://'))\n"
-        "assert 'headgate.service.spans' not in sys.modules\n"
+        "assert 'headgate.service.tracing' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
 
 
 def test_without_the_package_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headgate.errors import ValidationError
+    from headgate.core.errors import ValidationError
 
-    monkeypatch.delitem(sys.modules, "headgate.service.spans", raising=False)
+    monkeypatch.delitem(sys.modules, "headgate.service.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ValidationError, match=r"headgate\[otel\]"):
         Program.build(Options(store="memory://", spans=True))

@@ -10,16 +10,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import strict_yaml
-from headgate.limits import AMOUNT_MAX, Limit
-from headgate.service.policies import Policies, check_content, check_file
-from headgate.service.policies_amounts import TOKENS_MAX
-from headgate.service.policies_file import FILE_BYTES_MAX
-from headgate.service.policies_values import BreakerSettings
-from headgate.service.rules import GLOBAL_DEFAULT
+from headgate.core.limits import AMOUNT_MAX, Limit
+from headgate.declare import yaml_tree as strict_yaml
+from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
+from headgate.declare.yaml_tree import FAULTS_MAX, Broken
+from headgate.service.decide.rules import GLOBAL_DEFAULT
+from headgate.service.policies.policies import Policies, check_content, check_file
+from headgate.service.policies.policies__policies_file import FILE_BYTES_MAX
+from headgate.service.policies.values import BreakerSettings
+from headgate.service.policies.values__policies_amounts import TOKENS_MAX
 from headgate.stores.redis.encoding import check_limits
-from headgate.strict_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
-from headgate.strict_yaml import FAULTS_MAX, Broken
 
 WHOLE = """\
 rate_limits:

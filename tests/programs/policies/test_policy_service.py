@@ -7,12 +7,12 @@ from pathlib import Path
 
 from headgate import Repository
 from headgate.layers.breaker import Patience
-from headgate.service.metrics_service import ServiceMetrics
-from headgate.service.policies import Policies, check_file
-from headgate.service.policies_watch import Result, Standing, Watcher
-from headgate.service.requests import CheckRequest
-from headgate.service.rules import Rules
-from headgate.service.service import Service
+from headgate.service.decide.requests import CheckRequest
+from headgate.service.decide.rules import Rules
+from headgate.service.decide.service import Service
+from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.policies.policies import Policies, check_file
+from headgate.service.policies.watch import Result, Standing, Watcher
 from headgate.testing import FakeClock
 
 FILE = """\

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service import policies_file
-from headgate.service.policies import PolicyFileError
-from headgate.service.policies_watch import POLL_MS, Result, Standing, Watcher, watch
+from headgate.service.policies import policies__policies_file as policies_file
+from headgate.service.policies.policies import PolicyFileError
+from headgate.service.policies.watch import POLL_MS, Result, Standing, Watcher, watch
 
 GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
 BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from headgate.service.app import Options, Program
-from headgate.service.app_door import Entrance
-from headgate.service.metrics_service import ServiceMetrics
-from headgate.service.rest import Rest
-from headgate.service.serve_options import Serving
-from headgate.service.serve_protocol import protocol_with
+from headgate.service.http.asgi import Rest
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.program import Options, Program
+from headgate.service.server.options import Serving
+from headgate.service.server.protocol import protocol_with
 from programs.service.kit import World
 
 JSON = (b"content-type", b"application/json")
@@ -176,7 +176,7 @@ def served(
 @contextmanager
 def served_turbo(app: Any, **options: Any) -> Iterator[str]:
     """The turbo server on a free loopback port, in a thread of its own."""
-    from headgate.service.serve_turbo_loop import TurboServer
+    from headgate.service.server.turbo import TurboServer
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

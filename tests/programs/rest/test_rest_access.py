@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from headgate.service.app_door import Entrance
-from headgate.service.keys import Scope, mint, parse_grant
-from headgate.service.keys_door import Door
-from headgate.service.keys_shelf import MemoryShelf
-from headgate.service.openapi_schemas import REQUESTS
-from headgate.service.rest_ask import Endpoint
-from headgate.service.rest_caller import SANS
-from headgate.service.rest_routes import ENDPOINTS
+from headgate.service.http.callers import SANS
+from headgate.service.http.callers__rest_ask import Endpoint
+from headgate.service.http.openapi__openapi_schemas import REQUESTS
+from headgate.service.http.routes import ENDPOINTS
+from headgate.service.keys.authenticate import Door
+from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.key import Scope, mint, parse_grant
+from headgate.service.keys.stored__keys_shelf import MemoryShelf
 from programs.rest.rest_kit import PATHS, Said, call, rest_of, run
 from programs.service.kit import World
 

@@ -148,7 +148,7 @@ def test_namespaces_from_birth_to_death() -> None:
 
 
 def test_the_keys_namespace_is_nobodys() -> None:
-    from headgate.service.keys_access import KEYS_NAMESPACE
+    from headgate.service.keys.access import KEYS_NAMESPACE
 
     desk = Desk()
     run(desk.world.repository.register_namespace(KEYS_NAMESPACE))

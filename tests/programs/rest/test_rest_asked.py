@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.service.problems import ServiceError
-from headgate.service.requests import BatchRequest, parse_batch, parse_check
-from headgate.service.rest_asked import KNOWN_MAX, Reader
-from headgate.service.rest_read import values_of
+from headgate.service.decide.problems import ServiceError
+from headgate.service.decide.requests import BatchRequest, parse_batch, parse_check
+from headgate.service.http.fast_read import KNOWN_MAX, Reader
+from headgate.service.http.read import values_of
 from headgate.service.settings import DEFAULT_SETTINGS
 
 GOOD = b'{"identifier": "ann", "resource": "api.search"}'

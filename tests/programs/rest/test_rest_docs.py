@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.problems import PROBLEMS
-from headgate.service.rest_problems import _OWN
-from headgate.service.rest_read import BATCH_BYTES_MAX, BODY_BYTES_MAX, DEPTH_MAX, HEADERS_MAX
-from headgate.service.rest_routes import ENDPOINTS
-from headgate.service.serve_options import _parser
+from headgate.service.decide.problems import PROBLEMS
+from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, DEPTH_MAX, HEADERS_MAX
+from headgate.service.http.routes import ENDPOINTS
+from headgate.service.http.write import _OWN
+from headgate.service.server.options import _parser
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = (DOCS / "reference/rest.md").read_text()

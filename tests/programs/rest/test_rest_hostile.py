@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from headgate.service.rest_routes import ENDPOINTS
+from headgate.service.http.routes import ENDPOINTS
 from programs.rest.rest_kit import HOST, JSON, PATHS, Said, call, rest_of, run, scope_of, send_raw
 from programs.service.kit import World
 

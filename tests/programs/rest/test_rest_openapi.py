@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from headgate.service.openapi import document
-from headgate.service.rest_cold import Cold
-from headgate.service.rest_routes import COLD, ENDPOINTS, HOT
+from headgate.service.http.openapi import document
+from headgate.service.http.routes import COLD, ENDPOINTS, HOT
+from headgate.service.http.routing import Cold
 from programs.rest.rest_kit import call, program_of, rest_of, run
 from programs.service.kit import World
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.decision import Demand, Verdict
-from headgate.service.rest_loop import STEP_S, Deadlines
+from headgate.core.decision import Demand, Verdict
+from headgate.service.http.deadlines import STEP_S, Deadlines
 from programs.rest.rest_kit import HOST, JSON, PATHS, call, rest_of, run, scope_of
 from programs.service.kit import World
 
@@ -158,9 +158,9 @@ def test_deadlines_keep_their_order_and_stop_looking() -> None:
 
 
 def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:
-    from headgate.errors import Unreachable
-    from headgate.service.app_door import Entrance
-    from headgate.service.keys_door import Door
+    from headgate.core.errors import Unreachable
+    from headgate.service.keys.authenticate import Door
+    from headgate.service.keys.authenticate__app_door import Entrance
 
     class Away:
         async def get(self, key_id: str) -> Any:

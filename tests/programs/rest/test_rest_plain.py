@@ -7,19 +7,19 @@ import json
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.bucket import MILLI
-from headgate.decision import Demand, Verdict, decide
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand, Verdict, decide
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
 from headgate.layers.shadow import Shadowed
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
-from headgate.service.answers import BatchAnswer, CheckAnswer, Yes
-from headgate.service.bodies import TIME_MS_MAX, batch_body, check_body
-from headgate.service.headers import check_headers
-from headgate.service.places import Place
-from headgate.service.problems import ServiceError, invalid
-from headgate.service.reading import plain_yes, read
-from headgate.service.rest_plain import batch_content, lined_plainly, said_plainly
-from headgate.service.rules import Rule
+from headgate.service.decide.answers import BatchAnswer, CheckAnswer, Yes
+from headgate.service.decide.bodies import TIME_MS_MAX, batch_body, check_body
+from headgate.service.decide.evaluate import plain_yes, read
+from headgate.service.decide.problems import ServiceError, invalid
+from headgate.service.decide.rules import Rule
+from headgate.service.decide.targets import Place
+from headgate.service.http.fast_write import batch_content, lined_plainly, said_plainly
+from headgate.service.http.write__headers import check_headers
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns", "user:ann", "api")

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headgate.service.app import Options, Program
-from headgate.service.rest import Rest
-from headgate.service.rest_loop import aside
+from headgate.service.http.asgi import Rest
+from headgate.service.http.deadlines import aside
+from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 from programs.rest.rest_kit import PATHS, call, run
 

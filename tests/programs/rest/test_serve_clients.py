@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.service import serve_protocol
+from headgate.service.server import protocol as serve_protocol
 from programs.rest.rest_kit import rest_of, served, until
 from programs.rest.serve_kit import program
 from programs.service.kit import World

@@ -10,9 +10,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from headgate.service.policies import Policies, check_content, check_file
-from headgate.service.rest_routes import ENDPOINTS
-from headgate.service.serve_options import read_options
+from headgate.service.http.routes import ENDPOINTS
+from headgate.service.policies.policies import Policies, check_content, check_file
+from headgate.service.server.options import read_options
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PATHS = {one.path for one in ENDPOINTS}

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from headgate.service.serve import Server, config_of
-from headgate.service.serve_express import Express
-from headgate.service.serve_options import read_options
-from headgate.service.serve_protocol import HEAD_S
+from headgate.service.http.express import Express
+from headgate.service.server.options import read_options
+from headgate.service.server.protocol import HEAD_S
+from headgate.service.server.serve import Server, config_of
 from programs.rest.rest_kit import rest_of, served, until
 from programs.service.kit import World
 

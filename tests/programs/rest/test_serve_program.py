@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.service.serve_log import SERVER_LOGGERS, set_up_logs
+from headgate.service.server.serve__serve_log import SERVER_LOGGERS, set_up_logs
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import environment, program, run_once
 
@@ -278,7 +278,7 @@ def test_grpc_beside_rest(tmp_path: Path) -> None:
     """One program, two wires: what one takes the other misses."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("grpc_health")
-    from headgate.service.proto.headgate.v1 import headgate_pb2
+    from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

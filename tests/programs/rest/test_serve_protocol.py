@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.service.rest_read import BATCH_BYTES_MAX
-from headgate.service.serve import KEEP_ALIVE_S, Server, config_of
-from headgate.service.serve_options import read_options
-from headgate.service.serve_protocol import (
+from headgate.service.http.read import BATCH_BYTES_MAX
+from headgate.service.server.options import read_options
+from headgate.service.server.protocol import (
     HEAD_BYTES_MAX,
     HEAD_S,
     LEFTOVER_BYTES_MAX,
     REQUESTS_AT_ONCE,
     UNREAD_S,
 )
+from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
 from programs.rest.rest_kit import rest_of
 from programs.rest.test_serve_express import BATCH, BODY, Clockwork, request
 from programs.service.kit import World

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate.service import serve_turbo_loop
-from headgate.service.rest_read import BODY_BYTES_MAX
+from headgate.service.http.read import BODY_BYTES_MAX
+from headgate.service.server import turbo as serve_turbo_loop
 from programs.rest.rest_kit import rest_of, served_turbo, until
 from programs.rest.serve_kit import program, run_once
 from programs.rest.test_serve_clients import ASK, CHECK, HEAD, all_of, connect

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.errors import StoreDenied, StoreTrouble
+from headgate.core.errors import StoreDenied, StoreTrouble
 from programs.service.kit import DOWN
 
 MISSING = object()

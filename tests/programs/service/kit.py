@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from headgate import Limit, Repository
-from headgate.connect import open_backend
-from headgate.decision import Demand, Verdict
-from headgate.errors import StoreTrouble, Unreachable
-from headgate.record import BucketKey
-from headgate.service.problems import ServiceError
-from headgate.service.requests import (
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.core.record import BucketKey
+from headgate.core.store import Outcome, Sighting
+from headgate.repository__connect import open_backend
+from headgate.service.decide.problems import ServiceError
+from headgate.service.decide.requests import (
     parse_acquire,
     parse_adjust,
     parse_batch,
@@ -21,10 +22,9 @@ from headgate.service.requests import (
     parse_release,
     parse_settle,
 )
-from headgate.service.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule
-from headgate.service.service import Service
+from headgate.service.decide.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule
+from headgate.service.decide.service import Service
 from headgate.service.settings import Settings
-from headgate.store import Outcome, Sighting
 from headgate.testing import FakeClock, RecordingStore
 
 DOWN = Unreachable("connection refused at a secret address")

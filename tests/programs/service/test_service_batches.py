@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import Throttled, Unreachable
-from headgate.limits import Limit
-from headgate.service.answers import CheckAnswer, Yes
-from headgate.service.problems import Code, ServiceError
-from headgate.service.requests import CheckRequest, parse_batch
-from headgate.service.rest_plain import batch_content
+from headgate.core.errors import Throttled, Unreachable
+from headgate.core.limits import Limit
+from headgate.service.decide.answers import CheckAnswer, Yes
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.requests import CheckRequest, parse_batch
+from headgate.service.http.fast_write import batch_content
 from programs.service.kit import World
 
 HUNDRED = [{"identifier": f"user-{n}", "resource": "api.search"} for n in range(100)]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit
-from headgate.errors import Contended, Throttled
-from headgate.service.bodies import combined_body
-from headgate.service.problems import Code, ServiceError
-from headgate.service.requests import CheckRequest, Descriptor, DescriptorsRequest
-from headgate.service.rooms import SEEN_TTL_MS
-from headgate.service.rules import GLOBAL, TOKENS, NoPolicies, Rule
+from headgate.core.errors import Contended, Throttled
+from headgate.service.decide.bodies import combined_body
+from headgate.service.decide.namespaces import SEEN_TTL_MS
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.requests import CheckRequest, Descriptor, DescriptorsRequest
+from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
 from headgate.service.settings import Settings, Unknown
 from programs.service.cases import DENIED, USER_AND_IP, ask
 from programs.service.kit import DOWN, RULES, TableRules, World, rule

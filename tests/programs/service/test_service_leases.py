@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.service.answers import LeaseState
-from headgate.service.bodies import acquire_body, lease_body
-from headgate.service.problems import Code, ServiceError
+from headgate.service.decide.answers import LeaseState
+from headgate.service.decide.bodies import acquire_body, lease_body
+from headgate.service.decide.problems import Code, ServiceError
 from programs.service.cases import ask
 from programs.service.kit import World
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from headgate import Limit, Repository
-from headgate.errors import Contended, Unreachable
-from headgate.service.answers import AcquireAnswer, LeaseState
-from headgate.service.problems import Code, ServiceError
-from headgate.service.requests import (
+from headgate.core.errors import Contended, Unreachable
+from headgate.service.decide.answers import AcquireAnswer, LeaseState
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.requests import (
     parse_acquire,
     parse_adjust,
     parse_release,
     parse_settle,
 )
-from headgate.service.rules import NoPolicies, Rule
-from headgate.service.service import Service
+from headgate.service.decide.rules import NoPolicies, Rule
+from headgate.service.decide.service import Service
 from headgate.service.settings import DEFAULT_SETTINGS
 from headgate.testing import FakeClock
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from headgate import Repository
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms, opened
-from headgate.service.reading import read
-from headgate.service.requests import parse_descriptors
-from headgate.service.rules import NoPolicies, Rule
-from headgate.service.service import Service
-from headgate.stores.dynamodb.pool import PooledVerdict
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms, opened
+from headgate.service.decide.evaluate import read
+from headgate.service.decide.requests import parse_descriptors
+from headgate.service.decide.rules import NoPolicies, Rule
+from headgate.service.decide.service import Service
+from headgate.stores.dynamodb.sharding.pool import PooledVerdict
 
 NOW_MS = 1_000_000
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.service.problems import Code, ServiceError
-from headgate.service.requests import (
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.requests import (
     CheckRequest,
     parse_acquire,
     parse_batch,

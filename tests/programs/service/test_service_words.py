@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import errors
-from headgate.errors import (
+from headgate.core import errors
+from headgate.core.errors import (
     DemandTooLarge,
     DisabledError,
     EntityExistsError,
@@ -25,11 +25,10 @@ from headgate.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.http_fields import sf_string
-from headgate.service.answers import Applied, CheckAnswer
-from headgate.service.bodies import check_body, iso_time
-from headgate.service.headers import check_headers, problem_headers
-from headgate.service.problems import (
+from headgate.core.http_fields import sf_string
+from headgate.service.decide.answers import Applied, CheckAnswer
+from headgate.service.decide.bodies import check_body, iso_time
+from headgate.service.decide.problems import (
     PROBLEMS,
     Code,
     ServiceError,
@@ -37,6 +36,7 @@ from headgate.service.problems import (
     raise_translated,
     translated,
 )
+from headgate.service.http.write__headers import check_headers, problem_headers
 
 SECRET = "redis://:hunter2@10.9.8.7"
 GRPC = """CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS

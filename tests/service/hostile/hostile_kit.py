@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from headgate.service.serve_options import DEFAULT, TURBO
+from headgate.service.server.options import DEFAULT, TURBO
 from programs.rest.serve_kit import START_S, Running, command, environment, read_greeting
 
 SERVERS = (DEFAULT, TURBO)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from headgate.dashboard import Dashboard
-from headgate.errors import StoreDenied, Throttled, Unreachable
-from headgate.service.app import Options, Program
-from headgate.service.keys import Grant, Minted, Scope, mint
-from headgate.service.keys_catalog import INDEX_MS, LOOKUPS_MAX, CatalogShelf, KeyIndex
-from headgate.service.keys_shelf import PAGE_MAX
-from headgate.service.rest import Rest
-from headgate.service.rest_caller import recognised
-from headgate.service.rest_loop import aside
+from headgate.core.errors import StoreDenied, Throttled, Unreachable
+from headgate.service.dashboard import Dashboard
+from headgate.service.http.asgi import Rest
+from headgate.service.http.callers import recognised
+from headgate.service.http.deadlines import aside
+from headgate.service.keys.key import Grant, Minted, Scope, mint
+from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, CatalogShelf, KeyIndex
+from headgate.service.keys.stored__keys_shelf import PAGE_MAX
+from headgate.service.program import Options, Program
 from programs.rest.rest_kit import Said, call
 
 CHECK = "/v1/ratelimit/check"

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from headgate.service import __main__, serve, serve_workers
-from headgate.service.app import Options
-from headgate.service.serve_options import Serving
-from headgate.service.serve_turbo_loop import TurboServer
-from headgate.service.serve_workers import FAILED_STARTS_MAX, Workers, ready_file
+from headgate.service import __main__
+from headgate.service.program import Options
+from headgate.service.server import serve
+from headgate.service.server import workers as serve_workers
+from headgate.service.server.options import Serving
+from headgate.service.server.turbo import TurboServer
+from headgate.service.server.workers import FAILED_STARTS_MAX, Workers, ready_file
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate.service.keys import Scope
-from headgate.service.keys_file import FileShelf
-from headgate.service.serve_workers import BACKOFF_S_MAX, EARLY_S, Worker, restart_delay_s
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import Scope
+from headgate.service.server.workers import BACKOFF_S_MAX, EARLY_S, Worker, restart_delay_s
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import Running, command, environment, run_once
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from headgate.port import pace_for
-from headgate.store import Backend, Capabilities
-from headgate.stores.dynamodb.book import Book
-from headgate.stores.dynamodb.buckets import DynamoStore
-from headgate.stores.dynamodb.catalog import DynamoCatalog
-from headgate.stores.dynamodb.drawer import DynamoDrawer
+from headgate.core.store import Backend, Capabilities
+from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
+from headgate.stores.dynamodb.catalog.expiring import DynamoDrawer
+from headgate.stores.dynamodb.catalog.items__retention import Retention
+from headgate.stores.dynamodb.client.port import Port, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.port import Port, open_port
-from headgate.stores.dynamodb.retention import Retention
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.tally import Tally
+from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import Table
+from headgate.stores.dynamodb.usage_buffer import Tally
+from headgate.transport.gates import pace_for
 
 
 def open_dynamodb(

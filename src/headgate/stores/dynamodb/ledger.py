@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from headgate.entities import Page
-from headgate.history import WINDOW_TYPES, AuditEvent, Usage, UsageQuery
-from headgate.stores.dynamodb import schema, tenants, usage
-from headgate.stores.dynamodb import table_requests as ask
-from headgate.stores.dynamodb.items import Item, key_of
-from headgate.stores.dynamodb.items_history import event_as_item, event_from_item
-from headgate.stores.dynamodb.port import Request
-from headgate.stores.dynamodb.table import Table
+from headgate.core.history import WINDOW_TYPES, AuditEvent, Usage, UsageQuery
+from headgate.core.levels__entities import Page
+from headgate.stores.dynamodb import ledger__usage as usage
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog import registry as tenants
+from headgate.stores.dynamodb.catalog.items import Item, key_of
+from headgate.stores.dynamodb.catalog.items__items_history import event_as_item, event_from_item
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.table import Table
 
 Live = Callable[[str, str | None, str | None, int | None], Awaitable[None]]
 

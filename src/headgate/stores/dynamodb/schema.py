@@ -37,8 +37,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.errors import Damaged
-from headgate.names import SEPARATOR
+from headgate.core.errors import Damaged
+from headgate.core.limits__names import SEPARATOR
 
 REGISTRY = "_"  # the namespace id of what is known about namespaces; no namespace has it
 NEXT = "$"  # the character after '#': it ends a range of keys that begin alike

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from headgate.entities import Page
-from headgate.history import (
+from headgate.core.history import (
     AuditEvent,
     Usage,
     UsageQuery,
@@ -17,8 +16,9 @@ from headgate.history import (
     uncounted,
     usage_of,
 )
-from headgate.names import SEPARATOR
-from headgate.record import BucketKey, Record
+from headgate.core.levels__entities import Page
+from headgate.core.limits__names import SEPARATOR
+from headgate.core.record import BucketKey, Record
 
 USAGE_ROWS_MAX = 200_000
 AUDIT_EVENTS_MAX = 100_000

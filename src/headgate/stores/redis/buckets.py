@@ -6,14 +6,25 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.corrections import credits_of
-from headgate.decision import Demand, Verdict
-from headgate.entities import Page
-from headgate.errors import HeadgateError, StoreTrouble
-from headgate.record import CELLS, EVENTS, HOUR_MS, STRIDE, TERMS, TOKENS, BucketKey, Record, Terms
-from headgate.store import Outcome, Sighting, one_by_one, raise_trouble
+from headgate.core.decision import Demand, Verdict
+from headgate.core.decision__corrections import credits_of
+from headgate.core.errors import HeadgateError, StoreTrouble
+from headgate.core.levels__entities import Page
+from headgate.core.record import (
+    CELLS,
+    EVENTS,
+    HOUR_MS,
+    STRIDE,
+    TERMS,
+    TOKENS,
+    BucketKey,
+    Record,
+    Terms,
+)
+from headgate.core.store import Outcome, Sighting, one_by_one, raise_trouble
 from headgate.stores.redis import keys
-from headgate.stores.redis.batches import Call, joined, outcome, told_each
+from headgate.stores.redis.buckets__batches import Call, joined, outcome, told_each
+from headgate.stores.redis.client.port import Port, Ready, ready_call
 from headgate.stores.redis.encoding import (
     GARBLED,
     adjustment_args,
@@ -25,7 +36,6 @@ from headgate.stores.redis.encoding import (
     remembering,
     unreadable,
 )
-from headgate.stores.redis.port import Port, Ready, ready_call
 from headgate.stores.redis.scripts import load_loop, load_script
 
 ONCE_MS = 24 * HOUR_MS
@@ -150,7 +160,7 @@ class RedisStore:
         """Keys of buckets that exist: by the entity's index, or by a scan of all keys."""
         if entity_id is None:
             return set(await self._port.scan(f"{keys.PREFIX}:b:{{{namespace}#*"))
-        index = keys.index(namespace, entity_id)
+        index = keys.bucket_index(namespace, entity_id)
         names = await self._port.command("SMEMBERS", index)
         return {name for name in names if await self._port.command("EXISTS", name)}
 
@@ -244,7 +254,7 @@ class RedisStore:
 @functools.lru_cache(maxsize=16_384)
 def _names_of(key: BucketKey) -> tuple[str, str, str]:
     """Its bucket, the index of the entity's buckets, and where its usage is counted."""
-    return keys.bucket(key), keys.index(key.namespace, key.entity_id), keys.usage(key)
+    return keys.bucket(key), keys.bucket_index(key.namespace, key.entity_id), keys.usage(key)
 
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.entities import Entity, Level, Lookup, Namespace, Page, Stored
-from headgate.stores.redis import catalog_keys as keys
-from headgate.stores.redis import levels, people, tenants, tenants_purge
+from headgate.core.levels__entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.stores.redis import entities as people
+from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import registry as tenants
+from headgate.stores.redis import registry__tenants_purge as tenants_purge
+from headgate.stores.redis import stored_limits as levels
 from headgate.stores.redis.catalog_steps import SCHEMA_VERSION, check_schema, read
 from headgate.stores.redis.catalog_text import as_json, from_json
-from headgate.stores.redis.port import Port
+from headgate.stores.redis.client.port import Port
 
 
 class RedisCatalog:

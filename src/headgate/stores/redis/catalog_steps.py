@@ -1,6 +1,6 @@
 """Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
 
-So the rules about parents and versions exist once, in headgate.lineage, and a change is still one
+So the rules about parents and versions exist once, in headgate.core.levels__lineage, and a change is still one
 atomic script: it compares everything its flow was decided on, and writes, moves the version on and
 appends the audit event, or does nothing. Writers get in each other's way only where one changes
 what another one read.
@@ -12,16 +12,16 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from headgate.errors import (
+from headgate.core.errors import (
     Contended,
     IncompatibleSchemaError,
     NamespaceNotFoundError,
     NamespaceStateError,
 )
-from headgate.history import AuditEvent
-from headgate.stores.redis import catalog_keys as keys
+from headgate.core.history import AuditEvent
+from headgate.stores.redis import keys__catalog_keys as keys
 from headgate.stores.redis.catalog_text import event_as_text
-from headgate.stores.redis.port import Port, Script
+from headgate.stores.redis.client.port import Port, Script
 from headgate.stores.redis.scripts import load_script
 
 SCHEMA_VERSION = 1

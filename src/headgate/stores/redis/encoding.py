@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headgate.decision import Demand, only_credits
-from headgate.errors import Damaged, ValidationError
-from headgate.limits import Limit, Spec
-from headgate.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
+from headgate.core.decision import Demand, only_credits
+from headgate.core.errors import Damaged, ValidationError
+from headgate.core.limits import Limit, Spec
+from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
 PERIOD_MAX = math.isqrt(2**53)

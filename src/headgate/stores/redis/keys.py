@@ -3,8 +3,8 @@ buckets, their index and their usage live in one slot."""
 
 from __future__ import annotations
 
-from headgate.names import SEPARATOR
-from headgate.record import BucketKey
+from headgate.core.limits__names import SEPARATOR
+from headgate.core.record import BucketKey
 
 PREFIX = "hg"
 
@@ -18,14 +18,14 @@ def bucket(key: BucketKey) -> str:
     return f"{PREFIX}:b:{tag(key.namespace, key.entity_id)}{SEPARATOR}{key.resource}"
 
 
-def index(namespace: str, entity_id: str) -> str:
+def bucket_index(namespace: str, entity_id: str) -> str:
     """The set of an entity's bucket keys; it outlives them, so some may have expired."""
     return f"{PREFIX}:i:{tag(namespace, entity_id)}"
 
 
 def usage_index(namespace: str, entity_id: str) -> str:
     """The set of an entity's usage rows; some may have expired."""
-    return index(namespace, entity_id) + ":u"
+    return bucket_index(namespace, entity_id) + ":u"
 
 
 def usage(key: BucketKey) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headgate.entities import Page
-from headgate.history import AuditEvent, Usage, UsageQuery
-from headgate.record import HOUR_MS, BucketKey
-from headgate.stores.redis import catalog_keys as keys
-from headgate.stores.redis import scan, usage_rows
+from headgate.core.history import AuditEvent, Usage, UsageQuery
+from headgate.core.levels__entities import Page
+from headgate.core.record import HOUR_MS, BucketKey
+from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import ledger__usage_rows as usage_rows
+from headgate.stores.redis import scripts__scan as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
+from headgate.stores.redis.client.port import Port
 from headgate.stores.redis.keys import usage as usage_prefix
 from headgate.stores.redis.keys import usage_index, usage_parts
-from headgate.stores.redis.port import Port
 from headgate.stores.redis.scripts import load_script
 
 ADD_USAGE = load_script("catalog_add_usage")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from headgate.stores.redis.port_calls import Script
+from headgate.stores.redis.client.commands__port_calls import Script
 
 
 def load_script(name: str, *parts: str) -> Script:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from headgate.clock import Clock, wall_clock_ms
-from headgate.errors import ValidationError
-from headgate.store import Backend, Capabilities
+from headgate.core.errors import ValidationError
+from headgate.core.runtime__clock import Clock, wall_clock_ms
+from headgate.core.store import Backend, Capabilities
+from headgate.stores.sqlite.bucket_table import Shelf
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.catalog import SqliteCatalog
-from headgate.stores.sqlite.drawer import SqliteDrawer
+from headgate.stores.sqlite.catalog__drawer import SqliteDrawer
 from headgate.stores.sqlite.ledger import SqliteLedger
 from headgate.stores.sqlite.port import AsyncPort, BlockingPort
-from headgate.stores.sqlite.shelf import Shelf
 
 CAPABILITIES = Capabilities(
     name="sqlite", shared="host", atomic="one step", obeys_clock=True, durable=True

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.clock import Clock
-from headgate.decision import Demand, Verdict, adjusted, decide, only_credits, take, worth_keeping
-from headgate.entities import Page
-from headgate.errors import HeadgateError, StoreTrouble
-from headgate.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, opened
-from headgate.store import Outcome, Sighting
+from headgate.core.decision import (
+    Demand,
+    Verdict,
+    adjusted,
+    decide,
+    only_credits,
+    take,
+    worth_keeping,
+)
+from headgate.core.errors import HeadgateError, StoreTrouble
+from headgate.core.levels__entities import Page
+from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, opened
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Outcome, Sighting
+from headgate.stores.sqlite.bucket_table import Scope, Shelf, claim
 from headgate.stores.sqlite.port import READ, Port
-from headgate.stores.sqlite.queries import Connection
-from headgate.stores.sqlite.shelf import Scope, Shelf, claim
+from headgate.stores.sqlite.schema__queries import Connection
 
 ONCE_MS = 24 * HOUR_MS
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.entities import Entity, Level, Lookup, Namespace, Page, Stored
-from headgate.stores.sqlite import levels, people, tenants
+from headgate.core.levels__entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.stores.sqlite import entities as people
+from headgate.stores.sqlite import namespaces as tenants
+from headgate.stores.sqlite import stored_limits as levels
 from headgate.stores.sqlite.port import READ, WRITE, Port, Result, Work
-from headgate.stores.sqlite.queries import Connection
 from headgate.stores.sqlite.rows import as_json, from_json
 from headgate.stores.sqlite.schema import SCHEMA_VERSION, tables
+from headgate.stores.sqlite.schema__queries import Connection
 
 PURGE_BATCH = 1000
 

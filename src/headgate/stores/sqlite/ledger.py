@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.clock import Clock
-from headgate.entities import Page
-from headgate.errors import ValidationError
-from headgate.history import AuditEvent, Usage, UsageQuery, snapshot
-from headgate.names import SEPARATOR
-from headgate.record import BucketKey
-from headgate.stores.sqlite.history import SQL, add, append
+from headgate.core.errors import ValidationError
+from headgate.core.history import AuditEvent, Usage, UsageQuery, snapshot
+from headgate.core.levels__entities import Page
+from headgate.core.limits__names import SEPARATOR
+from headgate.core.record import BucketKey
+from headgate.core.runtime__clock import Clock
+from headgate.stores.sqlite.bucket_table import Scope, Shelf
 from headgate.stores.sqlite.port import READ, Port, Work
-from headgate.stores.sqlite.queries import Connection
 from headgate.stores.sqlite.rows import INT64_MAX, Row, clamped, event_from_row, from_json
-from headgate.stores.sqlite.shelf import Scope, Shelf
+from headgate.stores.sqlite.rows__history import SQL, add, append
+from headgate.stores.sqlite.schema__queries import Connection
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000

@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from headgate.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
-from headgate.port_owned import forks
+from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.sqlite import schema
-from headgate.stores.sqlite.port_line import Line, closed
-from headgate.stores.sqlite.queries import Connection
+from headgate.stores.sqlite.batching import Line, closed
+from headgate.stores.sqlite.schema__queries import Connection
+from headgate.transport.ownership import forks
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 # Most who hold the file are done in a fraction of a millisecond, so the first pauses are short.

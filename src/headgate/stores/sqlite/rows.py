@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headgate.entities import Entity, Mode, Namespace, Stored
-from headgate.errors import Damaged
-from headgate.history import AuditEvent, event_time_ms, uncounted
-from headgate.limits import Spec
-from headgate.record import CELLS, EVENTS, HOUR, STRIDE, TERMS, BucketKey, Record, Terms, full_at_ms
-from headgate.store import stored_as_json, stored_from_json
+from headgate.core.errors import Damaged
+from headgate.core.history import AuditEvent, event_time_ms, uncounted
+from headgate.core.levels__entities import Entity, Mode, Namespace, Stored
+from headgate.core.limits import Spec
+from headgate.core.record import (
+    CELLS,
+    EVENTS,
+    HOUR,
+    STRIDE,
+    TERMS,
+    BucketKey,
+    Record,
+    Terms,
+    full_at_ms,
+)
+from headgate.core.store import stored_as_json, stored_from_json
 
 INT64_MAX = 2**63 - 1
 WORDINGS_MAX = 4096

@@ -6,8 +6,8 @@ instead of being written into. Nothing is written before both have been looked a
 
 from __future__ import annotations
 
-from headgate.errors import IncompatibleSchemaError
-from headgate.stores.sqlite.queries import Connection, migrations
+from headgate.core.errors import IncompatibleSchemaError
+from headgate.stores.sqlite.schema__queries import Connection, migrations
 
 APPLICATION_ID = 0x68656164  # "head"
 MIGRATIONS = migrations()

@@ -1,0 +1,237 @@
+"""A namespace's entities, limits and usage as lines of JSON, out of one store and into another.
+
+Buckets stay behind: in the new store everybody begins with full ones. A file begins with a line of
+the kind `headgate` and ends with one of the kind `end` that counts the others, so a file that was
+cut off is known for one before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.admin.reports__desk import PAGE_MAX
+from headgate.core.errors import ValidationError
+from headgate.core.history import UsageSnapshot, parse_time_ms, parse_window_type, window_around
+from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import Limit, parse_amount, parse_limits
+from headgate.core.limits__names import (
+    parse_config_resource,
+    parse_entity_id,
+    parse_limit_name,
+    parse_resource,
+)
+from headgate.core.store import limits_as_json
+from headgate.declare.apply import stored_levels
+from headgate.repository import Repository
+
+FORMAT = 1
+LINE_BYTES_MAX = 64 * 1024
+COUNTERS_MAX = 64
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLevel:
+    """What one level held."""
+
+    level: Level
+    limits: tuple[Limit, ...]
+    on_unavailable: OnUnavailable | None
+    mode: Mode
+
+
+Moved = Entity | MovedLevel | UsageSnapshot
+
+
+async def exported(repository: Repository, *, usage: bool = True) -> AsyncIterator[Line]:
+    """Every line of an export: entities, then levels, then usage, newest window first."""
+    yield {
+        "kind": "headgate",
+        "format": FORMAT,
+        "namespace": repository.namespace_name,
+        "store": repository.capabilities.name,
+    }
+    counts = {"entity": 0, "level": 0, "usage": 0}
+    async for line in _lines(repository, usage):
+        counts[line["kind"]] += 1
+        yield line
+    yield {"kind": "end", **counts}
+
+
+async def _lines(repository: Repository, usage: bool) -> AsyncIterator[Line]:
+    cursor: str | None = None
+    while True:
+        entities, cursor = await repository.list_entities(PAGE_MAX, cursor)
+        for entity in entities:
+            yield _entity_line(entity)
+        if cursor is None:
+            break
+    namespace = await repository.configs.namespace_id()
+    async for level in stored_levels(repository):
+        stored = await repository.backend.catalog.get_stored(namespace, level)
+        if stored is not None:
+            rule = stored.on_unavailable
+            yield {
+                "kind": "level",
+                "entity_id": level.entity_id,
+                "resource": level.resource,
+                "limits": limits_as_json(stored.limits),
+                "on_unavailable": rule.value if rule else None,
+                "mode": stored.mode.value,
+            }
+    while usage:
+        shots, cursor = await repository.get_usage_snapshots(limit=PAGE_MAX, next_key=cursor)
+        for shot in shots:
+            yield _usage_line(shot)
+        if cursor is None:
+            break
+
+
+def _entity_line(entity: Entity) -> Line:
+    return {
+        "kind": "entity",
+        "id": entity.id,
+        "name": entity.name,
+        "parent_id": entity.parent_id,
+        "cascade": entity.cascade,
+        "metadata": dict(entity.metadata),
+        "mode": entity.mode.value,
+    }
+
+
+def _usage_line(shot: UsageSnapshot) -> Line:
+    return {
+        "kind": "usage",
+        "entity_id": shot.entity_id,
+        "resource": shot.resource,
+        "window_type": shot.window_type,
+        "window_start": shot.window_start,
+        "counters": dict(shot.counters),
+        "total_events": shot.total_events,
+    }
+
+
+class LineError(ValidationError):
+    """A line of an export that cannot be used."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__("line", number, reason)
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterable[Moved]:
+    """What the lines hold, each checked; the last must be the end that counts them all."""
+    counts = {"entity": 0, "level": 0, "usage": 0}
+    ended = False
+    number = 0
+    for number, raw in enumerate(lines, start=1):
+        line = _decoded(number, raw)
+        kind = line.pop("kind", None)
+        if ended:
+            raise LineError(number, "follows the end of the export; import one export at a time")
+        if number == 1:
+            _check_header(kind, line)
+        elif kind == "end":
+            ended = True
+            if line != counts:
+                raise LineError(number, f"counts {line}, but there were {counts}; export it again")
+        else:
+            yield _parsed(number, kind, line)
+            counts[kind] += 1
+    if not ended:
+        raise LineError(number, "is the last, but not an end: the file was cut off; export again")
+
+
+def _decoded(number: int, raw: bytes) -> Line:
+    if len(raw) > LINE_BYTES_MAX:
+        raise LineError(number, f"is longer than {LINE_BYTES_MAX} bytes")
+    try:
+        line = json.loads(raw)
+    except ValueError as error:
+        raise LineError(number, f"is not JSON: {error}") from error
+    if not isinstance(line, dict):
+        raise LineError(number, "is not a JSON object")
+    return line
+
+
+def _check_header(kind: object, line: Mapping[str, Any]) -> None:
+    if kind != "headgate":
+        raise LineError(1, "does not begin an export; `headgate export` writes one")
+    if line.get("format") != FORMAT:
+        raise LineError(1, f"is of format {line.get('format')!r}; this headgate reads {FORMAT}")
+
+
+def _parsed(number: int, kind: object, line: Line) -> Moved:
+    readers: dict[str, Callable[[Line], Moved]] = {
+        "entity": _entity,
+        "level": _level,
+        "usage": _usage,
+    }
+    reader = readers.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise LineError(number, f"is of the unknown kind {kind!r}")
+    try:
+        return reader(line)
+    except LineError:
+        raise
+    except KeyError as error:
+        raise LineError(number, f"has no {error}") from error
+    except (ValidationError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise LineError(number, f"cannot be used: {error}") from error
+
+
+def _entity(line: Line) -> Entity:
+    parent = line["parent_id"]
+    return Entity(
+        parse_entity_id(line["id"]),
+        line["name"],  # name, cascade and metadata are parsed where entities are created
+        None if parent is None else parse_entity_id(parent),
+        line["cascade"],
+        line["metadata"],
+        Mode(line["mode"]),
+    )
+
+
+def _level(line: Line) -> MovedLevel:
+    whose, on = line["entity_id"], line["resource"]
+    level = Level(
+        None if whose is None else parse_entity_id(whose),
+        None if on is None else (parse_config_resource(on) if whose else parse_resource(on)),
+    )
+    if level.entity_id is not None and level.resource is None:
+        raise ValueError("limits of an entity are for a resource or _default_")
+    limits = [Limit.from_dict(one) for one in line["limits"]]
+    rule = line["on_unavailable"]
+    return MovedLevel(
+        level,
+        parse_limits(limits) if limits else (),
+        None if rule is None else OnUnavailable(rule),
+        Mode(line["mode"]),
+    )
+
+
+def _usage(line: Line) -> UsageSnapshot:
+    window_type = parse_window_type(line["window_type"])
+    start_ms = parse_time_ms("window_start", line["window_start"])
+    if window_type is None or start_ms is None:
+        raise ValueError("a window has a type and a start")
+    if window_around(window_type, start_ms)[0] != start_ms:
+        raise ValueError(f"{line['window_start']} is not where a window of that type starts")
+    counters = line["counters"]
+    if not isinstance(counters, dict) or len(counters) > COUNTERS_MAX:
+        raise ValueError(f"counters must be a mapping of at most {COUNTERS_MAX}")
+    for name, amount in counters.items():
+        parse_limit_name(name)
+        parse_amount(name, abs(amount) if type(amount) is int else amount)  # credits may outweigh
+    return UsageSnapshot(
+        parse_entity_id(line["entity_id"]),
+        parse_resource(line["resource"]),
+        line["window_start"],
+        "",
+        window_type,
+        counters,
+        parse_amount("total_events", line["total_events"]),
+    )

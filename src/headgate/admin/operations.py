@@ -1,0 +1,300 @@
+"""What operators do to entities and stored limits.
+
+Everything is parsed here, at the door, before the catalog sees it; nothing is written on bad input.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headgate.admin.reports__desk import PAGE_MAX, Desk, parse_page
+from headgate.core.errors import ValidationError
+from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import Limit, parse_limits
+from headgate.core.limits__names import (
+    DEFAULT_RESOURCE,
+    parse_config_resource,
+    parse_entity_id,
+    parse_resource,
+)
+
+METADATA_BYTES_MAX = 4096
+NAME_LENGTH_MAX = 256
+
+
+class EntityAdmin(Desk):
+    """Who is limited. `principal` says by whom a change was made; it goes into the audit."""
+
+    async def create_entity(
+        self,
+        entity_id: str,
+        name: str | None = None,
+        parent_id: str | None = None,
+        cascade: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        principal: str | None = None,
+    ) -> Entity:
+        """A new entity; EntityExistsError where the id is taken."""
+        entity = Entity(
+            parse_entity_id(entity_id),
+            _parse_title(name),
+            None if parent_id is None else parse_entity_id(parent_id),
+            _parse_flag("cascade", cascade),
+            _parse_metadata(metadata),
+        )
+        namespace = await self.configs.namespace_id()
+        made = await self.backend.catalog.create_entity(namespace, entity, principal, self.clock())
+        self.configs.invalidate()
+        return made
+
+    async def get_entity(self, entity_id: str) -> Entity | None:
+        """The entity, or None."""
+        parse_entity_id(entity_id)
+        return await self.backend.catalog.get_entity(await self.configs.namespace_id(), entity_id)
+
+    async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
+        """The entity, its limits and its buckets are gone; history stays."""
+        parse_entity_id(entity_id)
+        namespace = await self.configs.namespace_id()
+        await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
+        while True:
+            page = await self.backend.store.find(namespace, entity_id=entity_id, limit=PAGE_MAX)
+            await self.backend.store.forget(page.items)
+            if page.cursor is None:
+                break
+        self.configs.invalidate()
+
+    async def list_entities(
+        self, limit: int = 100, cursor: str | None = None
+    ) -> tuple[list[Entity], str | None]:
+        """A page of entities in the order of their ids, and where the next begins."""
+        page = await self.backend.catalog.list_entities(
+            await self.configs.namespace_id(),
+            parent_id=None,
+            limit=parse_page(limit),
+            cursor=cursor,
+        )
+        return list(page.items), page.cursor
+
+    async def get_children(self, parent_id: str) -> list[Entity]:
+        """The entities whose parent this is."""
+        parse_entity_id(parent_id)
+        namespace = await self.configs.namespace_id()
+        found: list[Entity] = []
+        cursor: str | None = None
+        while True:
+            page = await self.backend.catalog.list_entities(
+                namespace, parent_id=parent_id, limit=PAGE_MAX, cursor=cursor
+            )
+            found += page.items
+            if page.cursor is None:
+                return found
+            cursor = page.cursor
+
+    async def set_parent(
+        self,
+        entity_id: str,
+        parent_id: str | None,
+        cascade: bool | None = None,
+        principal: str | None = None,
+        version: int | None = None,
+    ) -> Entity:
+        """Moves the entity below another one, or with None out of its tree; circles are refused."""
+        changes: dict[str, Any] = {
+            "parent_id": None if parent_id is None else parse_entity_id(parent_id)
+        }
+        if cascade is not None:
+            changes["cascade"] = _parse_flag("cascade", cascade)
+        return await self._change(entity_id, changes, principal, version)
+
+    async def disable(
+        self,
+        entity_id: str | None = None,
+        *,
+        resource: str | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """Every acquire of the entity, or on the resource, raises DisabledError."""
+        await self._switch(Mode.DISABLED, entity_id, resource, principal)
+
+    async def enable(
+        self,
+        entity_id: str | None = None,
+        *,
+        resource: str | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """Back to normal after disable or bypass."""
+        await self._switch(Mode.NORMAL, entity_id, resource, principal)
+
+    async def bypass(
+        self,
+        entity_id: str | None = None,
+        *,
+        resource: str | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """Every acquire of the entity, or on the resource, passes and takes nothing."""
+        await self._switch(Mode.BYPASS, entity_id, resource, principal)
+
+    async def _switch(
+        self, mode: Mode, entity_id: str | None, resource: str | None, principal: str | None
+    ) -> None:
+        if (entity_id is None) == (resource is None):
+            raise ValidationError(
+                "entity_id", entity_id, "and resource: name exactly one of them to switch"
+            )
+        if entity_id is not None:
+            if await self.get_entity(entity_id) is None:
+                await self.create_entity(entity_id, principal=principal)
+            await self._change(entity_id, {"mode": mode}, principal, None)
+            return
+        level = Level(None, parse_resource(resource))
+        await self._change_level(level, {"mode": mode}, principal)
+
+    async def _change(
+        self, entity_id: str, changes: dict[str, Any], principal: str | None, version: int | None
+    ) -> Entity:
+        parse_entity_id(entity_id)
+        namespace = await self.configs.namespace_id()
+        after = await self.backend.catalog.update_entity(
+            namespace, entity_id, changes, principal, self.clock(), version=version
+        )
+        self.configs.invalidate()
+        return after
+
+
+class LimitAdmin(Desk):
+    """What is stored at the four levels: entity, entity default, resource, system."""
+
+    async def set_limits(
+        self,
+        entity_id: str,
+        limits: Sequence[Limit],
+        resource: str = DEFAULT_RESOURCE,
+        principal: str | None = None,
+    ) -> None:
+        """The entity's own limits for a resource, or for every one, instead of those before."""
+        level = Level(parse_entity_id(entity_id), parse_config_resource(resource))
+        await self._change_level(level, {"limits": parse_limits(limits)}, principal)
+
+    async def get_limits(self, entity_id: str, resource: str = DEFAULT_RESOURCE) -> list[Limit]:
+        """The entity's own limits for a resource, not those it inherits."""
+        return await self._limits_at(
+            Level(parse_entity_id(entity_id), parse_config_resource(resource))
+        )
+
+    async def delete_limits(
+        self, entity_id: str, resource: str = DEFAULT_RESOURCE, principal: str | None = None
+    ) -> None:
+        """Removes the entity's own limits; what is below them counts again."""
+        level = Level(parse_entity_id(entity_id), parse_config_resource(resource))
+        await self._delete_level(level, principal)
+
+    async def set_resource_defaults(
+        self, resource: str, limits: Sequence[Limit], principal: str | None = None
+    ) -> None:
+        """Limits of a resource for everybody who has none of their own."""
+        level = Level(None, parse_resource(resource))
+        await self._change_level(level, {"limits": parse_limits(limits)}, principal)
+
+    async def get_resource_defaults(self, resource: str) -> list[Limit]:
+        """The limits set for a resource."""
+        return await self._limits_at(Level(None, parse_resource(resource)))
+
+    async def delete_resource_defaults(self, resource: str, principal: str | None = None) -> None:
+        """Removes the limits of a resource; what is below them counts again."""
+        await self._delete_level(Level(None, parse_resource(resource)), principal)
+
+    async def set_system_defaults(
+        self,
+        limits: Sequence[Limit],
+        on_unavailable: OnUnavailable | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """Limits for everything else, and what to do while the store is away."""
+        changes: dict[str, Any] = {"limits": parse_limits(limits)}
+        if on_unavailable is not None:
+            changes["on_unavailable"] = parse_rule(on_unavailable)
+        await self._change_level(Level(), changes, principal)
+
+    async def get_system_defaults(self) -> tuple[list[Limit], OnUnavailable | None]:
+        """The limits for everything else, and the rule for outages."""
+        namespace = await self.configs.namespace_id()
+        stored = await self.backend.catalog.get_stored(namespace, Level())
+        return ([], None) if stored is None else (list(stored.limits), stored.on_unavailable)
+
+    async def delete_system_defaults(self, principal: str | None = None) -> None:
+        """Removes the limits for everything else and the rule for outages."""
+        await self._delete_level(Level(), principal)
+
+    async def list_resources_with_defaults(self) -> list[str]:
+        """The resources that have limits of their own."""
+        namespace = await self.configs.namespace_id()
+        return await self.backend.catalog.list_resources(namespace, of_entities=False)
+
+    async def list_resources_with_entity_configs(self) -> list[str]:
+        """The resources for which some entity has limits of its own."""
+        namespace = await self.configs.namespace_id()
+        return await self.backend.catalog.list_resources(namespace, of_entities=True)
+
+    async def list_entities_with_custom_limits(
+        self, resource: str, limit: int | None = None, cursor: str | None = None
+    ) -> tuple[list[str], str | None]:
+        """A page of entities with limits of their own for a resource, and where the next begins."""
+        page = await self.backend.catalog.list_entities_with_limits(
+            await self.configs.namespace_id(),
+            parse_config_resource(resource),
+            limit=parse_page(PAGE_MAX if limit is None else limit),
+            cursor=cursor,
+        )
+        return list(page.items), page.cursor
+
+    async def _limits_at(self, level: Level) -> list[Limit]:
+        stored = await self.backend.catalog.get_stored(await self.configs.namespace_id(), level)
+        return [] if stored is None else list(stored.limits)
+
+    async def _delete_level(self, level: Level, principal: str | None) -> None:
+        namespace = await self.configs.namespace_id()
+        await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
+        self.configs.invalidate()
+
+
+def parse_rule(rule: object) -> OnUnavailable:
+    if not isinstance(rule, OnUnavailable):
+        raise ValidationError("on_unavailable", rule, "must be OnUnavailable.ALLOW or .BLOCK")
+    return rule
+
+
+def _parse_title(name: object) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise ValidationError("name", name, f"must be a str, not {type(name).__name__}")
+    if name is not None and not 1 <= len(name) <= NAME_LENGTH_MAX:
+        raise ValidationError("name", name, f"must have 1 to {NAME_LENGTH_MAX} characters")
+    return name
+
+
+def _parse_flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValidationError(field, value, "must be True or False")
+    return value
+
+
+def _parse_metadata(metadata: object) -> dict[str, Any]:
+    """A JSON object of bounded size."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise ValidationError("metadata", metadata, "must be a mapping of JSON values")
+    try:
+        text = json.dumps(dict(metadata), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValidationError("metadata", metadata, f"must be JSON: {error}") from error
+    if len(text) > METADATA_BYTES_MAX:
+        raise ValidationError(
+            "metadata", f"{len(text)} bytes", f"is too large; at most {METADATA_BYTES_MAX} bytes"
+        )
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -1,0 +1,249 @@
+"""What operators do to buckets, and what they read of buckets and history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.admin.reports__desk import PAGE_MAX, Desk, parse_page
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand
+from headgate.core.errors import ValidationError
+from headgate.core.history import (
+    AuditEvent,
+    EntityCapacity,
+    ResourceCapacity,
+    UsageQuery,
+    UsageSnapshot,
+    UsageSummary,
+    audit_event,
+    parse_time_ms,
+    parse_window_type,
+    summarize,
+)
+from headgate.core.limits import parse_amount
+from headgate.core.limits__names import parse_entity_id, parse_limit_name, parse_resource
+from headgate.core.plan_cache import NO_DEFAULTS, Defaults
+from headgate.core.record import BucketKey, Record, cell_of, cells_of
+
+ONCE_LENGTH_MAX = 128
+SUMMARY_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    tokens_milli: int
+    last_refill_ms: int
+    capacity_milli: int
+    refill_amount_milli: int
+    refill_period_ms: int
+    total_consumed_milli: int
+
+
+class Reports(Desk):
+    """Buckets and history, for people."""
+
+    async def reset_bucket(
+        self, entity_id: str, resource: str, principal: str | None = None
+    ) -> None:
+        """The bucket is as if never used: full, debt forgiven. An operator's act, audited."""
+        namespace = await self.configs.namespace_id()
+        key = BucketKey(namespace, parse_entity_id(entity_id), parse_resource(resource))
+        await self.backend.store.forget([key])
+        await self._note("bucket_reset", entity_id, principal, resource)
+
+    async def top_up(
+        self,
+        entity_id: str,
+        resource: str,
+        amounts: Mapping[str, int],
+        idempotency_key: str | None = None,
+        principal: str | None = None,
+    ) -> bool:
+        """Grants tokens up to capacity; False if this idempotency key was used within a day."""
+        once = _parse_once(idempotency_key)
+        plan = await self.configs.plan(entity_id, resource, self._defaults(), None, self.clock())
+        slot = plan.slots[0]
+        if not amounts or any(name not in slot.terms.index for name in amounts):
+            raise ValidationError(
+                "amounts", amounts, f"must name some of the limits {', '.join(slot.names)}"
+            )
+        parsed = {name: parse_amount(name, amount, least=1) for name, amount in amounts.items()}
+        line = tuple(-parsed[name] * MILLI if name in parsed else None for name in slot.names)
+        applied = await self.backend.store.adjust(
+            [Demand(slot.key, slot.terms, line)], self._store_ms(), metered=False, once=once
+        )
+        if applied:
+            await self._note("bucket_topped_up", entity_id, principal, resource, amounts=parsed)
+        return applied
+
+    async def get_buckets(self, entity_id: str, resource: str | None = None) -> list[BucketState]:
+        """Every limit of the entity's buckets that exist."""
+        parse_entity_id(entity_id)
+        if resource is not None:
+            parse_resource(resource)
+        return [
+            state
+            for key, record, now_ms in await self._records(entity_id, resource)
+            for state in _states(key, record, now_ms)
+        ]
+
+    async def get_resource_capacity(
+        self, resource: str, limit_name: str, parents_only: bool = False
+    ) -> ResourceCapacity:
+        """What one limit holds over all entities with a bucket on the resource."""
+        parse_resource(resource)
+        parse_limit_name(limit_name)
+        found = []
+        for key, record, now_ms in await self._records(None, resource):
+            cell = cell_of(record, limit_name)
+            if cell is None or (parents_only and not await self._is_parent(key.entity_id)):
+                continue
+            available = max(0, cell.level_milli(now_ms))
+            found.append(
+                EntityCapacity(key.entity_id, cell.spec.capacity_milli // MILLI, available // MILLI)
+            )
+        total = sum(one.capacity for one in found)
+        available = sum(one.available for one in found)
+        used_pct = 100 * (total - available) / total if total else 0.0
+        return ResourceCapacity(resource, limit_name, total, available, used_pct, tuple(found))
+
+    async def get_audit_events(
+        self, entity_id: str, limit: int = 100, start_event_id: str | None = None
+    ) -> list[AuditEvent]:
+        """Newest first; `start_event_id` continues after that event. Config levels are kept under
+        `$SYSTEM` and `$RESOURCE:name`."""
+        if not isinstance(entity_id, str) or not entity_id.startswith("$"):
+            parse_entity_id(entity_id)
+        namespace = await self.configs.namespace_id()
+        return await self.backend.ledger.audit(
+            namespace, entity_id, limit=parse_page(limit), before=start_event_id
+        )
+
+    async def get_usage_snapshots(
+        self,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        window_type: str | None = None,
+        start_time: object = None,
+        end_time: object = None,
+        limit: int = 100,
+        next_key: str | None = None,
+    ) -> tuple[list[UsageSnapshot], str | None]:
+        """Newest window first; `next_key` continues. Every decision made before is included."""
+        query = _parse_query(entity_id, resource, window_type, start_time, end_time)
+        return await self._usage(query, parse_page(limit), next_key)
+
+    async def get_usage_summary(
+        self,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        window_type: str = "hourly",
+        start_time: object = None,
+        end_time: object = None,
+    ) -> UsageSummary:
+        """Totals over all snapshots of one window type; at most SUMMARY_MAX of them."""
+        query = _parse_query(entity_id, resource, window_type, start_time, end_time)
+        found: list[UsageSnapshot] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = await self._usage(query, PAGE_MAX, cursor)
+            found += page
+            if cursor is None:
+                return summarize(found)
+            if len(found) >= SUMMARY_MAX:
+                raise ValidationError(
+                    "usage", len(found), "snapshots are too many to sum; narrow the time or entity"
+                )
+
+    def _defaults(self) -> Defaults:
+        return NO_DEFAULTS
+
+    async def _usage(
+        self, query: UsageQuery, limit: int, cursor: str | None
+    ) -> tuple[list[UsageSnapshot], str | None]:
+        namespace = await self.configs.namespace_id()
+        asked = UsageQuery(
+            query.entity_id, query.resource, query.window_type,
+            query.start_ms, query.end_ms, limit, cursor,
+        )  # fmt: skip
+        page = await self.backend.ledger.usage(namespace, asked, self._store_ms())
+        return list(page.items), page.cursor
+
+    async def _records(
+        self, entity_id: str | None, resource: str | None
+    ) -> list[tuple[BucketKey, Record, int]]:
+        namespace = await self.configs.namespace_id()
+        found: list[tuple[BucketKey, Record, int]] = []
+        cursor: str | None = None
+        while True:
+            page = await self.backend.store.find(
+                namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
+            )
+            seen = await self.backend.store.peek(page.items, self._store_ms())
+            pairs = zip(page.items, seen.records, strict=True)
+            found += [(key, record, seen.now_ms) for key, record in pairs if record is not None]
+            if page.cursor is None:
+                return found
+            cursor = page.cursor
+
+    async def _is_parent(self, entity_id: str) -> bool:
+        page = await self.backend.catalog.list_entities(
+            await self.configs.namespace_id(), parent_id=entity_id, limit=1, cursor=None
+        )
+        return bool(page.items)
+
+    async def _note(
+        self, action: str, entity_id: str, principal: str | None, resource: str, **details: Any
+    ) -> None:
+        event = audit_event(self.clock(), action, entity_id, principal, resource, **details)
+        await self.backend.ledger.append(await self.configs.namespace_id(), event)
+
+
+def _states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
+    return [
+        BucketState(
+            key.entity_id,
+            key.resource,
+            cell.spec.name,
+            cell.level_milli(now_ms),
+            cell.epoch_ms,
+            cell.spec.capacity_milli,
+            cell.spec.amount_milli,
+            cell.spec.period_ms,
+            cell.consumed_milli,
+        )
+        for cell in cells_of(record)
+    ]
+
+
+def _parse_query(
+    entity_id: str | None,
+    resource: str | None,
+    window_type: str | None,
+    start_time: object,
+    end_time: object,
+) -> UsageQuery:
+    return UsageQuery(
+        None if entity_id is None else parse_entity_id(entity_id),
+        None if resource is None else parse_resource(resource),
+        parse_window_type(window_type),
+        parse_time_ms("start_time", start_time),
+        parse_time_ms("end_time", end_time),
+    )
+
+
+def _parse_once(key: object) -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str) or not 1 <= len(key) <= ONCE_LENGTH_MAX or not key.isprintable():
+        raise ValidationError(
+            "idempotency_key", key, f"must be 1 to {ONCE_LENGTH_MAX} printable characters"
+        )
+    return key

@@ -1,0 +1,168 @@
+"""The archive of audit events: what expires in the table becomes a line of a file in S3.
+
+    audit/namespace={id}/year={yyyy}/month={mm}/day={dd}/{first}-{last}-{digest}.jsonl.gz
+
+The day is the event's own. An object is named after the stream records it holds and its bytes
+depend on nothing else, so a batch that is delivered again writes the same object again. Where
+batches overlap, an event is in two objects; readers take it once, by its id.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from headgate.admin.reports__desk import parse_page
+from headgate.aws.aggregator.records import Expired
+from headgate.aws.aggregator.s3 import Objects
+from headgate.core.errors import Damaged
+from headgate.core.history import DAY_MS, AuditEvent, event_time_ms
+from headgate.core.limits__names import parse_namespace_id
+
+SHEET_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
+OBJECTS_MAX = 100_000  # of one day
+FOLDERS_MAX = 1000  # years of a namespace, months of a year, days of a month
+PARTS = ("year", "month", "day")
+LINE_FIELDS = ("event_id", "timestamp", "action", "entity_id", "principal", "resource", "details")
+
+
+class Sheet(NamedTuple):
+    """An object of the archive, and which stream records it holds."""
+
+    name: str
+    body: bytes
+    sequences: tuple[int, ...]
+
+
+def sheets_of(expired: Iterable[Expired]) -> list[Sheet]:
+    """One object per namespace and day."""
+    days: dict[str, dict[int, Expired]] = {}
+    for one in expired:
+        folder = f"{_home(one.namespace)}{_day_folder(event_time_ms(one.event))}"
+        days.setdefault(folder, {})[one.sequence] = one
+    return [_sheet(folder, [held[at] for at in sorted(held)]) for folder, held in days.items()]
+
+
+def _sheet(folder: str, held: Sequence[Expired]) -> Sheet:
+    sequences = tuple(one.sequence for one in held)
+    digest = hashlib.sha256(" ".join(map(str, sequences)).encode()).hexdigest()[:12]
+    name = f"{folder}{sequences[0]}-{sequences[-1]}-{digest}.jsonl.gz"
+    lines = "".join(f"{_line(one)}\n" for one in held)
+    return Sheet(name, gzip.compress(lines.encode(), mtime=0), sequences)
+
+
+def _line(one: Expired) -> str:
+    fields = {name: getattr(one.event, name) for name in LINE_FIELDS}
+    fields["details"] = dict(one.event.details)
+    return json.dumps({"namespace": one.namespace, **fields}, separators=(",", ":"))
+
+
+async def read_archived(
+    objects: Objects,
+    namespace: str,
+    *,
+    entity_id: str | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    before: str | None = None,
+    limit: int = 100,
+) -> list[AuditEvent]:
+    """Archived events, newest first, each once: of one subject if named, from `start_ms` until
+    before `end_ms`, older than the event `before`. It reads day by day, no further than needed."""
+    parse_namespace_id(namespace)
+    parse_page(limit)
+    until_ms = _sooner(end_ms, before)
+    found: list[AuditEvent] = []
+    todo = [(_home(namespace), 0)]
+    while todo and len(found) < limit:
+        folder, depth = todo.pop()
+        if depth == len(PARTS):
+            found += [
+                event
+                for event in await _day(objects, folder)
+                if entity_id in (None, event.entity_id)
+                and (before is None or event.event_id < before)
+                and _is_within(event, start_ms, end_ms)
+            ]
+            continue
+        for inner in await objects.folders(folder, FOLDERS_MAX):  # the newest comes last, and next
+            span = _span_ms(inner, depth)
+            if span is not None and _may_hold(span, start_ms, until_ms):
+                todo.append((inner, depth + 1))
+    return found[:limit]
+
+
+async def _day(objects: Objects, folder: str) -> list[AuditEvent]:
+    """The events of one day, newest first, each once."""
+    events: dict[str, AuditEvent] = {}
+    for name in await objects.names(folder, OBJECTS_MAX):
+        if name.endswith(".jsonl.gz"):
+            held = events_in(name, await objects.get(name))
+            events.update((event.event_id, event) for event in held)
+    return [events[event_id] for event_id in sorted(events, reverse=True)]
+
+
+def _sooner(end_ms: int | None, before: str | None) -> int | None:
+    """The end of what is asked for; an event's id begins with its time."""
+    digits = (before or "").partition("-")[0]
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        return end_ms
+    until_ms = int(digits) + 1
+    return until_ms if end_ms is None else min(end_ms, until_ms)
+
+
+def events_in(name: str, body: bytes) -> list[AuditEvent]:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
+            text = packed.read(SHEET_BYTES_MAX + 1)
+        if len(text) > SHEET_BYTES_MAX:
+            raise ValueError(f"it holds more than {SHEET_BYTES_MAX} bytes")
+        return [_event(json.loads(line)) for line in text.decode().splitlines()]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(
+            f"the archive's object {name} cannot be read ({error!r}); it was written by something "
+            f"else, or is cut short: move it out of the archive"
+        ) from error
+
+
+def _event(fields: dict[str, Any]) -> AuditEvent:
+    return AuditEvent(*(fields[name] for name in LINE_FIELDS))
+
+
+def _home(namespace: str) -> str:
+    return f"audit/namespace={namespace}/"
+
+
+def _day_folder(time_ms: int) -> str:
+    day = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return f"year={day.year:04d}/month={day.month:02d}/day={day.day:02d}/"
+
+
+def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
+    """When the year, month or day of a folder begins and ends; None if it is of something else."""
+    parts = folder.rstrip("/").split("/")[-1 - depth :]
+    texts = [part.removeprefix(f"{name}=") for name, part in zip(PARTS, parts, strict=False)]
+    if not all(text.isascii() and text.isdigit() and len(text) <= 4 for text in texts):
+        return None
+    year, month, day = (*map(int, texts), *(0,) * (2 - depth))
+    try:
+        begin = datetime.datetime(year, month or 1, day or 1, tzinfo=datetime.UTC)
+    except ValueError:
+        return None
+    begin_ms = int(begin.timestamp()) * 1000
+    return begin_ms, begin_ms + DAY_MS * (1 if day else 31 if month else 366)
+
+
+def _may_hold(span: tuple[int, int], start_ms: int | None, end_ms: int | None) -> bool:
+    after = start_ms is None or span[1] > start_ms
+    return after and (end_ms is None or span[0] < end_ms)
+
+
+def _is_within(event: AuditEvent, start_ms: int | None, end_ms: int | None) -> bool:
+    at_ms = event_time_ms(event)
+    return (start_ms is None or at_ms >= start_ms) and (end_ms is None or at_ms < end_ms)

@@ -1,0 +1,204 @@
+"""Reading the table's stream in a process of one's own, where there is no Lambda.
+
+It goes on from its checkpoint, parents before children, and marks how far it is only after all of a
+batch is done. So a process that is killed reads some records again, which changes nothing. Two at
+once are a waste, no harm.
+
+A record that will never be done is passed over; with dead letters, it is one before that. One that
+is in passing trouble is tried until it is twelve hours old, as Lambda would be told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headgate.aws.aggregator.consumer__checkpoints import DONE, Checkpoints
+from headgate.aws.aggregator.dead_letters import REFUSED, TOO_OLD, UNREADABLE, Letter, Letters
+from headgate.aws.aggregator.process import Aggregator, Failure, Records, Report
+from headgate.aws.aggregator.records import record_time_ms, sequence_text
+from headgate.aws.aggregator.s3 import Calls
+from headgate.aws.aggregator.streams import LOST, Stream, stream_of
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client.port import Rejected
+from headgate.transport.gates import Gate, Pace
+
+IDLE_MS = 1000
+LOOK_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
+UNMARKED_MAX = 1000  # records of no concern that are passed before that is marked
+AGE_MS_MAX = 12 * 3_600_000  # of a record in trouble; the stream forgets after a day
+
+OnReport = Callable[[Report], None]
+OnTrouble = Callable[[StoreTrouble], None]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A shard being read: where to go on, and what is done."""
+
+    id: str
+    after: str | None
+    iterator: str | None = None
+    unmarked: int = 0
+
+
+class Consumer:
+    """`run` reads until `stop`, which any thread may call; `drain` until there is no more."""
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        service: Calls,
+        pace: Pace,
+        *,
+        idle_ms: int = IDLE_MS,
+        on_report: OnReport = lambda report: None,
+        on_trouble: OnTrouble = lambda trouble: None,
+        letters: Letters | None = None,
+    ) -> None:
+        self._aggregator = aggregator
+        self._service = service
+        self._pace = pace
+        self._idle_ms = idle_ms
+        self._on_report = on_report
+        self._on_trouble = on_trouble
+        self._letters = letters
+        self.letters_sent = 0
+        self._stopping = False
+        self._gate: Gate | None = None
+        self._stream: Stream | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._done: set[str] = set()
+        self._open: dict[str, _Reading] = {}
+        self._rounds = 0
+
+    def stop(self) -> None:
+        """The batch under way is finished, then `run` returns."""
+        self._stopping = True
+        gate = self._gate
+        if gate is not None:
+            gate.open()
+
+    async def close(self) -> None:
+        if self._letters is not None:
+            await self._letters.close()
+        await self._service.close()
+        await self._aggregator.close()
+
+    async def run(self) -> None:
+        """Trouble is told and waited out; the stream keeps its records for a day."""
+        while not self._stopping:
+            try:
+                moved = await self.round()
+            except StoreTrouble as trouble:
+                self._on_trouble(trouble)
+                self._open.clear()
+                moved = False
+            if not moved:
+                await self._rest()
+
+    async def drain(self, rounds_max: int = 10_000) -> None:
+        """Everything that was in the stream is done; trouble is raised."""
+        for _ in range(rounds_max):
+            if self._stopping or not await self.round():
+                return
+
+    async def round(self) -> bool:
+        """A batch of every shard that can be read; False where none had anything."""
+        if not self._open or self._rounds % LOOK_ROUNDS == 0:
+            await self._look()
+        self._rounds += 1
+        moved = False
+        for reading in list(self._open.values()):
+            if self._stopping:
+                break
+            moved |= await self._read(reading)
+        return moved
+
+    async def _look(self) -> None:
+        """Shards whose parents are done, or gone from the stream, can be read."""
+        if self._stream is None:
+            self._stream = Stream(self._service, await stream_of(self._aggregator.table))
+            self._checkpoints = Checkpoints(self._aggregator.table, self._stream.label)
+        assert self._checkpoints is not None
+        marks = await self._checkpoints.load()
+        shards = await self._stream.shards()
+        known = {shard.id for shard in shards}
+        self._done = {id for id, mark in marks.items() if mark == DONE} | (self._done & known)
+        for shard in shards:
+            blocked = shard.parent in known and shard.parent not in self._done
+            if shard.id not in self._done and shard.id not in self._open and not blocked:
+                self._open[shard.id] = _Reading(shard.id, marks.get(shard.id))
+
+    async def _read(self, reading: _Reading) -> bool:
+        assert self._stream is not None
+        if reading.iterator is None:
+            reading.iterator = await self._stream.iterator(reading.id, reading.after)
+        try:
+            batch = await self._stream.batch(reading.iterator)
+        except Rejected as error:
+            if error.code not in LOST:
+                raise
+            reading.iterator = None  # the next round asks for another
+            return False
+        done = await self._process(reading, batch.records)
+        if not done:
+            reading.iterator = None
+            return False
+        reading.iterator = batch.iterator
+        if batch.iterator is None:
+            await self._finish(reading)
+            return True
+        return bool(batch.records)
+
+    async def _process(self, reading: _Reading, records: Records) -> bool:
+        """Whether all of it is done or given up; nothing is given up while some may be done."""
+        if not records:
+            return True
+        report = await self._aggregator.process(records)
+        if report.concerned:
+            self._on_report(report)
+        given_up = self._given_up(reading.id, report.failures, records)
+        if len(given_up) < len(report.failures):
+            return False
+        if given_up and self._letters is not None:
+            await self._letters.send(given_up, self._aggregator.table.port.now_ms())
+            self.letters_sent += len(given_up)
+        reading.after = sequence_text(records[-1])
+        reading.unmarked += len(records)
+        # A mark is a record of the stream itself: marking that would never end.
+        if report.concerned or reading.unmarked >= UNMARKED_MAX:
+            assert self._checkpoints is not None
+            await self._checkpoints.save(reading.id, reading.after)
+            reading.unmarked = 0
+        return True
+
+    def _given_up(self, shard: str, failures: Sequence[Failure], records: Records) -> list[Letter]:
+        assert self._stream is not None
+        now_ms = self._aggregator.table.port.now_ms()
+        found = {sequence_text(record): record for record in records}
+        letters = []
+        for failure in failures:
+            record = found[failure.sequence]
+            condition = UNREADABLE if failure.unreadable else REFUSED
+            if not failure.lasting:
+                aged = self._letters is not None and now_ms - record_time_ms(record) > AGE_MS_MAX
+                if not aged:
+                    continue
+                condition = TOO_OLD
+            letters.append(Letter(self._stream.arn, shard, condition, failure.why, record))
+        return letters
+
+    async def _finish(self, reading: _Reading) -> None:
+        """The shard has come to its end: now its children can be read."""
+        assert self._checkpoints is not None
+        await self._checkpoints.save(reading.id, DONE)
+        self._done.add(reading.id)
+        del self._open[reading.id]
+        await self._look()
+
+    async def _rest(self) -> None:
+        self._gate = self._pace.gate()
+        if not self._stopping:
+            await self._gate.wait(self._idle_ms)
+        self._gate = None

@@ -1,0 +1,179 @@
+"""Dead letters: records that will never be done are put aside whole, and the stream goes on.
+
+They go to a queue of SQS, to objects of S3, or to lines of a file. Each says where in the stream it
+was, in the words that Lambda uses for its own failure destinations, why it was given up, and what
+the record held, which Lambda leaves out: a stream forgets after a day, a letter does not.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import gzip
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from headgate.aws.aggregator.records import sequence_text
+from headgate.aws.aggregator.s3 import Calls, Objects
+from headgate.core.errors import Unreachable, ValidationError
+from headgate.core.history import iso_time
+
+MESSAGE_BYTES_MAX = 256 * 1024  # that a queue takes
+UNREADABLE, REFUSED, TOO_OLD = "Unreadable", "Refused", "RecordAgeExceeded"
+
+_QUEUE_URL = re.compile(r"https?://[^/\s]+/\S*[^/\s]")
+_QUEUE_ARN = re.compile(r"arn:aws[a-z\-]*:sqs:[a-z0-9\-]+:(\d{12}):([\w\-]{1,80})", re.ASCII)
+_OBJECTS = re.compile(r"s3://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(?:/([\w.=/\-]*))?", re.ASCII)
+
+
+class Letter(NamedTuple):
+    """A record that was given up, where it was, and why."""
+
+    stream: str
+    shard: str
+    condition: str
+    why: str
+    record: Mapping[str, Any]
+
+    def text(self, now_ms: int, bytes_max: int | None = None) -> str:
+        """The letter as JSON; without the record where that is larger than the receiver takes."""
+        number = sequence_text(self.record)
+        arrived = _time_of(self.record)
+        place = {
+            "shardId": self.shard,
+            "startSequenceNumber": number,
+            "endSequenceNumber": number,
+            "approximateArrivalOfFirstRecord": arrived,
+            "approximateArrivalOfLastRecord": arrived,
+            "batchSize": 1,
+            "streamArn": self.stream,
+        }
+        said = {
+            "version": "1.0",
+            "timestamp": iso_time(now_ms),
+            "requestContext": {"condition": self.condition},
+            "why": self.why,
+            "DDBStreamBatchInfo": place,
+        }
+        whole = json.dumps({**said, "record": self.record}, default=_plain)
+        if bytes_max is None or len(whole.encode()) <= bytes_max:
+            return whole
+        return json.dumps({**said, "recordLeftOut": f"{len(whole)} bytes"})
+
+
+class Letters(Protocol):
+    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+        """All of them are kept, or it is trouble; some may then be kept twice."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Queue:
+    """A message each, in a queue of SQS."""
+
+    def __init__(self, service: Calls, place: str) -> None:
+        self._service = service
+        self._place = place
+        self._url = "" if place.startswith("arn:") else place
+
+    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+        url = self._url or await self._found()
+        for letter in letters:
+            body = letter.text(now_ms, MESSAGE_BYTES_MAX)
+            await self._service.call("send_message", QueueUrl=url, MessageBody=body)
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    async def _found(self) -> str:
+        account, name = _QUEUE_ARN.fullmatch(self._place).groups()  # type: ignore[union-attr]
+        reply = await self._service.call(
+            "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
+        )
+        self._url = str(reply["QueueUrl"])
+        return self._url
+
+
+class Sheets:
+    """An object for all that a batch gave up; the same ones make the same object."""
+
+    def __init__(self, objects: Objects, folder: str) -> None:
+        self._objects = objects
+        self._folder = f"{folder.strip('/')}/" if folder.strip("/") else ""
+
+    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+        numbers = [sequence_text(letter.record) for letter in letters]
+        digest = hashlib.sha256(" ".join([letters[0].shard, *numbers]).encode()).hexdigest()[:12]
+        name = f"{self._folder}{numbers[0]}-{numbers[-1]}-{digest}.jsonl.gz"
+        lines = "".join(f"{letter.text(now_ms)}\n" for letter in letters)
+        await self._objects.put(name, gzip.compress(lines.encode(), mtime=0))
+
+    async def close(self) -> None:
+        await self._objects.close()
+
+
+class File:
+    """A line each, at the end of a file; so rare that waiting for the disk disturbs nobody."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+        lines = "".join(f"{letter.text(now_ms)}\n" for letter in letters)
+        try:
+            self._append(lines)
+        except OSError as error:
+            raise Unreachable(
+                f"dead letters cannot be written ({error}); make room or name another file"
+            ) from error
+
+    async def close(self) -> None:
+        return None
+
+    def _append(self, lines: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Place(NamedTuple):
+    """Where letters go: `kind` is sqs, s3 or file."""
+
+    kind: str
+    where: str
+    folder: str = ""
+
+
+def parse_place(text: str) -> Place:
+    """A queue's URL or ARN, `s3://bucket/folder`, or a file's path."""
+    if _QUEUE_URL.fullmatch(text) or _QUEUE_ARN.fullmatch(text):
+        return Place("sqs", text)
+    if found := _OBJECTS.fullmatch(text):
+        return Place("s3", found[1], found[2] or "")
+    if not text or "://" in text or text.startswith("arn:") or "\0" in text:
+        raise ValidationError(
+            "dead_letters", text, "must be a queue's URL or ARN, s3://bucket/folder, or a file"
+        )
+    return Place("file", text)
+
+
+def _time_of(record: Mapping[str, Any]) -> str:
+    body = record.get("dynamodb")
+    moment = body.get("ApproximateCreationDateTime") if isinstance(body, Mapping) else None
+    if isinstance(moment, datetime.datetime):
+        return iso_time(int(moment.timestamp() * 1000))
+    return iso_time(int(moment * 1000)) if isinstance(moment, int | float) else ""
+
+
+def _plain(value: object) -> str:
+    """What JSON has no word for: bytes as Lambda shows them, times, sets of sets."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, datetime.datetime) else str(value)

@@ -1,0 +1,85 @@
+"""Which shards take more writes than their partition will bear, told from the stream's own times.
+
+A record names the second in which it was written, and the item how often that had happened before.
+So the first record of a second tells the count at its very beginning, and two such firsts the pace
+between them, all writers together and no clock but the service's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headgate.aws.aggregator.records import Change
+from headgate.aws.aggregator.records__states import amount_between
+from headgate.core.record import BucketKey
+from headgate.stores.dynamodb.sharding.router import SPLIT_ABOVE
+
+ITEMS_MAX = 10_000
+
+Place = tuple[BucketKey, int]
+
+
+class Hot(NamedTuple):
+    key: BucketKey
+    shard: int
+    per_s: int
+    largest_milli: dict[str, int]  # the most that one write took, by limit
+
+
+class _Pace:
+    """`since` is a second whose first record was seen, `writes` the count before it."""
+
+    __slots__ = ("largest", "second", "since", "writes")
+
+    def __init__(self, second: int) -> None:
+        self.second = second
+        self.since: int | None = None
+        self.writes = 0
+        self.largest: dict[str, int] = {}
+
+
+class Paces:
+    """What is remembered of items between batches; the one met longest ago makes room."""
+
+    def __init__(self, items_max: int = ITEMS_MAX) -> None:
+        self._items_max = items_max
+        self._known: dict[Place, _Pace] = {}
+
+    def hot(self, changes: Iterable[Change]) -> list[Hot]:
+        """Items that were written more than 800 times in a second."""
+        found: dict[Place, Hot] = {}
+        for change in sorted(changes):
+            place = change.key, change.shard
+            pace = self._open(place, change.at_ms // 1000)
+            per_s = _seen(pace, change)
+            if per_s > SPLIT_ABOVE:
+                found[place] = Hot(*place, per_s, pace.largest)
+        return list(found.values())
+
+    def drop(self, hot: Hot) -> None:
+        """It was divided: what was measured before says nothing now."""
+        self._known.pop((hot.key, hot.shard), None)
+
+    def _open(self, place: Place, second: int) -> _Pace:
+        pace = self._known.get(place)
+        if pace is None:
+            while len(self._known) >= self._items_max:
+                del self._known[next(iter(self._known))]
+            pace = self._known[place] = _Pace(second)
+        return pace
+
+
+def _seen(pace: _Pace, change: Change) -> int:
+    """The writes per second up to the second that this change begins; 0 if it begins none."""
+    taken = amount_between(change.before, change.after).counters_milli
+    for name, milli in taken.items():
+        pace.largest[name] = max(milli, pace.largest.get(name, 0))
+    second = change.at_ms // 1000
+    if second <= pace.second:
+        return 0
+    since, writes = pace.since, pace.writes
+    pace.second, pace.since, pace.writes = second, second, change.before.writes
+    if since is None or change.before.writes < writes:
+        return 0
+    return (change.before.writes - writes) // (second - since)

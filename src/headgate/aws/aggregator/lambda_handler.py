@@ -1,0 +1,53 @@
+"""The Lambda function: a batch of the table's stream in, the records that failed out.
+
+The event source mapping must report batch item failures. It then delivers again from the first
+record that failed on, and sends what keeps failing to its dead-letter queue; what was done of the
+rest is known, and not done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.aws.aggregator.lambda_handler__metrics import metric_line
+from headgate.aws.aggregator.open import open_aggregator
+from headgate.aws.aggregator.process import Aggregator, Report
+from headgate.aws.aggregator.process__settings import settings_from
+from headgate.core.runtime import run
+
+FAILURES_SHOWN_MAX = 10
+
+_log = logging.getLogger("headgate.aggregator")
+_lock = threading.Lock()
+_opened: list[Aggregator] = []
+
+
+def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """The partial batch response that Lambda expects of readers of streams."""
+    aggregator = _aggregator()
+    report = run(aggregator.process(event.get("Records") or []))
+    table = aggregator.table
+    sys.stdout.write(metric_line(report, table.name, table.port.now_ms()) + "\n")
+    return response(report)
+
+
+def response(report: Report) -> dict[str, Any]:
+    for failure in report.failures[:FAILURES_SHOWN_MAX]:
+        _log.error("record %s failed: %s", failure.sequence or "without a number", failure.why)
+    failed = [{"itemIdentifier": failure.sequence} for failure in report.failures]
+    return {"batchItemFailures": failed}
+
+
+def _aggregator() -> Aggregator:
+    """One per container: its connections outlive a call."""
+    with _lock:
+        if not _opened:
+            settings = settings_from(os.environ)
+            _log.setLevel(settings.log_level)
+            _opened.append(open_aggregator(settings, blocking=True))
+        return _opened[0]

@@ -1,0 +1,127 @@
+"""A batch of stream records, from the door to the report: counted, archived, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.aws.aggregator.archive import sheets_of
+from headgate.aws.aggregator.hot_shards__splits import Splits
+from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.records import Change, Expired, parsed, sequence_text
+from headgate.aws.aggregator.refills import Refills
+from headgate.aws.aggregator.rows import rows_of
+from headgate.aws.aggregator.s3 import Objects
+from headgate.aws.aggregator.write import write_rows
+from headgate.core.errors import Damaged, StoreTrouble
+from headgate.stores.dynamodb.table.table import Table
+
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A record that is not done; if that is to last, it will not be next time either."""
+
+    sequence: str  # as the stream gave it; empty where it gave none
+    why: str
+    unreadable: bool
+    lasting: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of some records."""
+
+    records: int = 0
+    counted: int = 0  # changes of buckets that are in their rows now
+    archived: int = 0
+    rows: int = 0
+    held_already: int = 0  # rows that had all of it before
+    writes: int = 0  # to the table, whether or not their condition held
+    splits: int = 0
+    refills: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def concerned(self) -> bool:
+        """Whether there was anything in it for this program."""
+        return bool(self.counted or self.archived or self.failures)
+
+
+class Aggregator:
+    """Processes batches of one table's stream; a batch may come again, whole or in part."""
+
+    def __init__(self, table: Table, settings: Settings, objects: Objects | None = None) -> None:
+        self.table = table
+        self._settings = settings
+        self._objects = objects
+        self._splits = Splits(table, enabled=settings.split)
+        self._refills = Refills(table, enabled=settings.refill)
+
+    async def process(self, records: Records) -> Report:
+        """Every record is done, or is among the failures; one never stands in another's way."""
+        report = Report(records=len(records))
+        changes, expired, texts = _sorted_out(records, report)
+        await self._count(changes, texts, report)
+        if self._objects is not None:
+            await self._archive(self._objects, expired, texts, report)
+        if self._splits.enabled:
+            hot = self._splits.paces.hot(changes)
+            report.splits = await self._splits.divide(hot)
+        if self._refills.enabled:
+            report.refills = await self._refills.settle(changes)
+        return report
+
+    async def close(self) -> None:
+        if self._objects is not None:
+            await self._objects.close()
+        await self.table.port.close()
+
+    async def _count(self, changes: list[Change], texts: dict[int, str], report: Report) -> None:
+        rows = rows_of(changes, self._settings.windows)
+        written = await write_rows(self.table, rows, self._settings.retention_ms)
+        report.rows, report.writes = written.rows, written.writes
+        report.held_already = written.held_already
+        report.counted = len(changes) - len(written.failed)
+        report.failures += [
+            Failure(texts[at], written.failed[at], False, at in written.lasting)
+            for at in sorted(written.failed)
+        ]
+
+    async def _archive(
+        self, objects: Objects, expired: list[Expired], texts: dict[int, str], report: Report
+    ) -> None:
+        for sheet in sheets_of(expired):
+            try:
+                await objects.put(sheet.name, sheet.body)
+                report.archived += len(sheet.sequences)
+            except StoreTrouble as error:
+                report.failures += [
+                    Failure(texts[at], str(error), unreadable=False) for at in sheet.sequences
+                ]
+
+
+def _sorted_out(
+    records: Records, report: Report
+) -> tuple[list[Change], list[Expired], dict[int, str]]:
+    """Changes and expired events, each once; what cannot be read is a failure."""
+    found: dict[int, Change | Expired] = {}
+    texts: dict[int, str] = {}
+    for record in records:
+        try:
+            one = parsed(record)
+        except Damaged as error:
+            report.failures.append(_unreadable(record, error))
+            continue
+        if one is not None:
+            found[one.sequence] = one
+            texts[one.sequence] = sequence_text(record)
+    changes = [one for one in found.values() if isinstance(one, Change)]
+    expired = [one for one in found.values() if isinstance(one, Expired)]
+    return changes, expired, texts
+
+
+def _unreadable(record: Mapping[str, Any], why: Damaged) -> Failure:
+    return Failure(sequence_text(record), str(why), unreadable=True, lasting=True)

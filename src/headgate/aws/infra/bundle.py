@@ -1,0 +1,169 @@
+"""The function's code: what its handler imports of headgate, and nothing else, as a zip.
+
+The modules are found by reading imports, at any depth and in functions too; nothing is run. What is
+not headgate's comes with Python or with the runtime (botocore). The same sources make the same
+bytes, so a bundle's digest tells whether a stack runs this code.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from headgate.aws.infra.port__trouble import StackOperationError
+
+PACKAGE = "headgate"
+HANDLER = "headgate.aws.aggregator.lambda_handler"
+MODULES_MAX = 500
+DATA_ENDINGS = (".sql", ".lua", ".yaml", ".json")
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can tell, so that no bundle tells when it was made
+READABLE = 0o644 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A zip and what is in it."""
+
+    content: bytes
+    names: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """Where the bundle lies in a bucket; another code lies elsewhere."""
+        return f"aggregator/{self.digest}.zip"
+
+
+def build(handler: str = HANDLER) -> Bundle:
+    """The bundle of a handler's module."""
+    root = resources.files(PACKAGE)
+    files: dict[str, bytes] = {}
+    for module, source in sorted(_reached(root, handler).items()):
+        files[source.path] = source.text.encode()
+        if source.is_package:
+            files |= _data_of(root, module)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as made:  # deflating differs by version
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.create_system = 3
+            entry.external_attr = READABLE
+            made.writestr(entry, files[name])
+    return Bundle(buffer.getvalue(), tuple(sorted(files)))
+
+
+def lambda_export(path: str | Path) -> Bundle:
+    """The bundle, written to a file for whoever deploys by other means."""
+    bundle = build()
+    Path(path).write_bytes(bundle.content)
+    return bundle
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    path: str
+    text: str
+    is_package: bool
+
+
+def _reached(root: Traversable, start: str) -> dict[str, _Source]:
+    """The modules an import of `start` can lead to, parents included."""
+    found: dict[str, _Source] = {}
+    todo = [start]
+    while todo:
+        module = todo.pop()
+        for name in _lineage(module):
+            if name in found:
+                continue
+            source = _source(root, name)
+            if source is None:  # an attribute of a module, not a module
+                continue
+            found[name] = source
+            todo += _imports(name, source)
+            if len(found) > MODULES_MAX:
+                raise AssertionError(f"{start} reaches more than {MODULES_MAX} modules")
+    if start not in found:
+        raise StackOperationError(
+            start, "no bundle was made", "this headgate has no such module", advice="reinstall it"
+        )
+    return found
+
+
+def _lineage(module: str) -> Iterator[str]:
+    """The packages a module is in, outermost first, and itself."""
+    parts = module.split(".")
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])
+
+
+def _source(root: Traversable, module: str) -> _Source | None:
+    inner = module.split(".")[1:]
+    package = root.joinpath(*inner, "__init__.py") if inner else root.joinpath("__init__.py")
+    if package.is_file():
+        path = "/".join((PACKAGE, *inner, "__init__.py"))
+        return _Source(path, package.read_text("utf-8"), is_package=True)
+    if not inner:
+        return None
+    single = root.joinpath(*inner[:-1], f"{inner[-1]}.py")
+    if not single.is_file():
+        return None
+    return _Source("/".join((PACKAGE, *inner)) + ".py", single.read_text("utf-8"), is_package=False)
+
+
+def _imports(module: str, source: _Source) -> list[str]:
+    """What of headgate a module names in imports that can be run."""
+    names: list[str] = []
+    base = module.split(".") if source.is_package else module.split(".")[:-1]
+    for node in _run(ast.parse(source.text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            stem = base[: len(base) - node.level + 1] if node.level else []
+            origin = ".".join([*stem, *([node.module] if node.module else [])])
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return [name for name in names if name.split(".")[0] == PACKAGE]
+
+
+def _run(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement but those that only a type checker sees."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and _asks_for_types(node.test):
+            todo += node.orelse
+        else:
+            todo += [part for part in ast.iter_child_nodes(node) if isinstance(part, _HOLDERS)]
+
+
+_HOLDERS = (ast.stmt, ast.ExceptHandler, ast.match_case)  # imports are in nothing else
+
+
+def _asks_for_types(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
+
+
+def _data_of(root: Traversable, module: str) -> dict[str, bytes]:
+    """What lies beside a package's modules and is read by them, in folders of its own too."""
+    inner = module.split(".")[1:]
+    folder = root.joinpath(*inner) if inner else root
+    return {"/".join((PACKAGE, *inner, name)): data for name, data in _data_in(folder)}
+
+
+def _data_in(folder: Traversable) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_file() and entry.name.endswith(DATA_ENDINGS):
+            yield entry.name, entry.read_bytes()
+        elif entry.is_dir() and not entry.joinpath("__init__.py").is_file():
+            yield from ((f"{entry.name}/{name}", data) for name, data in _data_in(entry))

@@ -1,0 +1,217 @@
+"""What a table and its aggregator cost a month, from how they are used.
+
+Units are those the tests of the store and the aggregator count. Everything that is assumed rather
+than counted is a constant here, with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headgate.aws.infra.cost__prices import PRICED_ON, PUBLISHED, REGION, Prices
+from headgate.core.errors import ValidationError
+
+MONTH_S = 730 * 3600
+MONTH_DAYS = MONTH_S / 86_400
+MOST = 10**9
+
+LIMITS_PER_UNIT = 8  # with usual names their numbers fit the kilobyte of one write unit
+COLD_READS = 6  # entity, four levels, bucket, each up to 4 KB
+NEW_BUCKET_UNITS = 4  # the item and its entries in three indexes
+NEW_ROW_UNITS = 3  # a usage row and its entries in two indexes
+PARTITION_WRITES = 1000  # a second; a partition has a shard of the stream
+BATCH_MAX = 2500  # records of two limits, before and after, in the 6 MB that a run is given
+HELD_MAX = 2000  # buckets and hours a process holds before it adds them to usage itself
+LOCAL_WINDOWS = 3  # it always adds the hour, the day and the month
+RUN_S = 0.05  # a run's own time, beside its writes
+WRITE_S = 0.005  # one write of a run, after another
+BUCKET_BYTES = 1000  # an item of two limits with its index entries
+ROW_BYTES = 900  # a usage row with its marks and index entries
+GB = 10**9
+WINDOWS_A_MONTH = {"hourly": 730.0, "daily": MONTH_DAYS, "monthly": 1.0}
+ALARMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How a table is used: acquires a second, spread evenly over entities and resources."""
+
+    rps: float
+    entities: int
+    limits: int = 2
+    resources: int = 1
+    levels: int = 1  # 2 where entities cascade to a parent
+    adjusted: float = 0.0  # the share of acquires that adjust or settle afterwards
+    refused: float = 0.0  # the share of demands that are refused
+    renewals_a_day: float = 1.0  # how often a bucket expires idle and is made anew
+    windows: tuple[str, ...] = ("hourly", "daily")
+    aggregator: bool = True
+    batch_window_s: int = 60
+    processes: int = 10  # that count usage themselves where there is no aggregator
+    memory_mb: int = 256
+    usage_days: int = 90
+    pitr: bool = False
+    alarms: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rps", "renewals_a_day"):
+            _check(name, getattr(self, name), 0, MOST, float)
+        for name, least in (("entities", 1), ("limits", 1), ("resources", 1), ("usage_days", 1)):
+            _check(name, getattr(self, name), least, MOST, int)
+        _check("processes", self.processes, 1, MOST, int)
+        _check("batch_window_s", self.batch_window_s, 0, 300, int)
+        _check("levels", self.levels, 1, 2, int)
+        _check("memory_mb", self.memory_mb, 128, 10_240, int)
+        _check("adjusted", self.adjusted, 0, 100, float)
+        _check("refused", self.refused, 0, 1, float)
+        if not self.windows or not set(self.windows) <= set(WINDOWS_A_MONTH):
+            offered = ", ".join(WINDOWS_A_MONTH)
+            raise ValidationError("windows", self.windows, f"must be some of {offered}")
+
+    @property
+    def buckets(self) -> int:
+        return self.entities * self.resources
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that is billed."""
+
+    what: str
+    units: float
+    unit: str
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A month: what is billed, what it comes to, and what usage history adds to the writes."""
+
+    lines: tuple[Line, ...]
+    usage_writes_per_1000: float
+    prices: Prices = PUBLISHED
+
+    @property
+    def usd(self) -> float:
+        return sum(line.usd for line in self.lines)
+
+    @property
+    def usd_per_million_acquires(self) -> float:
+        acquires = next(line.units for line in self.lines if line.what == "acquires")
+        return self.usd / (acquires / 10**6) if acquires else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "priced_on": PRICED_ON,
+            "region": REGION,
+            "own_prices": self.prices.own,
+            "usd_per_month": round(self.usd, 2),
+            "usage_writes_per_1000": round(self.usage_writes_per_1000, 1),
+            "lines": [
+                {"what": x.what, "units": round(x.units), "unit": x.unit, "usd": round(x.usd, 2)}
+                for x in self.lines
+            ],
+        }
+
+
+def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
+    """The bill of a month under that load; see the constants above for what is assumed."""
+    bill = _Bill(load, prices)
+    asked = load.rps * MONTH_S
+    acquired = asked * (1 - load.refused)
+    item_units = math.ceil(load.limits / LIMITS_PER_UNIT)
+    renewed = load.buckets * load.renewals_a_day * MONTH_DAYS
+    renewed = min(renewed, acquired)  # a bucket is made by an acquire
+    lines = [
+        bill.writes("acquires", acquired * load.levels * item_units),
+        bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
+        bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
+        bill.reads("cold lookups", renewed * COLD_READS),
+        bill.reads("refusals", asked * load.refused * load.levels),
+    ]
+    changes = acquired * (1 + load.adjusted) * load.levels
+    counted = bill.aggregator(changes) if load.aggregator else bill.local(changes)
+    lines += counted
+    lines += bill.storage()
+    if load.alarms:
+        usd = ALARMS * prices.alarm_month
+        lines.append(Line("alarms", ALARMS, "alarms", usd))
+    per_1000 = 1000 * counted[0].units / acquired if acquired else 0.0
+    return Cost(tuple(lines), per_1000, prices)
+
+
+def distinct(kinds: float, draws: float) -> float:
+    """How many of so many kinds are among so many draws, on average."""
+    if kinds <= 1:
+        return min(1.0, draws)
+    return kinds * -math.expm1(draws * math.log1p(-1 / kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """What a load comes to at some prices, line by line."""
+
+    load: Load
+    prices: Prices
+
+    def aggregator(self, changes: float) -> list[Line]:
+        """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""
+        load = self.load
+        per_second = changes / MONTH_S
+        shards = max(1, math.ceil(per_second / PARTITION_WRITES))
+        per_run = min(BATCH_MAX, max(1.0, per_second / shards * load.batch_window_s))
+        runs = changes / per_run
+        per_run_writes = distinct(load.buckets / shards, per_run) * len(load.windows)
+        rows = sum(_rows_a_month(load.buckets, changes, window) for window in load.windows)
+        run_s = RUN_S + per_run_writes * WRITE_S
+        gb_seconds = runs * run_s * load.memory_mb / 1024
+        return [
+            self.writes("usage rows", runs * per_run_writes + rows * (NEW_ROW_UNITS - 1)),
+            Line("aggregator runs", runs, "runs", runs / 10**6 * self.prices.million_runs),
+            Line("aggregator time", gb_seconds, "GB-seconds", gb_seconds * self.prices.gb_second),
+        ]
+
+    def local(self, changes: float) -> list[Line]:
+        """Each process adds what it holds of a bucket and an hour, at last or when it has much."""
+        load = self.load
+        hours = MONTH_S / 3600
+        own = changes / load.processes
+        if load.buckets <= HELD_MAX:
+            sent = distinct(load.buckets, own / hours) * hours
+        else:  # so many different ones were met after this many changes
+            full = math.log1p(-HELD_MAX / load.buckets) / math.log1p(-1 / load.buckets)
+            sent = own * HELD_MAX / full
+        rows = sum(_rows_a_month(load.buckets, changes, window) for window in WINDOWS_A_MONTH)
+        units = sent * load.processes * LOCAL_WINDOWS + rows * (NEW_ROW_UNITS - 1)
+        return [self.writes("usage rows", units)]
+
+    def storage(self) -> list[Line]:
+        load = self.load
+        months = load.usage_days / MONTH_DAYS
+        windows = load.windows if load.aggregator else tuple(WINDOWS_A_MONTH)
+        kept = sum(load.buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
+        gb = (load.buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
+        lines = [Line("storage", gb, "GB", gb * self.prices.gb_month)]
+        if load.pitr:
+            lines.append(Line("restorable", gb, "GB", gb * self.prices.gb_month_restorable))
+        return lines
+
+    def writes(self, what: str, units: float) -> Line:
+        return Line(what, units, "write units", units / 10**6 * self.prices.million_writes)
+
+    def reads(self, what: str, units: float) -> Line:
+        return Line(what, units, "read units", units / 10**6 * self.prices.million_reads)
+
+
+def _rows_a_month(buckets: int, changes: float, window: str) -> float:
+    """How many usage rows of a window type begin: one per bucket and window that sees a change."""
+    windows = WINDOWS_A_MONTH[window]
+    return distinct(buckets, changes / windows) * windows
+
+
+def _check(name: str, value: object, least: float, most: float, kind: type) -> None:
+    kinds = (int, float) if kind is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        what = "a number" if kind is float else "a whole number"
+        raise ValidationError(name, value, f"must be {what} from {least} to {most}")

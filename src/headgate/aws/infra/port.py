@@ -1,0 +1,94 @@
+"""The only door to AWS's control plane: one call, one answer; and the wait between two looks.
+
+botocore makes the calls. Deploying is done by one person at a time and takes minutes, so there is
+nothing to gain from making them ourselves, or from two colours.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from headgate.aws.infra.port__trouble import AwsRefused, AwsUnreachable
+from headgate.core.errors import ValidationError
+
+CONNECT_S, READ_S = 5, 60
+ATTEMPTS_MAX = 5
+
+
+class Port(Protocol):
+    """Operations go by botocore's names: `call("cloudformation", "describe_stacks", …)`."""
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def endpoint(self) -> str | None: ...
+
+    def call(self, service: str, operation: str, /, **params: Any) -> dict[str, Any]: ...
+
+    def pause_ms(self, wait_ms: int) -> None: ...
+
+
+class AwsPort:
+    def __init__(self, session: Any, region: str, endpoint: str | None) -> None:
+        self.region = region
+        self.endpoint = endpoint
+        self._session = session
+        self._clients: dict[str, Any] = {}
+
+    def call(self, service: str, operation: str, /, **params: Any) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        try:
+            answer: dict[str, Any] = getattr(self._client(service), operation)(**params)
+        except ClientError as error:
+            found = error.response.get("Error", {})
+            code, message = found.get("Code", "unknown"), found.get("Message", str(error))
+            raise AwsRefused(f"{service} {operation}", code, message) from error
+        except (BotoCoreError, ResponseParserError) as error:
+            raise AwsUnreachable(f"{service} {operation}", error) from error
+        return answer
+
+    def pause_ms(self, wait_ms: int) -> None:
+        time.sleep(wait_ms / 1000)
+
+    def _client(self, service: str) -> Any:
+        from botocore.config import Config
+
+        if service not in self._clients:
+            config = Config(
+                connect_timeout=CONNECT_S,
+                read_timeout=READ_S,
+                retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
+                s3={"addressing_style": "path"} if self.endpoint else None,
+            )
+            self._clients[service] = self._session.create_client(
+                service, region_name=self.region, endpoint_url=self.endpoint, config=config
+            )
+        return self._clients[service]
+
+
+def open_port(*, region: str | None = None, endpoint: str | None = None) -> Port:
+    """The port to an account's region; nothing is contacted before the first call.
+
+    Who asks is as AWS's own tools find it: AWS_PROFILE, keys, SSO, roles.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "aws",
+            "botocore",
+            "is not installed, and stacks are made with it: pip install 'headgate[aws]'",
+        ) from error
+    try:
+        session = Session()
+        found = region or session.get_config_variable("region")
+    except BotoCoreError as error:
+        raise AwsUnreachable("the profile", error) from error
+    if not found:
+        raise ValidationError("region", region, "is nowhere to be found; name it, or AWS_REGION")
+    return AwsPort(session, found, endpoint)

@@ -1,0 +1,210 @@
+"""Making a stack, changing it, and bringing it up to this headgate's template and code.
+
+A new stack is made in two steps, because its function's code lies in a bucket of its own: first
+everything but the function, then, with the bundle uploaded, the function. Whatever happens in
+between, running it again goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import headgate
+from headgate.aws.infra.bundle import Bundle, build
+from headgate.aws.infra.inspect import CLOUDFORMATION, MADE_BY, OURS, Stack, events, find, status
+from headgate.aws.infra.inspect__watching import Report, silently, until_at_rest
+from headgate.aws.infra.options import StackOptions, parse_stack_name
+from headgate.aws.infra.port import Port
+from headgate.aws.infra.port__trouble import (
+    AwsRefused,
+    InfrastructureNotFoundError,
+    StackOperationError,
+)
+from headgate.aws.infra.remove__buckets import empty
+from headgate.aws.infra.stack__table import make_ready, upgrade_table
+from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
+from headgate.core.errors import IncompatibleSchemaError
+
+CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
+BUNDLES = "BundleBucketName"
+NOTHING_TO_DO = "No updates are to be performed"
+DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "REVIEW_IN_PROGRESS")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A stack, whether anything about it was changed, and the steps its table was moved on by."""
+
+    stack: Stack
+    changed: bool
+    table_steps: tuple[Any, ...] = ()
+
+
+def deploy(
+    port: Port,
+    name: str,
+    options: StackOptions | None = None,
+    *,
+    report: Report = silently,
+) -> Deployed:
+    """The stack exists with these options and this headgate's code, and its table can be used."""
+    chosen = options or StackOptions()
+    parse_stack_name(name, chosen)
+    bundle = build() if chosen.enable_aggregator else None
+    found = _usable(port, name, report)
+    wanted = parameters(chosen, _boundary_arn(port, chosen.permission_boundary))
+    tags = _tags(chosen.tags)
+    if found is None:
+        made = _create(port, name, wanted, tags, report)
+        result = Deployed(made, True)
+    else:
+        wanted[CODE_KEY] = _uploaded(port, found, bundle)
+        if bundle is None and (bucket := found.outputs.get(BUNDLES)):
+            empty(port, bucket)  # it goes with the function, whose code Lambda has
+        result = _update(port, found, wanted, tags, report)
+    done = _with_code(port, result, bundle, report)
+    make_ready(done.stack, chosen)
+    return done
+
+
+def upgrade(port: Port, name: str, *, report: Report = silently) -> Deployed:
+    """The stack has this headgate's template and code, and the options it had before; its table
+    has this headgate's schema."""
+    found = status(port, name)
+    check_version(found)
+    _refuse_moving(found)
+    known = parameters(StackOptions()).keys() | {CODE_KEY, "CodeBucket"}
+    wanted = {key: value for key, value in found.parameters.items() if key in known}
+    kept = {key: value for key, value in found.tags.items() if key not in (OURS, MADE_BY)}
+    on = wanted.get("EnableAggregator", "true") == "true"
+    bundle = build() if on else None
+    wanted[CODE_KEY] = _uploaded(port, found, bundle)
+    done = _with_code(port, _update(port, found, wanted, _tags(kept), report), bundle, report)
+    steps = upgrade_table(done.stack)
+    return replace(done, changed=done.changed or bool(steps), table_steps=steps)
+
+
+def is_current(stack: Stack) -> bool:
+    """Whether an upgrade would change nothing: same template, same code."""
+    if stack.template_version != TEMPLATE_VERSION:
+        return False
+    on = stack.parameters.get("EnableAggregator") == "true"
+    return not on or stack.parameters.get(CODE_KEY) == build().key
+
+
+def check_version(stack: Stack) -> None:
+    """What a newer headgate made is left alone."""
+    version = stack.template_version
+    if version is not None and version > TEMPLATE_VERSION:
+        raise IncompatibleSchemaError(
+            f"{version} (of the stack {stack.name}, made by headgate {stack.headgate_version})",
+            f"up to {TEMPLATE_VERSION}",
+            "update this headgate; nothing was changed",
+        )
+
+
+def _usable(port: Port, name: str, report: Report) -> Stack | None:
+    """The stack to change; None where one is to be made, with the remains of a failed try gone."""
+    found = find(port, name)
+    if found is None:
+        return None
+    if OURS not in found.tags:
+        raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
+    if found.status in DEAD:  # it holds nothing, and can do nothing but be deleted
+        seen = {event.id for event in events(port, found.id, set())}
+        port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
+        until_at_rest(port, found.id, f"removing what was left of {name}", seen, report)
+        return None
+    _refuse_moving(found)
+    check_version(found)
+    return found
+
+
+def _create(
+    port: Port, name: str, wanted: Mapping[str, str], tags: list[dict[str, str]], report: Report
+) -> Stack:
+    made = port.call(CLOUDFORMATION, "create_stack", StackName=name, **_request(wanted, tags))
+    at_rest = until_at_rest(port, made["StackId"], f"the stack {name} was not made", set(), report)
+    if at_rest is None:
+        raise InfrastructureNotFoundError(name, "the stack was deleted while it was being made")
+    return at_rest
+
+
+def _update(
+    port: Port,
+    stack: Stack,
+    wanted: Mapping[str, str],
+    tags: list[dict[str, str]],
+    report: Report,
+) -> Deployed:
+    seen = {event.id for event in events(port, stack.id, set())}
+    try:
+        port.call(CLOUDFORMATION, "update_stack", StackName=stack.name, **_request(wanted, tags))
+    except AwsRefused as error:
+        if NOTHING_TO_DO not in error.message:
+            raise
+        return Deployed(stack, False)
+    what = f"the stack {stack.name} was not changed"
+    at_rest = until_at_rest(port, stack.id, what, seen, report)
+    if at_rest is None:
+        raise InfrastructureNotFoundError(stack.name, "the stack was deleted meanwhile")
+    return Deployed(at_rest, True)
+
+
+def _with_code(port: Port, done: Deployed, bundle: Bundle | None, report: Report) -> Deployed:
+    """The function runs this bundle, if there is to be one: a new stack has a bucket only now."""
+    stack = done.stack
+    key = _uploaded(port, stack, bundle)
+    if bundle is None or key == stack.parameters.get(CODE_KEY):
+        return done
+    wanted = {**stack.parameters, CODE_KEY: key}
+    tags = [{"Key": name, "Value": value} for name, value in stack.tags.items()]
+    return _update(port, stack, wanted, tags, report)
+
+
+def _uploaded(port: Port, stack: Stack, bundle: Bundle | None) -> str:
+    """The key of the code that the stack is to run, which is in its bucket, if it has one."""
+    before = stack.parameters.get(CODE_KEY, "")
+    bucket = stack.outputs.get(BUNDLES)
+    if bundle is None:
+        return ""
+    if bucket is None:
+        return before
+    if before != bundle.key:
+        port.call("s3", "put_object", Bucket=bucket, Key=bundle.key, Body=bundle.content)
+    return bundle.key
+
+
+def _boundary_arn(port: Port, boundary: str | None) -> str:
+    if boundary is None or boundary.startswith("arn:"):
+        return boundary or ""
+    me = port.call("sts", "get_caller_identity")
+    partition = me["Arn"].split(":")[1]
+    return f"arn:{partition}:iam::{me['Account']}:policy/{boundary}"
+
+
+def _request(wanted: Mapping[str, str], tags: list[dict[str, str]]) -> dict[str, Any]:
+    pairs = [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
+    return {
+        "TemplateBody": cfn_template(),
+        "Parameters": pairs,
+        "Capabilities": CAPABILITIES,
+        "Tags": tags,
+    }
+
+
+def _tags(own: Mapping[str, str]) -> list[dict[str, str]]:
+    marked = {**own, OURS: "1", MADE_BY: headgate.__version__}
+    return [{"Key": key, "Value": value} for key, value in marked.items()]
+
+
+def _refuse_moving(stack: Stack) -> None:
+    if stack.is_moving:
+        raise StackOperationError(
+            stack.name,
+            f"the stack {stack.name} was left alone",
+            f"it is {stack.status}: somebody else is changing it",
+            advice="wait until `headgate status` shows that it rests",
+        )

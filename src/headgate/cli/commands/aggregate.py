@@ -1,0 +1,100 @@
+"""`headgate aggregate`: usage from the table's stream, in a process of your own."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from headgate.cli.options import verb
+from headgate.cli.options__session import Session, pass_session
+from headgate.cli.output import show
+from headgate.cli.output__text import clean
+
+
+@verb(
+    "aggregate",
+    examples="""
+    headgate aggregate headgate --region eu-west-1
+    headgate aggregate headgate --windows hourly,daily --archive audit-bucket --drain
+    headgate aggregate headgate --dead-letters https://sqs.eu-west-1.amazonaws.com/1234/dead
+    """,
+)
+@click.argument("table")
+@click.option("--region", metavar="NAME", help="Else as AWS's own tools find it.")
+@click.option("--endpoint", metavar="URL", help="Another address than AWS's own.")
+@click.option("--windows", default="hourly,daily", show_default=True, help="Which to keep.")
+@click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage.")
+@click.option("--archive", metavar="BUCKET", help="Where audit events go that expire.")
+@click.option(
+    "--dead-letters", metavar="PLACE",
+    help="Where records go that cannot be done: a queue's URL or ARN, s3://bucket/folder, a file.",
+)  # fmt: skip
+@click.option("--split/--no-split", default=True, show_default=True, help="Of hot buckets.")
+@click.option(
+    "--refill/--no-refill", default=False, show_default=True,
+    help="Store what was refilled; no acquire needs it.",
+)  # fmt: skip
+@click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
+@pass_session
+def aggregate(
+    session: Session,
+    table: str,
+    region: str | None,
+    endpoint: str | None,
+    windows: str,
+    retention_days: int,
+    archive: str | None,
+    dead_letters: str | None,
+    split: bool,
+    refill: bool,
+    drain: bool,
+) -> None:
+    """Count usage from a table's stream until it is stopped; what was read is remembered."""
+    from headgate.aws.aggregator.open import open_consumer
+    from headgate.aws.aggregator.process__settings import settings_from
+    from headgate.core.runtime import run
+
+    settings = settings_from(
+        {
+            "HEADGATE_TABLE": table,
+            "HEADGATE_WINDOWS": windows,
+            "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
+            "HEADGATE_ARCHIVE_BUCKET": archive or "",
+            "HEADGATE_SPLIT": "on" if split else "off",
+            "HEADGATE_REFILL": "on" if refill else "off",
+        }
+    )
+    names = ("records", "counted", "rows", "archived", "failures", "splits", "refills")
+    totals = dict.fromkeys(names, 0)
+
+    def add(report: Any) -> None:
+        for name in totals:
+            found = getattr(report, name)
+            totals[name] += len(found) if isinstance(found, list) else found
+        if not session.as_json and report.concerned:
+            click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
+
+    def tell(trouble: Exception) -> None:
+        click.echo(clean(f"in trouble, trying again: {trouble}"), err=True)
+
+    consumer = open_consumer(
+        settings,
+        region=region,
+        endpoint=endpoint,
+        blocking=True,
+        on_report=add,
+        on_trouble=tell,
+        dead_letters=dead_letters,
+    )
+    signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
+    signal.signal(signal.SIGINT, lambda number, frame: consumer.stop())
+    try:
+        run(consumer.drain() if drain else consumer.run())
+    finally:
+        run(consumer.close())
+    totals["dead_letters"] = consumer.letters_sent
+    given_up = f", {consumer.letters_sent} given up" if consumer.letters_sent else ""
+    words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
+    show(session, totals, words)

@@ -1,0 +1,107 @@
+"""`headgate resource …`: default limits of what is used, and its switch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.arguments import limits_argument
+from headgate.cli.documents import limit_rows, limits_document
+from headgate.cli.options import noun
+from headgate.cli.options__session import Session, pass_session
+from headgate.cli.output import Rows, show
+
+if TYPE_CHECKING:
+    from headgate.core.limits import Limit
+
+
+@noun(
+    "resource",
+    examples="""
+    headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000
+    headgate resource list
+    """,
+)
+def resource() -> None:
+    """What is used: models, endpoints; their default limits."""
+
+
+@resource.command(
+    "set-defaults", examples="headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000"
+)
+@click.argument("name", metavar="RESOURCE")
+@limits_argument
+@pass_session
+def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> None:
+    """Store the limits everybody has on a resource, in place of those stored."""
+    with session.repository() as repository:
+        repository.set_resource_defaults(name, list(limits), session.who)
+    document = {"resource": name, "limits": limits_document(limits)}
+    show(session, document, f"everybody on {name}:", limit_rows(limits))
+
+
+@resource.command("get-defaults", examples="headgate resource get-defaults gpt-4")
+@click.argument("name", metavar="RESOURCE")
+@pass_session
+def get_defaults(session: Session, name: str) -> None:
+    """The default limits stored for a resource."""
+    with session.repository() as repository:
+        limits = repository.get_resource_defaults(name)
+    document = {"resource": name, "limits": limits_document(limits)}
+    show(session, document, limit_rows(limits))
+
+
+@resource.command("delete-defaults", examples="headgate resource delete-defaults gpt-4")
+@click.argument("name", metavar="RESOURCE")
+@pass_session
+def delete_defaults(session: Session, name: str) -> None:
+    """No default limits for the resource; the system's apply."""
+    with session.repository() as repository:
+        repository.delete_resource_defaults(name, session.who)
+    show(session, {"resource": name, "limits": []}, f"no defaults for {name}")
+
+
+@resource.command("list", examples="headgate resource list")
+@pass_session
+def list_(session: Session) -> None:
+    """Resources with defaults, or with limits of some entity."""
+    with session.repository() as repository:
+        with_defaults = repository.list_resources_with_defaults()
+        of_entities = repository.list_resources_with_entity_configs()
+    document = {"with_defaults": with_defaults, "with_entity_limits": of_entities}
+    rows = [
+        (name, "yes" if name in with_defaults else "", "yes" if name in of_entities else "")
+        for name in sorted({*with_defaults, *of_entities})
+    ]
+    show(session, document, Rows(("resource", "defaults", "limits of entities"), rows))
+
+
+@resource.command("disable", examples="headgate resource disable gpt-4")
+@click.argument("name", metavar="RESOURCE")
+@pass_session
+def disable(session: Session, name: str) -> None:
+    """Every acquire on the resource is refused."""
+    _switched(session, name, "disable", "disabled")
+
+
+@resource.command("enable", examples="headgate resource enable gpt-4")
+@click.argument("name", metavar="RESOURCE")
+@pass_session
+def enable(session: Session, name: str) -> None:
+    """Back to normal, after disable or bypass."""
+    _switched(session, name, "enable", "normal")
+
+
+@resource.command("bypass", examples="headgate resource bypass gpt-4")
+@click.argument("name", metavar="RESOURCE")
+@pass_session
+def bypass(session: Session, name: str) -> None:
+    """Every acquire on the resource passes and takes nothing."""
+    _switched(session, name, "bypass", "bypass")
+
+
+def _switched(session: Session, name: str, verb: str, mode: str) -> None:
+    with session.repository() as repository:
+        getattr(repository, verb)(resource=name, principal=session.who)
+    show(session, {"resource": name, "mode": mode}, f"{name}: {mode}")

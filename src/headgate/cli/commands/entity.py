@@ -1,0 +1,176 @@
+"""`headgate entity …`: who is limited. Its limits and buckets are in files of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.cli.arguments import page_options, parse_object, yes_option
+from headgate.cli.commands import entity__entity_buckets as entity_buckets
+from headgate.cli.commands import entity__entity_limits as entity_limits
+from headgate.cli.documents import bucket_document, bucket_rows, entity_document, entity_rows
+from headgate.cli.options import noun
+from headgate.cli.options__session import Session, pass_session
+from headgate.cli.output import confirm, show
+from headgate.core.errors import EntityNotFoundError
+
+
+@noun(
+    "entity",
+    examples="""
+    headgate entity create acme --name 'Acme Inc'
+    headgate entity create key-1 --parent acme --cascade
+    headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
+    """,
+)
+def entity() -> None:
+    """Who is limited: keys, users, teams; their limits, switches and buckets."""
+
+
+@entity.command(
+    "create",
+    examples="""
+    headgate entity create acme --name 'Acme Inc' --metadata '{"plan": "gold"}'
+    headgate entity create key-1 --parent acme --cascade
+    """,
+)
+@click.argument("entity_id", metavar="ENTITY")
+@click.option("--name", help="What people call it.")
+@click.option("--parent", "parent_id", metavar="ENTITY", help="Whom it belongs to.")
+@click.option("--cascade", is_flag=True, help="What it consumes, its parent consumes too.")
+@click.option(
+    "--metadata", type=parse_object, metavar="JSON", help="A JSON object to keep with it."
+)
+@pass_session
+def create(
+    session: Session,
+    entity_id: str,
+    name: str | None,
+    parent_id: str | None,
+    cascade: bool,
+    metadata: dict[str, Any] | None,
+) -> None:
+    """Make an entity."""
+    with session.repository() as repository:
+        made = repository.create_entity(
+            entity_id, name, parent_id, cascade, metadata, session.who
+        )  # fmt: skip
+    show(session, entity_document(made), f"created {made.id}")
+
+
+@entity.command("show", examples="headgate entity show key-1")
+@click.argument("entity_id", metavar="ENTITY")
+@pass_session
+def show_(session: Session, entity_id: str) -> None:
+    """An entity, its children and its buckets. One that was never created may have buckets."""
+    with session.repository() as repository:
+        found = repository.get_entity(entity_id)
+        buckets = repository.get_buckets(entity_id)
+        if found is None and not buckets:
+            raise EntityNotFoundError(entity_id)
+        children = repository.get_children(entity_id)
+    document = {
+        "entity": None if found is None else entity_document(found),
+        "children": [child.id for child in children],
+        "buckets": [bucket_document(state) for state in buckets],
+    }
+    named = f"{entity_id} (not registered)" if found is None else _headline(document)
+    below = f"children: {', '.join(child.id for child in children)}" if children else "no children"
+    show(session, document, named, below, bucket_rows(buckets))
+
+
+def _headline(document: dict[str, Any]) -> str:
+    found = document["entity"]
+    parts = [found["id"]]
+    if found["name"]:
+        parts.append(repr(found["name"]))
+    if found["parent_id"]:
+        verb = "cascades to" if found["cascade"] else "belongs to"
+        parts.append(f"{verb} {found['parent_id']}")
+    if found["mode"] != "normal":
+        parts.append(found["mode"].upper())
+    return "  ".join([*parts, f"version {found['version']}", f"created {found['created_at']}"])
+
+
+@entity.command(
+    "list",
+    examples="""
+    headgate entity list
+    headgate entity list --parent acme
+    headgate entity list --with-limits gpt-4 --json
+    """,
+)
+@click.option("--parent", "parent_id", metavar="ENTITY", help="Only its children.")
+@click.option(
+    "--with-limits", "resource", metavar="RESOURCE",
+    help="Only ids with limits of their own there; _default_ for limits on everything.",
+)  # fmt: skip
+@page_options
+@pass_session
+def list_(
+    session: Session,
+    parent_id: str | None,
+    resource: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """Entities, by id."""
+    if parent_id is not None and resource is not None:
+        raise click.UsageError("--parent and --with-limits are two questions; ask one")
+    following: str | None = None
+    with session.repository() as repository:
+        if resource is not None:
+            ids, following = repository.list_entities_with_custom_limits(resource, limit, cursor)
+            document: dict[str, Any] = {"items": ids, "next": following}
+            show(session, document, "\n".join(ids) or "no entities", *_more(following))
+            return
+        if parent_id is not None:
+            found = repository.get_children(parent_id)
+        else:
+            found, following = repository.list_entities(limit, cursor)
+    document = {"items": [entity_document(one) for one in found], "next": following}
+    show(session, document, entity_rows(found), *_more(following))
+
+
+def _more(cursor: str | None) -> list[str]:
+    return [] if cursor is None else [f"more: --cursor '{cursor}'"]
+
+
+@entity.command("delete", examples="headgate entity delete key-1 --yes")
+@click.argument("entity_id", metavar="ENTITY")
+@yes_option
+@pass_session
+def delete(session: Session, entity_id: str, yes: bool) -> None:
+    """The entity, its limits and its buckets are gone; its children stand alone."""
+    confirm(session, f"Delete {entity_id}, its limits and its buckets?", yes=yes)
+    with session.repository() as repository:
+        repository.delete_entity(entity_id, session.who)
+    show(session, {"deleted": entity_id}, f"deleted {entity_id}")
+
+
+@entity.command(
+    "set-parent",
+    examples="""
+    headgate entity set-parent key-1 acme --cascade
+    headgate entity set-parent key-1 --none
+    """,
+)
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("parent_id", metavar="PARENT", required=False)
+@click.option("--none", "alone", is_flag=True, help="No parent from now on.")
+@click.option("--cascade/--no-cascade", default=None, help="Consume from the parent too, or not.")
+@pass_session
+def set_parent(
+    session: Session, entity_id: str, parent_id: str | None, alone: bool, cascade: bool | None
+) -> None:
+    """Give an entity another parent, or none."""
+    if (parent_id is None) != alone:
+        raise click.UsageError("name a parent, or say --none")
+    with session.repository() as repository:
+        after = repository.set_parent(entity_id, parent_id, cascade, session.who)
+    show(session, entity_document(after), f"{entity_id}: parent {after.parent_id or 'none'}")
+
+
+entity_limits.add_limit_commands(entity)
+entity_buckets.add_bucket_commands(entity)

@@ -1,0 +1,155 @@
+"""`headgate export` and `headgate import`: a namespace out of one store and into another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from headgate.admin.export import exported, read_lines
+from headgate.admin.import_ import KINDS, Existing, imported
+from headgate.cli.options import verb
+from headgate.cli.options__session import Session, pass_session
+from headgate.cli.output import Rows, progress, show
+from headgate.cli.output__text import speaks_utf8
+from headgate.core.runtime import run
+from headgate.repository import Repository
+
+SPOOL_BYTES = 8 * 1024 * 1024
+
+
+@verb(
+    "export",
+    examples="""
+    headgate -u sqlite:///old.db export -o limits.jsonl
+    headgate -u sqlite:///old.db export | headgate -u redis://localhost:6379/0 import -
+    headgate export --no-usage -o limits.jsonl
+    """,
+)
+@click.option(
+    "--output", "-o", default="-", metavar="FILE", help="Where to; - is standard output.",
+    show_default=True, type=click.Path(dir_okay=False, allow_dash=True),
+)  # fmt: skip
+@click.option("--usage/--no-usage", default=True, show_default=True, help="Usage history, too.")
+@pass_session
+def export(session: Session, output: str, usage: bool) -> None:
+    """Write entities, limits and usage of the namespace as lines of JSON.
+
+    Buckets are not exported: in another store everybody begins with full ones. A file appears
+    under its name when it is complete.
+    """
+    if session.as_json and output == "-":
+        raise click.UsageError("--json and the export cannot both have standard output; give -o")
+    counts: dict[str, Any] = {}
+    with (
+        session.repository() as repository,
+        progress(session, "exporting") as step,
+        _written(output) as write,
+    ):
+        run(_export(repository.core, usage, write, counts, step))
+    counts.pop("kind")
+    if output != "-":
+        show(session, {"file": output, "lines": counts}, f"{output}: {_counted(counts)}")
+
+
+async def _export(
+    repository: Repository,
+    usage: bool,
+    write: Callable[[str], Any],
+    counts: dict[str, Any],
+    step: Callable[[int, int | None], None],
+) -> None:
+    done = 0
+    async for line in exported(repository, usage=usage):
+        write(json.dumps(line, ensure_ascii=not speaks_utf8(), separators=(",", ":")) + "\n")
+        if line["kind"] == "end":
+            counts.update(line)
+        done += 1
+        step(done, None)
+
+
+@contextlib.contextmanager
+def _written(output: str) -> Iterator[Callable[[str], Any]]:
+    """Standard output, or a file that takes its name once it is whole."""
+    if output == "-":
+        yield sys.stdout.write
+        return
+    target = Path(output)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as file:
+        try:
+            yield file.write
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, target)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+@verb(
+    "import",
+    examples="""
+    headgate -u redis://localhost:6379/0 import limits.jsonl
+    headgate import limits.jsonl --dry-run
+    headgate import limits.jsonl --existing replace
+    """,
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--existing", type=click.Choice([one.value for one in Existing]), default="fail",
+    show_default=True, help="What to do where something else is there already.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Check every line; write nothing.")
+@pass_session
+def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
+    """Read what an export wrote into this store and namespace.
+
+    Every line is checked before the first is written. What is there already and alike is left
+    alone, so an import that was cut short can be repeated, with --existing replace.
+    """
+    with _opened(file) as lines:
+        total = sum(1 for _ in read_lines(lines))
+        if dry_run:
+            show(session, {"lines": total, "dry_run": True}, f"{total} lines can be imported")
+            return
+        lines.seek(0)
+        with session.repository() as repository, progress(session, "importing") as step:
+            tally = run(
+                imported(
+                    repository.core,
+                    read_lines(lines),
+                    existing=Existing(existing),
+                    principal=session.who,
+                    report=lambda done: step(done, total),
+                )
+            )
+    rows = [(kind, tally.written[kind], tally.skipped[kind]) for kind in KINDS]
+    document = {"written": tally.written, "skipped": tally.skipped}
+    show(session, document, Rows(("", ">written", ">skipped"), rows))
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    """The file, or standard input kept aside, since it is read twice."""
+    if file != "-":
+        with Path(file).open("rb") as opened:
+            yield opened
+        return
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.seek(0)
+        yield kept
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -1,0 +1,129 @@
+"""`headgate top`: the busiest buckets, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.admin.rates import Look, Watched, busiest, look
+from headgate.cli.options import verb
+from headgate.cli.options__session import Session, pass_session
+from headgate.cli.output import Rows, console, show, table
+from headgate.cli.output__text import amount, bar, counted
+from headgate.core.history import iso_time
+from headgate.core.runtime import run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+BAR_WIDTH = 20
+COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">used/s")
+
+
+@verb(
+    "top",
+    examples="""
+    headgate top
+    headgate top --resource gpt-4 --interval 2
+    headgate top --once --json
+    """,
+)
+@click.option("--resource", "-r", metavar="RESOURCE", help="Buckets of one resource.")
+@click.option(
+    "--count", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N",
+    help="At most so many rows.",
+)  # fmt: skip
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
+    show_default=True, metavar="SECONDS", help="Time between two looks.",
+)  # fmt: skip
+@click.option(
+    "--once",
+    is_flag=True,
+    help="One look, no live view; so do --json, and output that is no terminal.",
+)
+@pass_session
+def top(session: Session, resource: str | None, count: int, interval_s: float, once: bool) -> None:
+    """The buckets that are used fastest, live; Ctrl-C ends it.
+
+    The first look, and --once, show the emptiest: how fast needs two looks.
+    """
+    if resource is not None:
+        from headgate.core.limits__names import parse_resource
+
+        parse_resource(resource)
+    with session.repository() as repository:
+        seen = run(look(repository.core, resource))
+        if once or session.as_json or not sys.stdout.isatty():
+            rows = busiest(seen, None, count)
+            show(session, _document(seen, rows), _headline(seen), _rows(rows))
+            return
+        from rich.live import Live
+
+        try:
+            with Live(
+                _view(seen, None, count), console=console(session), screen=True,
+                auto_refresh=False,
+            ) as live:  # fmt: skip
+                while True:
+                    time.sleep(interval_s)
+                    before, seen = seen, run(look(repository.core, resource))
+                    live.update(_view(seen, before, count), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def _view(seen: Look, before: Look | None, count: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = _rows(busiest(seen, before, count))
+    return Group(Text(_headline(seen), style="bold"), Text(), table(rows), Text())
+
+
+def _headline(seen: Look) -> str:
+    more = "" if seen.whole else " (and more)"
+    return f"{iso_time(seen.now_ms)}  {counted(seen.buckets, 'bucket')} in use{more}"
+
+
+def _rows(rows: list[Watched]) -> Rows:
+    return Rows(
+        COLUMNS,
+        [
+            (
+                row.entity_id, row.resource, row.limit_name, _gauge(row),
+                amount(row.available), amount(row.capacity),
+                "" if row.rate is None else f"{row.rate:.1f}",
+            )
+            for row in rows
+        ],
+        "no buckets in use",
+    )  # fmt: skip
+
+
+def _gauge(row: Watched) -> str:
+    if row.available < 0:
+        return "in debt".ljust(BAR_WIDTH)
+    return bar(row.available / row.capacity, BAR_WIDTH).ljust(BAR_WIDTH, "·")
+
+
+def _document(seen: Look, rows: list[Watched]) -> dict[str, Any]:
+    return {
+        "time": iso_time(seen.now_ms),
+        "buckets": seen.buckets,
+        "all_buckets": seen.whole,
+        "items": [
+            {
+                "entity_id": row.entity_id,
+                "resource": row.resource,
+                "limit": row.limit_name,
+                "available": row.available,
+                "capacity": row.capacity,
+                "consumed": row.consumed,
+            }
+            for row in rows
+        ],
+    }

@@ -1,0 +1,129 @@
+"""What went wrong, in three lines: what, why, what to do; and the exit code it comes to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from headgate.cli.options__session import Misuse, Session
+from headgate.cli.output__text import clean, speaks_utf8
+from headgate.core import errors
+
+OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
+
+
+class Failure(NamedTuple):
+    """One error as people and programs are told it."""
+
+    exit_code: int
+    what: str
+    why: str
+    advice: str
+
+
+# The first line that fits counts, so special errors stand before general ones.
+TITLES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (errors.ValidationError, USAGE, "the input cannot be used", "see --help for examples"),
+    (errors.RateLimitExceeded, LIMITED, "limited", "wait, or raise the limit"),
+    (errors.DisabledError, LIMITED, "disabled", "headgate entity enable, or resource enable"),
+    (errors.DemandTooLarge, ERROR, "this can never pass", "ask for less, or raise the capacity"),
+    (errors.EntityNotFoundError, ERROR, "there is no such entity", ""),
+    (errors.EntityExistsError, ERROR, "the entity exists already", ""),
+    (errors.NamespaceNotFoundError, ERROR, "there is no such namespace", ""),
+    (errors.NamespaceStateError, ERROR, "the namespace is in another state", ""),
+    (errors.VersionMismatchError, ERROR, "somebody else changed it meanwhile", ""),
+    (errors.IncompatibleSchemaError, ERROR, "the store has another schema", "headgate upgrade"),
+    (errors.HeadgateError, ERROR, "it did not work", "--debug shows where"),
+    (OSError, ERROR, "the system refused", "check the path and its permissions"),
+)
+
+
+def failure_of(error: BaseException) -> Failure:
+    if isinstance(error, Misuse):
+        return Failure(USAGE, error.format_message(), error.why, error.advice)
+    if isinstance(error, click.UsageError):
+        context = error.ctx
+        why = context.get_usage() if context else "the command was not understood"
+        path = context.command_path if context else "headgate"
+        return Failure(USAGE, error.format_message(), " ".join(why.split()), f"{path} --help")
+    if isinstance(error, (errors.StoreTrouble, errors.RateLimiterUnavailable)):
+        return _of_the_store(error)
+    if isinstance(error, click.ClickException):
+        why = getattr(error, "why", "nothing was changed")
+        return Failure(ERROR, error.format_message(), why, getattr(error, "advice", "see --help"))
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return Failure(ERROR, "stopped", "it was interrupted", "run it again to go on")
+    for kind, exit_code, what, advice in TITLES:
+        if isinstance(error, kind):
+            why, _, said = str(error).partition("; ")
+            own = _command_for(error)
+            title: str = getattr(error, "title", what)
+            return Failure(exit_code, title, why, own or said or advice)
+    kind_name = type(error).__name__
+    return Failure(ERROR, "headgate itself failed", f"{kind_name}: {error}", "--debug shows where")
+
+
+def _of_the_store(error: errors.StoreTrouble | errors.RateLimiterUnavailable) -> Failure:
+    """The store's own words, whole; what helps is about the store."""
+    cause = error.cause if isinstance(error, errors.RateLimiterUnavailable) else error
+    what = "the store gave no answer"
+    advice = "see that the store runs and that --url is right; then try again"
+    if "create_table" in str(cause):
+        advice = "headgate upgrade --create makes it; or correct its name and region in --url"
+    elif isinstance(error, errors.StoreDenied):
+        what, advice = "the store refused", "correct the rights, the login or --url; then try again"
+    return Failure(UNAVAILABLE, what, str(cause), advice)
+
+
+def _command_for(error: BaseException) -> str:
+    """The command that helps, where one does."""
+    match error:
+        case errors.EntityNotFoundError():
+            return f"headgate entity create {error.entity_id}"
+        case errors.EntityExistsError():
+            return f"headgate entity show {error.entity_id}; set-limits and set-parent change it"
+        case errors.NamespaceNotFoundError():
+            return f"headgate namespace register {error.namespace}; namespace list shows them"
+        case errors.DisabledError():
+            return f"headgate {error.kind} enable {error.name}"
+    return ""
+
+
+def tell(error: BaseException, session: Session, given: Sequence[str]) -> int:
+    """Says what went wrong on standard error, and with --json also on standard output."""
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()  # whoever read us has gone; nothing more can be said
+        return ERROR
+    if session.debug or "--debug" in given:
+        traceback.print_exception(error)
+    failure = failure_of(error)
+    if session.as_json or "--json" in given:
+        with contextlib.suppress(OSError):  # a full disk is what went wrong, maybe
+            click.echo(json.dumps({"error": as_document(failure)}, ensure_ascii=not speaks_utf8()))
+    click.echo(as_lines(failure), err=True)
+    return failure.exit_code
+
+
+def as_lines(failure: Failure) -> str:
+    rows = (("error:", failure.what), ("  why:", failure.why), ("  do: ", failure.advice))
+    return "\n".join(f"{label} {_indented(text)}" for label, text in rows)
+
+
+def _indented(text: str) -> str:
+    """Several reasons stand below one another."""
+    return "\n       ".join(clean(line) for line in text.split("\n"))
+
+
+def as_document(failure: Failure) -> dict[str, object]:
+    return {
+        "exit_code": failure.exit_code,
+        "what": failure.what,
+        "why": failure.why,
+        "do": failure.advice,
+    }

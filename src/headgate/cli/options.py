@@ -1,0 +1,134 @@
+"""How a command is made: its examples, and the options that every command takes.
+
+The common options may stand before or after the command: `headgate --json entity list` and
+`headgate entity list --json` are the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from headgate.cli.options__session import Misuse, Session
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Common(click.Option):
+    """An option that goes into the session."""
+
+
+def _kept(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """What is given counts; an option left out does not undo one given further left."""
+    if value and option.name:
+        setattr(context.ensure_object(Session), option.name, value)
+
+
+def _common(*names: str, told: str, **more: Any) -> Common:
+    return Common(names, help=told, expose_value=False, callback=_kept, **more)
+
+
+def common_options() -> list[click.Option]:
+    return [
+        _common("--url", "-u", metavar="URL", told="The store; else HEADGATE_URL."),
+        _common(
+            "--namespace", "-n", metavar="NAME",
+            told="The namespace; else HEADGATE_NAMESPACE, else default.",
+        ),
+        _common("--principal", metavar="NAME", told="Whom the audit names; else cli:USER."),
+        _common("--json", "as_json", is_flag=True, told="One JSON document on standard output."),
+        _common("--no-color", is_flag=True, told="No colours; so does NO_COLOR."),
+        _common("--debug", is_flag=True, told="The whole traceback of an error."),
+    ]  # fmt: skip
+
+
+class Told(click.Command):
+    """A command whose help ends with examples, its own options before the common ones."""
+
+    examples: str
+
+    def __init__(self, *args: Any, examples: str = "", **more: Any) -> None:
+        params = [*(more.pop("params", None) or []), *common_options()]
+        more.setdefault("context_settings", SETTINGS)
+        more["params"] = params
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                (common if isinstance(param, Common) else own).append(record)
+        section(formatter, "Options", own)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        section(formatter, "Options of every command", common)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self.examples:
+            return
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in example_lines(self.examples)))
+
+
+class Verb(Told):
+    """A command that does something, and says how it went where it `answers`."""
+
+    answers = True
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Refused where standard output is closed: the next file opened, maybe the store's, would
+        be in its place."""
+        if self.answers and sys.stdout is None:
+            raise Misuse(
+                "standard output is closed",
+                "nobody could be told the answer, so nothing was done",
+                "leave it open; >/dev/null drops the answer and keeps the exit code",
+            )
+        return super().invoke(ctx)
+
+
+class Noun(Told, click.Group):
+    """A group of commands about one thing."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        more.setdefault("no_args_is_help", True)
+        super().__init__(*args, **more)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command asked for; a slip of the finger is met with what is near it."""
+        wanted = args[0]
+        if not wanted.startswith("-") and self.get_command(ctx, wanted) is None:
+            near = difflib.get_close_matches(wanted, self.list_commands(ctx), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"there is no command {wanted!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def section(formatter: click.HelpFormatter, title: str, records: Sequence[tuple[str, str]]) -> None:
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+def example_lines(examples: str) -> list[str]:
+    return [line.strip() for line in examples.strip().splitlines()]
+
+
+def verb(name: str, *, examples: str) -> Callable[[Callable[..., Any]], Verb]:
+    """A command of its own, beside the groups."""
+    return click.command(name, cls=Verb, examples=examples)
+
+
+def noun(name: str, *, examples: str) -> Callable[[Callable[..., Any]], Noun]:
+    return click.group(name, cls=Noun, examples=examples)

@@ -1,0 +1,371 @@
+"""Demand, Verdict and decide: who wants how much, and whether all of it fits at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core import bucket
+from headgate.core.bucket import MILLI
+from headgate.core.limits import Limit
+from headgate.core.record import (
+    CELLS,
+    CONSUMED,
+    EPOCH,
+    EVENTS,
+    STRIDE,
+    TERMS,
+    TOKENS,
+    BucketKey,
+    Cell,
+    Record,
+    Terms,
+    cell_of,
+    kept_under,
+    opened,
+)
+
+Amounts = tuple[int | None, ...]
+
+
+class Demand:
+    """One bucket and how much of each of its limits is wanted, in the order of `terms.specs`.
+
+    Amounts are millitokens; None leaves a limit out. For `adjust` they are signed: a debit is
+    positive, a credit negative.
+    """
+
+    __slots__ = ("amounts", "key", "terms")
+
+    # What few demands say besides; see corrections.
+    counted: Amounts | None = None
+    parts: tuple[int, ...] | None = None
+
+    def __init__(self, key: BucketKey, terms: Terms, amounts: Amounts) -> None:
+        self.key = key
+        self.terms = terms
+        self.amounts = amounts
+
+    def __repr__(self) -> str:
+        return f"Demand({self.key.text!r}, {dict(self.named())})"
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        """The limits that are wanted, by name."""
+        for spec, amount in zip(self.terms.specs, self.amounts, strict=True):
+            if amount is not None:
+                yield spec.name, amount
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        """What it adds to the consumption, by name."""
+        for spec, amount in zip(self.terms.specs, self.counted or self.amounts, strict=True):
+            if amount is not None:
+                yield spec.name, amount
+
+    def lined_up(self, held: Terms) -> Amounts:
+        """The amounts in the order of the terms a bucket is kept under."""
+        return self._ordered(self.amounts, held)
+
+    def counted_under(self, held: Terms) -> Amounts:
+        """What it adds to the consumption, in the same order."""
+        return self._ordered(self.counted or self.amounts, held)
+
+    def _ordered(self, line: Amounts, held: Terms) -> Amounts:
+        if held.core is self.terms:
+            return line
+        named = {spec.name: amount for spec, amount in zip(self.terms.specs, line, strict=True)}
+        return tuple(named.get(spec.name) for spec in held.specs)
+
+    def negated(self) -> Demand:
+        """The credit that undoes this debit, where all of it was taken; see corrections."""
+        amounts = tuple(None if amount is None else -amount for amount in self.amounts)
+        return Demand(self.key, self.terms, amounts)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """How one limit stands towards one demand; amounts in whole tokens."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    limit: Limit
+    available: int
+    requested: int
+    exceeded: bool
+    retry_after_ms: int | None
+    source: str
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """The least wait; infinite where no refill will help."""
+        return math.inf if self.retry_after_ms is None else self.retry_after_ms / 1000
+
+    @property
+    def deficit(self) -> int:
+        return max(0, self.requested - self.available)
+
+    @property
+    def never(self) -> bool:
+        """Whether the demand is larger than the limit can ever hold."""
+        return self.requested > self.limit.capacity
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as plain data, as a 429 tells it."""
+        wait_ms = self.retry_after_ms
+        return {
+            "entity_id": self.entity_id,
+            "resource": self.resource,
+            "limit_name": self.limit_name,
+            "capacity": self.limit.capacity,
+            "available": self.available,
+            "requested": self.requested,
+            "exceeded": self.exceeded,
+            "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
+            "source": self.source,
+        }
+
+
+class Verdict:
+    """Allowed or not, decided over all demands together at one moment.
+
+    `records` are the buckets after the decision. A dry run decides the same and keeps nothing.
+    `outdated` says that a bucket holds a newer configuration than its demand came with.
+    """
+
+    __slots__ = ("allowed", "before", "demands", "now_ms", "outdated", "records")
+
+    # Whether the records alone tell the waits; a store that keeps a bucket in parts says no.
+    exact_records = True
+
+    def __init__(
+        self,
+        allowed: bool,
+        demands: Sequence[Demand],
+        records: Sequence[Record],
+        now_ms: int,
+        before: Sequence[Record] = (),
+    ) -> None:
+        self.allowed = allowed
+        self.demands = demands
+        self.records = records
+        self.now_ms = now_ms
+        self.before = before or records
+        self.outdated = False
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def later(self, demands: Sequence[Demand], elapsed_ms: int) -> Verdict | None:
+        """This refusal of the same demands so much later, if nobody acted; None where that is not
+        known. A store whose records do not tell the waits says it."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"Verdict(allowed={self.allowed}, {self.statuses!r})"
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        """One status per wanted limit, in the order asked."""
+        return [
+            status
+            for demand, before, after in zip(self.demands, self.before, self.records, strict=True)
+            for status in _statuses(demand, before, after, self.now_ms)
+        ]
+
+    @property
+    def violations(self) -> list[LimitStatus]:
+        return [status for status in self.statuses if status.exceeded and not status.limit.soft]
+
+    @property
+    def untaken(self) -> Sequence[tuple[int, str]]:
+        """The soft limits that had not got what was wanted, as the place of their demand and their
+        name: it was counted, and nothing was taken."""
+        for record in self.records:
+            if record[TERMS].soft:
+                return self._untaken() if self.allowed else ()
+        return ()
+
+    def _untaken(self) -> list[tuple[int, str]]:
+        found = []
+        for place, (demand, before) in enumerate(zip(self.demands, self.before, strict=True)):
+            for name, wanted in demand.named():
+                cell = cell_of(before, name)
+                if cell is not None and cell.spec.soft and wanted > cell.level_milli(self.now_ms):
+                    found.append((place, name))
+        return found
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """0 if allowed; else the least wait; None where no wait will do."""
+        waits = [status.retry_after_ms for status in self.violations]
+        known = [wait_ms for wait_ms in waits if wait_ms is not None]
+        return max(known, default=0) if len(known) == len(waits) else None
+
+    @property
+    def retry_after_seconds(self) -> float:
+        wait_ms = self.retry_after_ms
+        return math.inf if wait_ms is None else wait_ms / 1000
+
+
+def decide(
+    demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
+) -> tuple[Verdict, list[Record]]:
+    """The verdict on all demands together, and the buckets as they stand after it.
+
+    A refusal takes nothing, but a bucket that exists and came under new terms must be kept under
+    them: the wait that was told counts on their pace. `worth_keeping` says which to write.
+    """
+    held = _standing(demands, found, now_ms)
+    after: list[Record] = []
+    for demand, record in zip(demands, held, strict=True):
+        taken = take(record, demand, now_ms)
+        if taken is None:
+            return _told(Verdict(False, demands, held, now_ms)), held
+        after.append(taken)
+    return _told(Verdict(True, demands, after, now_ms, held)), after
+
+
+def judge(demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int) -> Verdict:
+    """What `decide` would say, with the buckets as they stand: a dry run."""
+    record = found[0]
+    if len(demands) == 1 and record is not None and record[TERMS].core is demands[0].terms:
+        return Verdict(fits(record, demands[0], now_ms), demands, (record,), now_ms)
+    held = _standing(demands, found, now_ms)
+    pairs = zip(demands, held, strict=True)
+    allowed = all(fits(record, demand, now_ms) for demand, record in pairs)
+    return _told(Verdict(allowed, demands, held, now_ms))
+
+
+def worth_keeping(verdict: Verdict, before: Record | None, after: Record) -> bool:
+    """Whether a record has to be written: it was taken from, or it came under new terms."""
+    return after is not before and (verdict.allowed or before is not None)
+
+
+def fits(record: Record, demand: Demand, now_ms: int) -> bool:
+    """Whether `take` would give what is wanted, without making the record it would leave."""
+    terms: Terms = record[TERMS]
+    amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    at = CELLS
+    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+        if wanted is not None and not soft:
+            level = record[at + TOKENS] + (now_ms - record[at]) * amount // period_ms
+            if wanted > level or wanted > capacity:
+                return False
+        at += STRIDE
+    return True
+
+
+def _told(verdict: Verdict) -> Verdict:
+    for demand, record in zip(verdict.demands, verdict.records, strict=True):
+        if demand.terms.version < record[TERMS].version and not demand.terms.own:
+            verdict.outdated = True
+    return verdict
+
+
+def _standing(
+    demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
+) -> list[Record]:
+    return [
+        opened(demand.terms, now_ms) if record is None else kept_under(record, demand.terms, now_ms)
+        for demand, record in zip(demands, found, strict=True)
+    ]
+
+
+def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
+    """The record after the demand, or None where some limit cannot give what is wanted."""
+    terms: Terms = record[TERMS]
+    amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    if len(record) == CELLS + STRIDE:
+        return _take_one(record, amounts[0], now_ms)
+    cells = [*record]
+    at = CELLS
+    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+        if wanted is not None:
+            tokens = record[at + TOKENS]
+            level = tokens + (now_ms - record[at]) * amount // period_ms
+            if level >= capacity and wanted <= capacity:  # full: a new epoch, see bucket.brimmed
+                cells[at] = max(now_ms, record[at])
+                cells[at + TOKENS] = capacity - wanted
+            elif wanted <= level and wanted <= capacity:
+                cells[at + TOKENS] = tokens - wanted
+            elif not soft:
+                return None
+            cells[at + CONSUMED] += wanted
+        at += STRIDE
+    cells[EVENTS] += 1
+    return tuple(cells)
+
+
+def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
+    """The same of a bucket with one limit, as most are: no loop, and the record made in one go."""
+    terms, hour, events, epoch_ms, tokens, consumed, counted = record
+    if wanted is None:
+        return (terms, hour, events + 1, epoch_ms, tokens, consumed, counted)
+    _, capacity, amount, period_ms, soft = terms.specs[0]
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if level >= capacity and wanted <= capacity:
+        epoch_ms = max(epoch_ms, now_ms)
+        tokens = capacity - wanted
+    elif wanted <= level and wanted <= capacity:
+        tokens -= wanted
+    elif not soft:
+        return None
+    return (terms, hour, events + 1, epoch_ms, tokens, consumed + wanted, counted)
+
+
+def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:
+    """The record after debits that may go into debt and credits that stop at the brim.
+
+    A credit that is not metered (a grant) leaves the net consumption alone.
+    """
+    record = kept_under(record, demand.terms, now_ms)
+    terms: Terms = record[TERMS]
+    cells = list(record)
+    debits, counted = demand.lined_up(terms), demand.counted_under(terms)
+    at = CELLS
+    for spec, debit, count in zip(terms.specs, debits, counted):  # noqa: B905
+        if debit is not None:
+            cells[at + EPOCH], cells[at + TOKENS] = bucket.force_consume(
+                cells[at + TOKENS], cells[at + EPOCH], now_ms, spec.rate, debit
+            )
+            if metered:
+                cells[at + CONSUMED] += count
+        at += STRIDE
+    return tuple(cells)
+
+
+def only_credits(demand: Demand) -> bool:
+    """Whether the demand gives back only: on a bucket that is gone there is nothing to give."""
+    return all(amount is None or amount <= 0 for amount in demand.amounts)
+
+
+def build_limit_status(
+    key: BucketKey, before: Cell, after: Cell, wanted_milli: int, now_ms: int, source: str
+) -> LimitStatus:
+    """How a limit stands: refused or not as it was before, available as it is after."""
+    wait_ms = bucket.calculate_retry_after(
+        before.tokens_milli, before.epoch_ms, now_ms, before.spec.rate, wanted_milli
+    )
+    return LimitStatus(
+        key.entity_id,
+        key.resource,
+        after.spec.name,
+        Limit.from_spec(after.spec),
+        after.level_milli(now_ms) // MILLI,
+        wanted_milli // MILLI,
+        wait_ms != 0,
+        wait_ms,
+        source,
+    )
+
+
+def _statuses(demand: Demand, before: Record, after: Record, now_ms: int) -> Iterator[LimitStatus]:
+    terms: Terms = after[TERMS]
+    for name, wanted in demand.named():
+        now = cell_of(after, name)
+        was = now if before is after else cell_of(before, name)
+        if was is not None and now is not None:
+            source = terms.sources[terms.index[name]]
+            yield build_limit_status(demand.key, was, now, wanted, now_ms, source)

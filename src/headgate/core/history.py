@@ -1,0 +1,239 @@
+"""What a ledger holds: usage per window and audit events."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.bucket import MILLI
+from headgate.core.errors import ValidationError
+from headgate.core.record import (
+    CELLS,
+    CONSUMED,
+    COUNTED,
+    EVENTS,
+    HOUR,
+    HOUR_MS,
+    STRIDE,
+    TERMS,
+    Record,
+    after_clock_step,
+)
+
+WINDOW_TYPES = ("hourly", "daily", "monthly")
+DAY_MS = 24 * HOUR_MS
+
+_sequence = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSnapshot:
+    """Net consumption of one entity on one resource in one window, in whole tokens."""
+
+    entity_id: str
+    resource: str
+    window_start: str
+    window_end: str
+    window_type: str
+    counters: Mapping[str, int]
+    total_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSummary:
+    """Totals and averages over the snapshots a query found."""
+
+    snapshot_count: int
+    total: Mapping[str, int]
+    average: Mapping[str, float]
+    total_events: int
+    min_window_start: str | None
+    max_window_start: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """Which snapshots: newest window first, at most `limit`, continued by `cursor`."""
+
+    entity_id: str | None = None
+    resource: str | None = None
+    window_type: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One change: who did what to whom, with what was there before and after."""
+
+    event_id: str
+    timestamp: str
+    action: str
+    entity_id: str
+    principal: str | None
+    resource: str | None
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EntityCapacity:
+    entity_id: str
+    capacity: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCapacity:
+    """What one limit of a resource holds over all entities that have a bucket."""
+
+    resource: str
+    limit_name: str
+    total_capacity: int
+    total_available: int
+    utilization_pct: float
+    entities: tuple[EntityCapacity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one bucket consumed in one window; amounts in millitokens."""
+
+    window_type: str
+    window_start_ms: int
+    counters_milli: Mapping[str, int]
+    events: int
+
+
+def uncounted(record: Record) -> bool:
+    """Whether the record knows of consumption that usage history does not have yet."""
+    return bool(record[EVENTS]) or any(
+        record[at + CONSUMED] != record[at + COUNTED] for at in range(CELLS, len(record), STRIDE)
+    )
+
+
+def usage_of(record: Record) -> Iterator[Usage]:
+    """What to add to usage history, once per window type."""
+    counters: dict[str, int] = {}
+    at = CELLS
+    for spec in record[TERMS].specs:
+        consumed = record[at + CONSUMED] - record[at + COUNTED]
+        if consumed:
+            counters[spec.name] = consumed
+        at += STRIDE
+    start_ms = record[HOUR] * HOUR_MS
+    for window_type in WINDOW_TYPES:
+        window_ms, _ = window_around(window_type, start_ms)
+        yield Usage(window_type, window_ms, counters, record[EVENTS])
+
+
+def counted(record: Record, now_ms: int) -> Record:
+    """The record once usage history holds all it knows; counting goes on in the hour of now.
+
+    Stores call this when the hour is another than the record's, so a clock that was set back by
+    more than an hour is noticed here, at no cost for other decisions.
+    """
+    cells = list(record)
+    cells[HOUR] = now_ms // HOUR_MS
+    cells[EVENTS] = 0
+    for at in range(CELLS, len(cells), STRIDE):
+        cells[at + COUNTED] = cells[at + CONSUMED]
+    return after_clock_step(tuple(cells), now_ms)
+
+
+def window_around(window_type: str, time_ms: int) -> tuple[int, int]:
+    """Start and end of the UTC window that holds a moment."""
+    if window_type == "hourly":
+        start_ms = time_ms // HOUR_MS * HOUR_MS
+        return start_ms, start_ms + HOUR_MS
+    if window_type == "daily":
+        start_ms = time_ms // DAY_MS * DAY_MS
+        return start_ms, start_ms + DAY_MS
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    start = datetime.datetime(moment.year, moment.month, 1, tzinfo=datetime.UTC)
+    following = (start + datetime.timedelta(days=32)).replace(day=1)
+    return int(start.timestamp()) * 1000, int(following.timestamp()) * 1000
+
+
+def snapshot(entity_id: str, resource: str, usage: Usage) -> UsageSnapshot:
+    start_ms, end_ms = window_around(usage.window_type, usage.window_start_ms)
+    return UsageSnapshot(
+        entity_id,
+        resource,
+        iso_time(start_ms),
+        iso_time(end_ms),
+        usage.window_type,
+        {name: milli // MILLI for name, milli in usage.counters_milli.items()},
+        usage.events,
+    )
+
+
+def summarize(snapshots: list[UsageSnapshot]) -> UsageSummary:
+    total: dict[str, int] = {}
+    for shot in snapshots:
+        for name, amount in shot.counters.items():
+            total[name] = total.get(name, 0) + amount
+    count = len(snapshots)
+    starts = sorted(shot.window_start for shot in snapshots)
+    return UsageSummary(
+        count,
+        total,
+        {name: amount / count for name, amount in total.items()},
+        sum(shot.total_events for shot in snapshots),
+        starts[0] if starts else None,
+        starts[-1] if starts else None,
+    )
+
+
+def parse_window_type(window_type: str | None) -> str | None:
+    if window_type is not None and window_type not in WINDOW_TYPES:
+        raise ValidationError("window_type", window_type, f"must be one of {WINDOW_TYPES}")
+    return window_type
+
+
+def audit_event(
+    now_ms: int,
+    action: str,
+    entity_id: str,
+    principal: str | None,
+    resource: str | None = None,
+    **details: Any,
+) -> AuditEvent:
+    """An event whose id sorts by time, then by order within a process, and is unique."""
+    event_id = f"{now_ms:013d}-{next(_sequence) % 0x1000000:06x}-{secrets.token_hex(4)}"
+    return AuditEvent(event_id, iso_time(now_ms), action, entity_id, principal, resource, details)
+
+
+def event_time_ms(event: AuditEvent) -> int:
+    return int(event.event_id.split("-", 1)[0])
+
+
+def iso_time(time_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(time_ms // 1000, datetime.UTC)
+    fraction = f".{time_ms % 1000:03d}" if time_ms % 1000 else ""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
+
+
+def parse_time_ms(field: str, text: object) -> int | None:
+    """A moment given as ISO 8601 text, a datetime or milliseconds."""
+    if text is None or type(text) is int:
+        return text
+    try:
+        moment = text if isinstance(text, datetime.datetime) else _from_iso(text)
+    except ValueError as error:
+        raise ValidationError(field, text, "is not ISO 8601, e.g. 2026-01-31T00:00:00Z") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(milliseconds=1)
+
+
+def _from_iso(text: object) -> datetime.datetime:
+    if not isinstance(text, str):
+        raise ValueError("not text")
+    return datetime.datetime.fromisoformat(text)

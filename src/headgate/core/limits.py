@@ -1,0 +1,231 @@
+"""Limit: a name, a capacity (burst included) and a refill per period."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headgate.core.bucket import MILLI, Rate
+from headgate.core.errors import ValidationError
+from headgate.core.limits__names import parse_limit_name
+
+AMOUNT_MAX = 2**53 - 1
+PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
+LIMITS_MAX = 16
+SPECS_KEPT_MAX = 4096
+
+_UNIT_SECONDS = {
+    "s": 1, "sec": 1, "second": 1, "seconds": 1,
+    "m": 60, "min": 60, "minute": 60, "minutes": 60,
+    "h": 3600, "hour": 3600, "hours": 3600,
+    "d": 86400, "day": 86400, "days": 86400,
+}  # fmt: skip
+_UNIT_WORD = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
+_DIGITS = r"[0-9]{1,3}(?:[_,][0-9]{3}){1,5}|[0-9]{1,16}"
+_TEXT = re.compile(
+    r"(?:(?P<name>[a-zA-Z][a-zA-Z0-9_.\-]*)\s*:\s*)?"
+    rf"(?P<amount>{_DIGITS})\s*(?:/|\s+per\s+)\s*(?P<count>[0-9]{{1,9}})?\s*(?P<unit>[a-z]+)"
+    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+class Spec(NamedTuple):
+    """A limit as the stores keep it: integers only."""
+
+    name: str
+    capacity_milli: int
+    amount_milli: int
+    period_ms: int
+    soft: bool
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(self.capacity_milli, self.amount_milli, self.period_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `capacity` at once, `refill_amount` more every `refill_period_seconds`.
+
+    `soft=True` records that the limit was passed but never refuses.
+    """
+
+    name: str
+    capacity: int
+    refill_amount: int
+    refill_period_seconds: int
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        parse_limit_name(self.name)
+        parse_amount("capacity", self.capacity, least=1)
+        parse_amount("refill_amount", self.refill_amount)
+        parse_amount("refill_period_seconds", self.refill_period_seconds, least=1)
+        if self.refill_period_seconds > PERIOD_SECONDS_MAX:
+            raise ValidationError(
+                "refill_period_seconds", self.refill_period_seconds,
+                f"is more than ten years; use at most {PERIOD_SECONDS_MAX}",
+            )  # fmt: skip
+        if not isinstance(self.soft, bool):
+            raise ValidationError("soft", self.soft, "must be True or False")
+
+    @classmethod
+    def per_second(
+        cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
+    ) -> Limit:
+        """`rate` a second; up to `burst` at once, else `rate`."""
+        return cls._per(name, rate, 1, burst, soft)
+
+    @classmethod
+    def per_minute(
+        cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
+    ) -> Limit:
+        """`rate` a minute; up to `burst` at once, else `rate`."""
+        return cls._per(name, rate, 60, burst, soft)
+
+    @classmethod
+    def per_hour(
+        cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
+    ) -> Limit:
+        """`rate` an hour; up to `burst` at once, else `rate`."""
+        return cls._per(name, rate, 3600, burst, soft)
+
+    @classmethod
+    def per_day(
+        cls, name: str, rate: int, burst: int | None = None, *, soft: bool = False
+    ) -> Limit:
+        """`rate` a day; up to `burst` at once, else `rate`."""
+        return cls._per(name, rate, 86400, burst, soft)
+
+    @classmethod
+    def custom(
+        cls,
+        name: str,
+        capacity: int,
+        refill_amount: int,
+        refill_period_seconds: int,
+        *,
+        soft: bool = False,
+    ) -> Limit:
+        """Any capacity and pace; `refill_amount=0` is an allowance that never refills."""
+        return cls(name, capacity, refill_amount, refill_period_seconds, soft)
+
+    @classmethod
+    def parse(cls, text: str, *, name: str | None = None) -> Limit:
+        """`100/minute`, `100/minute burst 150`, `5 per 30s`, `rpm:1000/min:1500`.
+
+        Without a name in front or given, the limit is called after its period: `per_minute`.
+        """
+        if not isinstance(text, str):
+            raise ValidationError("limit", text, f"must be a str, not {type(text).__name__}")
+        found = _TEXT.fullmatch(text.strip())
+        seconds = _UNIT_SECONDS.get(found["unit"].lower()) if found else None
+        if found is None or seconds is None:
+            raise ValidationError(
+                "limit", text,
+                "is not a limit; write it like '100/minute', '100/minute burst 150', "
+                "'5 per 30s' or 'rpm:1000/min:1500'",
+            )  # fmt: skip
+        count = int(found["count"] or 1)
+        burst = None if found["burst"] is None else _digits(found["burst"])
+        title = found["name"] or _title(count, seconds) if name is None else name
+        return cls._per(title, _digits(found["amount"]), count * seconds, burst, False)
+
+    @classmethod
+    def _per(cls, name: str, rate: int, seconds: int, burst: int | None, soft: bool) -> Limit:
+        parse_amount("rate", rate)
+        if burst is not None:
+            parse_amount("burst", burst, least=1)
+        return cls(name, rate if burst is None else burst, rate, seconds, soft)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Limit:
+        """The limit that `to_dict` told; ValidationError where it is none."""
+        known = {"name", "capacity", "refill_amount", "refill_period_seconds", "soft"}
+        if not isinstance(values, Mapping) or set(values) - known or known - {"soft"} - set(values):
+            raise ValidationError(
+                "limit", values, f"must be a mapping with the keys {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The limit as plain data; `from_dict` reads it back."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "capacity": self.capacity,
+            "refill_amount": self.refill_amount,
+            "refill_period_seconds": self.refill_period_seconds,
+        }
+        return {**found, "soft": True} if self.soft else found
+
+    @property
+    def refill_rate(self) -> float:
+        """Tokens per second, for people; decisions use the exact ratio."""
+        return self.refill_amount / self.refill_period_seconds
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(
+            self.name,
+            self.capacity * MILLI,
+            self.refill_amount * MILLI,
+            self.refill_period_seconds * 1000,
+            self.soft,
+        )
+
+    @staticmethod
+    @functools.lru_cache(maxsize=SPECS_KEPT_MAX)
+    def from_spec(spec: Spec) -> Limit:
+        """The limit in whole tokens, as people wrote it."""
+        return Limit(
+            spec.name,
+            spec.capacity_milli // MILLI,
+            spec.amount_milli // MILLI,
+            spec.period_ms // 1000,
+            spec.soft,
+        )
+
+    def __str__(self) -> str:
+        burst = "" if self.capacity == self.refill_amount else f" burst {self.capacity}"
+        return f"{self.name}: {self.refill_amount}/{self.refill_period_seconds}s{burst}"
+
+
+def parse_amount(field: str, value: object, *, least: int = 0) -> int:
+    """A whole number of tokens; not a bool, not a float, not larger than JSON can carry."""
+    if type(value) is not int:
+        raise ValidationError(
+            field, value, f"must be an int, not {type(value).__name__}; count in whole tokens"
+        )
+    if not least <= value <= AMOUNT_MAX:
+        raise ValidationError(field, value, f"must be between {least} and {AMOUNT_MAX}")
+    return value
+
+
+def parse_limits(limits: object) -> tuple[Limit, ...]:
+    """Limits with distinct names, at least one and at most LIMITS_MAX."""
+    if isinstance(limits, (str, bytes, Limit)) or not isinstance(limits, (list, tuple)):
+        raise ValidationError(
+            "limits", limits, "must be a list of Limit, e.g. [Limit.per_minute('rpm', 100)]"
+        )
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ValidationError("limits", limit, "is not a Limit; see Limit.per_minute, …")
+    if not 1 <= len(limits) <= LIMITS_MAX:
+        raise ValidationError("limits", limits, f"must hold 1 to {LIMITS_MAX} limits")
+    names = [limit.name for limit in limits]
+    if len(set(names)) != len(names):
+        raise ValidationError("limits", names, "names a limit twice; give each its own name")
+    return tuple(limits)
+
+
+def _digits(text: str) -> int:
+    return int(text.replace("_", "").replace(",", ""))
+
+
+def _title(count: int, seconds: int) -> str:
+    word = _UNIT_WORD[seconds]
+    return f"per_{word}" if count == 1 else f"per_{count}_{word}s"

@@ -1,0 +1,214 @@
+"""The configuration a limiter works with: looked up once, cached for a while, turned into plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.errors import NamespaceNotFoundError, StoreDenied, StoreTrouble, ValidationError
+from headgate.core.levels__entities import Lookup, Standing
+from headgate.core.limits import Limit, parse_limits
+from headgate.core.limits__names import (
+    DEFAULT_NAMESPACE,
+    parse_entity_id,
+    parse_namespace,
+    parse_resource,
+)
+from headgate.core.plan import Moulds, Plan, make_plan
+from headgate.core.plan_cache__cache import Cache, CacheStats
+from headgate.core.record import Terms
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Catalog, Guard
+
+VARIANTS_MAX = 16
+TERMS_MAX = 1024
+TTL_SECONDS_MAX = 24 * 3600
+AWAY_MS = 1000  # after a read that failed, what is known serves for this long without another
+
+Variant = object
+
+
+class Defaults:
+    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing.
+
+    With `whole` they serve as they are where nothing at all is stored, and not limit by limit.
+    """
+
+    __slots__ = ("limits", "whole")
+
+    def __init__(self, limits: Sequence[Limit] | None, *, whole: bool = False) -> None:
+        self.limits = parse_limits(limits) if limits else ()
+        self.whole = whole
+
+
+NO_DEFAULTS = Defaults(None)
+
+
+class Looked:
+    """One lookup and the plans made from it, by the limits they were made for."""
+
+    __slots__ = ("lookup", "plans")
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.plans: dict[Variant, Plan] = {}
+
+
+class Configs:
+    """Plans for one namespace. A plan is at most `ttl_s` older than what is stored, or newer than
+    that: a bucket that turns out to hold a newer version makes its plan be read again."""
+
+    def __init__(self, catalog: Catalog, namespace: str, ttl_s: float, clock: Clock) -> None:
+        if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
+            raise ValidationError("config_cache_ttl", ttl_s, "must be a number of seconds")
+        if not 0 <= ttl_s <= TTL_SECONDS_MAX:
+            raise ValidationError(
+                "config_cache_ttl", ttl_s, f"must be between 0 (no cache) and {TTL_SECONDS_MAX}"
+            )
+        self.catalog = catalog
+        self.namespace = parse_namespace(namespace)
+        self.clock = clock
+        self.cache: Cache[Looked] = Cache(int(ttl_s * 1000))
+        self._looked = self.cache.get
+        self.guard: Guard | None = None  # of the latest limiter that has a breaker
+        self._known_until_ms = 0
+        self._terms: dict[Terms, Terms] = {}
+        self._moulds = Moulds()
+        self._namespace_id: str | None = None
+
+    async def namespace_id(self) -> str:
+        """The namespace's opaque id; the default namespace is made where it is missing."""
+        if self._namespace_id is None:
+            found = await self.catalog.get_namespace(self.namespace)
+            if found is None and self.namespace == DEFAULT_NAMESPACE:
+                found = await self.catalog.register_namespace(self.namespace, None, self.clock())
+            if found is None:
+                raise NamespaceNotFoundError(self.namespace)
+            self._namespace_id = found.id
+        return self._namespace_id
+
+    def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
+        """The plan if it is at hand and fresh: no call, no waiting."""
+        looked = self._looked((entity_id, resource), now_ms)
+        return None if looked is None else looked.plans.get(variant)
+
+    async def plan(
+        self,
+        entity_id: str,
+        resource: str,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+        now_ms: int,
+    ) -> Plan:
+        """The plan, looked up where it must be; an outage is served from what was known."""
+        looked = await self.looked(entity_id, resource, now_ms)
+        return self._plan(await self.namespace_id(), resource, looked, defaults, override)
+
+    def _plan(
+        self,
+        namespace: str,
+        resource: str,
+        looked: Looked,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+    ) -> Plan:
+        variant = defaults if override is None else variant_of(override)
+        plan = looked.plans.get(variant)
+        if plan is None and override is None:
+            plan = self._moulds.copy(namespace, resource, looked.lookup, defaults)
+            if plan is not None:
+                looked.plans[variant] = plan
+        if plan is None:
+            plan = make_plan(
+                namespace, resource, looked.lookup, defaults.limits, override, self._terms,
+                whole=defaults.whole,
+            )  # fmt: skip
+            self._intern(plan)
+            if override is None:
+                self._moulds.keep(namespace, resource, looked.lookup, defaults, plan)
+            if len(looked.plans) >= VARIANTS_MAX:
+                looked.plans.clear()
+            looked.plans[variant] = plan
+        return plan
+
+    def plan_without_catalog(
+        self,
+        entity_id: str,
+        resource: str,
+        defaults: Defaults,
+        override: tuple[Limit, ...] | None,
+    ) -> Plan | None:
+        """The plan as far as it is known here, however old, else from the caller's own limits, for
+        buckets of this process only; None without. Nothing is asked for."""
+        looked = self.cache.stale((entity_id, resource))
+        if looked is not None and self._namespace_id is not None:
+            return self._plan(self._namespace_id, resource, looked, defaults, override)
+        if not defaults.limits and not override:
+            return None
+        nothing = Standing(entity_id, None, None, None, None, None)
+        lookup = Lookup(0, (nothing,))
+        return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
+
+    async def looked(self, entity_id: str, resource: str, now_ms: int) -> Looked:
+        parse_entity_id(entity_id)
+        parse_resource(resource)
+        key = (entity_id, resource)
+        looked = self.cache.get(key, now_ms)
+        if looked is not None:
+            return looked
+        stale = self.cache.stale(key)
+        if stale is not None and now_ms < self._known_until_ms:
+            return stale
+        try:
+            looked = await self._read(entity_id, resource)
+        except StoreTrouble as trouble:
+            if stale is None or isinstance(trouble, StoreDenied):
+                raise  # what was known is for an outage, which ends by itself
+            self._known_until_ms = self.clock() + AWAY_MS
+            return stale
+        self.cache.put(key, looked, now_ms)
+        return looked
+
+    async def _read(self, entity_id: str, resource: str) -> Looked:
+        async def read() -> Looked:
+            return Looked(await self._lookup(entity_id, resource))
+
+        if self.guard is None:
+            return await read()
+        found: Looked = await self.guard(read)
+        return found
+
+    async def _lookup(self, entity_id: str, resource: str) -> Lookup:
+        """A namespace that is gone under the id it had (a store that lost everything, or it was
+        purged) may be there under another: its name is looked up once more."""
+        remembered = self._namespace_id
+        try:
+            return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
+        except NamespaceNotFoundError:
+            if remembered is None:
+                raise
+        self.invalidate(namespace=True)
+        return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
+
+    def outdated(self, entity_id: str, resource: str) -> None:
+        self.cache.drop((entity_id, resource))
+
+    def invalidate(self, *, namespace: bool = False) -> None:
+        """What was looked up is read again; with `namespace`, also which id the name has."""
+        self.cache.invalidate()
+        if namespace:
+            self._namespace_id = None
+
+    def stats(self) -> CacheStats:
+        return self.cache.stats()
+
+    def _intern(self, plan: Plan) -> None:
+        """Equal terms become one object: buckets share it and compare it by identity."""
+        if len(self._terms) >= TERMS_MAX:
+            self._terms.clear()
+        for slot in plan.slots:
+            self._terms.setdefault(slot.terms, slot.terms)
+
+
+def variant_of(override: Sequence[Limit]) -> Variant:
+    """What tells a plan with these limits of the caller's apart from one with stored limits."""
+    return ("override", *override)

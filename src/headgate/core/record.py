@@ -1,0 +1,231 @@
+"""A bucket as stored: the state of all limits of one (namespace, entity, resource).
+
+A record is a plain tuple, because a decision makes a new one each time and a store keeps many:
+
+    (terms, hour, events, epoch, tokens, consumed, counted, epoch, tokens, consumed, counted, …)
+
+with four cells per limit in the order of `terms.specs`. `consumed` is the net consumption so far;
+`counted` is the part of it that usage history holds already, so usage costs a decision nothing:
+what has been used in `hour` is `consumed - counted`, by `events` admitted demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headgate.core import bucket
+from headgate.core.errors import ValidationError
+from headgate.core.limits import Spec
+from headgate.core.limits__names import SEPARATOR
+
+HOUR_MS = 3_600_000
+TERMS, HOUR, EVENTS, CELLS = 0, 1, 2, 3
+EPOCH, TOKENS, CONSUMED, COUNTED, STRIDE = 0, 1, 2, 3, 4
+SPECS_MAX = 32
+CLOCK_STEP_MS = HOUR_MS  # a smaller step back of a store's clock is waited out
+
+Record = tuple[Any, ...]
+
+
+class BucketKey:
+    """Whose bucket for what; `text` is unique for the three names."""
+
+    __slots__ = ("entity_id", "namespace", "resource", "text")
+
+    def __init__(self, namespace: str, entity_id: str, resource: str) -> None:
+        self.namespace = namespace
+        self.entity_id = entity_id
+        self.resource = resource
+        self.text = f"{namespace}{SEPARATOR}{entity_id}{SEPARATOR}{resource}"
+
+    @classmethod
+    def from_text(cls, text: str) -> BucketKey:
+        return cls(*text.split(SEPARATOR))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BucketKey) and other.text == self.text
+
+    def __repr__(self) -> str:
+        return f"BucketKey({self.text!r})"
+
+
+class Terms:
+    """The limits a bucket is kept under, and the version of the configuration they came from.
+
+    `own` is an override given with a call: it always wins and has no version. `sources` says which
+    configuration level gave each limit. `core` is the terms a caller asked for; a bucket that
+    remembers limits beyond them (they may be in debt) holds longer terms with the same core. `soft`
+    says that some limit never refuses.
+    """
+
+    __slots__ = ("core", "index", "own", "soft", "sources", "specs", "version")
+
+    def __init__(
+        self,
+        specs: tuple[Spec, ...],
+        version: int = 0,
+        *,
+        own: bool = False,
+        sources: tuple[str, ...] | None = None,
+        core: Terms | None = None,
+    ) -> None:
+        self.specs = specs
+        self.version = version
+        self.own = own
+        self.sources = sources or ("override",) * len(specs)
+        self.core = core or self
+        self.index = {spec[0]: place for place, spec in enumerate(specs)}
+        self.soft = any(spec[4] for spec in specs)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Terms) and other._identity() == self._identity())
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        """Overrides have no version of their own: theirs is the newest their bucket has met."""
+        version = -1 if self.own else self.version
+        return self.specs, version, self.sources, len(self.core.specs)
+
+    def __repr__(self) -> str:
+        return f"Terms({[spec.name for spec in self.specs]}, version={self.version})"
+
+    def extended(self, dormant: tuple[Spec, ...], version: int = 0) -> Terms:
+        """These terms, remembering limits that nobody asks for at present, and the newest version
+        the bucket has met."""
+        newest = max(self.version, version)
+        if not dormant and newest == self.version:
+            return self
+        sources = self.sources + ("remembered",) * len(dormant)
+        return Terms(self.specs + dormant, newest, own=self.own, sources=sources, core=self)
+
+
+class Cell(NamedTuple):
+    """One limit's part of a record."""
+
+    spec: Spec
+    epoch_ms: int
+    tokens_milli: int
+    consumed_milli: int
+    counted_milli: int
+
+    def level_milli(self, now_ms: int) -> int:
+        return bucket.refill_bucket(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)
+
+
+def opened(terms: Terms, now_ms: int) -> Record:
+    """A bucket nobody has used: every limit full."""
+    cells: list[Any] = [terms, now_ms // HOUR_MS, 0]
+    for spec in terms.specs:
+        cells += (now_ms, spec[1], 0, 0)
+    return tuple(cells)
+
+
+def cells_of(record: Record) -> Iterator[Cell]:
+    for place, spec in enumerate(record[TERMS].specs):
+        yield Cell(spec, *record[CELLS + STRIDE * place : CELLS + STRIDE * (place + 1)])
+
+
+def cell_of(record: Record, name: str) -> Cell | None:
+    place = record[TERMS].index.get(name)
+    if place is None:
+        return None
+    at = CELLS + STRIDE * place
+    return Cell(record[TERMS].specs[place], *record[at : at + STRIDE])
+
+
+def kept_under(record: Record, terms: Terms, now_ms: int) -> Record:
+    """The record under the terms that count: an override or the newest configuration version.
+
+    Whoever comes with an older version is decided by what the bucket holds.
+    """
+    held: Terms = record[TERMS]
+    if held.core is terms:
+        return record
+    if not terms.own and terms.version < held.version:
+        return record
+    if held.core == terms:
+        return record
+    if held.core.specs == terms.specs:
+        dormant = held.specs[len(terms.specs) :]
+        return (terms.extended(dormant, held.version), *record[HOUR:])
+    return _under_new_terms(record, terms, now_ms)
+
+
+def _under_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
+    """Levels go along by name; limits that vanish are remembered, debt and all."""
+    before = {cell.spec.name: cell for cell in cells_of(record)}
+    cells: list[Any] = []
+    for spec in terms.specs:
+        cell = before.pop(spec.name, None)
+        if cell is None:
+            cells += (now_ms, spec.capacity_milli, 0, 0)
+            continue
+        epoch_ms, tokens_milli = cell.epoch_ms, cell.tokens_milli
+        if cell.spec.rate != spec.rate:
+            epoch_ms, tokens_milli = bucket.carry_over(
+                tokens_milli, epoch_ms, now_ms, cell.spec.rate, spec.rate
+            )
+        cells += (epoch_ms, tokens_milli, cell.consumed_milli, cell.counted_milli)
+    dormant = _worth_remembering(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)
+    for cell in dormant:
+        cells += cell[1:]
+    longer = terms.extended(tuple(cell.spec for cell in dormant), record[TERMS].version)
+    return (longer, record[HOUR], record[EVENTS], *cells)
+
+
+def _worth_remembering(cells: list[Cell], room: int, now_ms: int) -> list[Cell]:
+    """Limits out of use: all of them while there is room, then only those not full."""
+    if len(cells) <= room:
+        return cells
+    kept = [
+        cell
+        for cell in cells
+        if cell.level_milli(now_ms) < cell.spec.capacity_milli
+        or cell.counted_milli != cell.consumed_milli
+    ]
+    if len(kept) > room:
+        raise ValidationError(
+            "limits", [cell.spec.name for cell in kept],
+            f"were all used on one bucket under other names; a bucket remembers {SPECS_MAX} "
+            f"limits: give each set of limits a resource of its own",
+        )  # fmt: skip
+    return kept
+
+
+def after_clock_step(record: Record, now_ms: int) -> Record:
+    """The record; epochs that lie further ahead than clocks differ are moved to now.
+
+    An epoch is a moment at which somebody took, so one that is more than an hour ahead says that
+    the store's clock was set back since. Without this its bucket would refuse until the clock gets
+    there, which may take years. The level at the epoch stays, debt and all: what the clock gave
+    when it jumped ahead is at most one capacity, and coming back gives nothing (see guarantees).
+    Smaller differences change nothing, so no caller that is late moves a stored time back (S12).
+    """
+    latest_ms = now_ms + CLOCK_STEP_MS
+    cells: list[Any] | None = None
+    for at in range(CELLS, len(record), STRIDE):
+        if record[at + EPOCH] > latest_ms:
+            cells = cells or list(record)
+            cells[at + EPOCH] = now_ms
+    return record if cells is None else tuple(cells)
+
+
+def full_at_ms(record: Record) -> int | None:
+    """From when on the record carries no information; None if it always will (rate 0, in use)."""
+    latest_ms = 0
+    at = CELLS
+    for _, capacity, amount, period_ms, _ in record[TERMS].specs:
+        missing = capacity - record[at + TOKENS]
+        if missing > 0:
+            if amount == 0:
+                return None
+            epoch_ms = record[at + EPOCH]
+            latest_ms = max(latest_ms, epoch_ms - (-missing * period_ms // amount))
+        at += STRIDE
+    return latest_ms

@@ -1,0 +1,406 @@
+"""The contracts of a backend: Store (buckets), Catalog (who and what), Ledger (what was), Drawer.
+
+They are asynchronous in form only: they await their port and nothing else, so a backend
+opened with a blocking port serves blocking callers through `bridge.run`.
+
+What every method promises: names and amounts arrive parsed; trouble of the engine below is raised
+as `StoreTrouble`; a call that was interrupted before it was sent has changed nothing, and a call
+that was sent runs to its end and is reported, so that its caller can undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from headgate.core.decision import Demand, Verdict, judge
+from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
+from headgate.core.history import AuditEvent, UsageQuery
+from headgate.core.levels__entities import (
+    HIDDEN,
+    Entity,
+    Level,
+    Lookup,
+    Mode,
+    Namespace,
+    OnUnavailable,
+    Page,
+    Stored,
+)
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend offers beyond the contract."""
+
+    name: str
+    shared: str  # who sees the same buckets: "process", "host" or "network"
+    atomic: str  # how several buckets are decided: "one step" or "undo"
+    obeys_clock: bool  # whether now_ms is used, or the store's own clock always
+    durable: bool
+
+
+# Sends a call to the store's engine, or says at once that it is away.
+Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+
+class Sighting(NamedTuple):
+    """Buckets as they were at one moment of the store's time; None where there is none.
+
+    `judged` decides a dry run where the records alone do not tell the waits.
+    """
+
+    now_ms: int
+    records: Sequence[Record | None]
+    judged: Callable[[Sequence[Demand]], Verdict] | None = None
+
+    def verdict(self, demands: Sequence[Demand]) -> Verdict:
+        """What a consume of these demands, on the buckets in this order, would be told."""
+        if self.judged is not None:
+            return self.judged(demands)
+        return judge(demands, self.records, self.now_ms)
+
+
+class Store(Protocol):
+    """Buckets. Atomic over every bucket a call names; `now_ms=None` is the store's own clock."""
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        """All demands or none; a refusal has consumed nothing."""
+        ...
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        """Debits may go into debt, credits clamp at capacity.
+
+        With `once`, a second call with the same text for the same (first) entity within a day does
+        nothing and returns False. A credit for a bucket that does not exist does nothing: such a
+        bucket is full.
+        """
+        ...
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting: ...
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        """The buckets are gone, as if never used; their usage stays in history."""
+        ...
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        """Keys of buckets that exist, in a stable order."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Shard(NamedTuple):
+    """One part of a bucket: 2^-depth of its rate and capacity, kept as a record of its own.
+
+    `written_per_s` is how often all processes together wrote it, as far as this one has measured.
+    """
+
+    number: int
+    depth: int
+    written_per_s: int
+    record: Record
+
+
+class Sharded(Protocol):
+    """What a Store offers besides, where it keeps busy buckets in several parts."""
+
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+        """The store's time, and all parts of a bucket then: one where it is not divided, none
+        where it does not exist."""
+        ...
+
+
+# What one of several decisions came to: its verdict, or what `consume` would have raised.
+Outcome = Verdict | HeadgateError
+
+
+class Batching(Protocol):
+    """What a store may offer besides: several decisions in one call."""
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """Each group for itself, all of it or nothing, in the order of the list: a bucket that is
+        named again is decided as the groups before have left it. What goes wrong with a group is
+        its outcome and touches no other."""
+        ...
+
+
+async def consume_each(
+    store: Store, groups: Sequence[Sequence[Demand]], now_ms: int | None
+) -> list[Outcome]:
+    """The same of any store: in one call where it offers that, else one after another."""
+    if not groups:
+        return []
+    verb = getattr(store, "consume_each", None)
+    if verb is None:
+        return await one_by_one(store, groups, now_ms)
+    try:
+        found: list[Outcome] = await verb(groups, now_ms)
+    except StoreTrouble as trouble:  # of the call as a whole, so of each
+        return [trouble] * len(groups)
+    return found
+
+
+async def one_by_one(
+    store: Store, groups: Sequence[Sequence[Demand]], now_ms: int | None
+) -> list[Outcome]:
+    found: list[Outcome] = []
+    for demands in groups:
+        try:
+            found.append(await store.consume(demands, now_ms))
+        except HeadgateError as error:
+            found.append(error)
+    return found
+
+
+def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refused: bool) -> None:
+    """Raises why a demand on several buckets was not decided, or not undone; nothing to raise
+    means that it was refused and took nothing.
+
+    `kept` is the trouble of the undo, `refused` says whether a bucket has not got what is wanted.
+    """
+    troubles = [one for one in outcomes if isinstance(one, HeadgateError)]
+    unknown = next(
+        (one for one in troubles if isinstance(one, StoreTrouble) and one.maybe_applied), None
+    )
+    lost = unknown or kept
+    decided = refused or any(isinstance(one, Throttled) for one in troubles)
+    # Where nothing was decided, a take that got no answer is an outage like any other. Else the
+    # demand is known not to be admitted, and a rule for outages must not admit it.
+    if lost is not None and (decided or unknown is None):
+        raise UndoLost(lost) from lost
+    for trouble in [unknown, *troubles]:
+        if trouble is not None:
+            raise trouble
+
+
+class Catalog(Protocol):
+    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
+    step, and every change of limits, modes or parents moves the namespace's version on."""
+
+    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+        """What a plan needs, in one batched read; NamespaceStateError if it was deleted."""
+        ...
+
+    async def create_entity(
+        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    ) -> Entity: ...
+
+    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None: ...
+
+    async def update_entity(
+        self,
+        namespace: str,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+        *,
+        version: int | None = None,
+    ) -> Entity:
+        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
+        ...
+
+    async def delete_entity(
+        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> None:
+        """The entity and its stored limits are gone; its children stand alone."""
+        ...
+
+    async def list_entities(
+        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page: ...
+
+    async def update_stored(
+        self,
+        namespace: str,
+        level: Level,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+    ) -> Stored:
+        """Some of limits, on_unavailable, mode at one level; what is not named stays."""
+        ...
+
+    async def get_stored(self, namespace: str, level: Level) -> Stored | None: ...
+
+    async def delete_stored(
+        self, namespace: str, level: Level, principal: str | None, now_ms: int
+    ) -> bool:
+        """The level's limits and outage rule are gone (its mode stays); False if it had none."""
+        ...
+
+    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        """Resources with defaults, or (of_entities) with limits of some entity."""
+        ...
+
+    async def list_entities_with_limits(
+        self, namespace: str, resource: str, *, limit: int, cursor: str | None
+    ) -> Page: ...
+
+    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        """The active namespace of that name, made where there is none."""
+        ...
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        """The active namespace of that name."""
+        ...
+
+    async def list_namespaces(self, *, state: str) -> list[Namespace]: ...
+
+    async def delete_namespace(
+        self, name: str, principal: str | None, now_ms: int
+    ) -> Namespace: ...
+
+    async def recover_namespace(
+        self, namespace_id: str, principal: str | None, now_ms: int
+    ) -> Namespace: ...
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
+        """Everything under a deleted namespace is gone; how many records that were."""
+        ...
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        """The schema's version and what else was noted; reading it proves the store answers."""
+        ...
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        """Notes beside the schema's version, which only migrations move."""
+        ...
+
+    async def prepare(self) -> None:
+        """The store's structures exist, of the schema this headgate writes."""
+        ...
+
+    async def destroy(self) -> None:
+        """Everything is gone, of every namespace."""
+        ...
+
+
+class Ledger(Protocol):
+    """Usage and audit history."""
+
+    async def append(self, namespace: str, event: AuditEvent) -> None: ...
+
+    async def audit(
+        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+    ) -> list[AuditEvent]:
+        """Newest first, from the event after `before` on."""
+        ...
+
+    async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
+        """Snapshots that include every decision made before the call."""
+        ...
+
+    async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
+        """Rows of history older than that are gone; how many."""
+        ...
+
+
+class Kept(NamedTuple):
+    """A text in a drawer, until when it is of use, and which writing of it this is."""
+
+    text: str
+    until_ms: int
+    version: int
+
+
+class Drawer(Protocol):
+    """Small texts by name, each with an end. Only who has seen the newest can change one."""
+
+    async def put(
+        self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
+    ) -> int | None:
+        """Keeps the text in place of the version seen, or (None) where there is none: its version.
+
+        None where it is not as it was seen: then nothing is changed.
+        """
+        ...
+
+    async def get(self, namespace: str, name: str) -> Kept | None:
+        """The text, also when its end is over: that is for whoever asks for what is due."""
+        ...
+
+    async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
+        """It is gone, and this call alone has done that; False where it is not as it was seen."""
+        ...
+
+    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+        """Those whose end came before the moment, the earliest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """All of them opened together, and what they can do. A store without a drawer serves the
+    library; what must outlive the process is then kept in the process. `check_limits` raises a
+    ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
+
+    store: Store
+    catalog: Catalog
+    ledger: Ledger
+    capabilities: Capabilities
+    drawer: Drawer | None = None
+    check_limits: Callable[[Sequence[Limit]], None] | None = None
+
+
+def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
+    return [limit.to_dict() for limit in limits]
+
+
+def entity_as_json(entity: Entity) -> dict[str, Any]:
+    """An entity as audit events and people are told of it."""
+    return {
+        "id": entity.id,
+        "name": entity.name,
+        "parent_id": entity.parent_id,
+        "cascade": entity.cascade,
+        "metadata": {
+            name: "<hidden>" if name.startswith(HIDDEN) else value
+            for name, value in entity.metadata.items()
+        },
+        "mode": entity.mode.value,
+        "version": entity.version,
+    }
+
+
+def stored_as_json(stored: Stored | None) -> dict[str, Any] | None:
+    """A level as audit events and stores write it."""
+    if stored is None:
+        return None
+    return {
+        "limits": limits_as_json(stored.limits),
+        "version": stored.version,
+        "on_unavailable": stored.on_unavailable.value if stored.on_unavailable else None,
+        "mode": stored.mode.value,
+    }
+
+
+def stored_from_json(values: Mapping[str, Any]) -> Stored:
+    rule = values["on_unavailable"]
+    return Stored(
+        tuple(Limit.from_dict(limit) for limit in values["limits"]),
+        values["version"],
+        OnUnavailable(rule) if rule else None,
+        Mode(values["mode"]),
+    )

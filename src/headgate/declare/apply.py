@@ -1,0 +1,237 @@
+"""Making a store hold what was declared, and saying first whom that would put over a limit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.admin.reports__desk import PAGE_MAX
+from headgate.core.bucket import MILLI
+from headgate.core.errors import ValidationError
+from headgate.core.levels import resolve
+from headgate.core.levels__entities import Entity, Level, Stored
+from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.record import BucketKey, Record, cell_of
+from headgate.declare.declaration import (
+    Action,
+    Changes,
+    Declaration,
+    EntityChange,
+    Held,
+    LevelChange,
+    changes,
+    standing_after,
+)
+from headgate.repository import Repository
+
+BUCKETS_LOOKED_AT_MAX = 100_000
+LEVELS_MAX = 100_000
+
+Report = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A live bucket that has more in use than a limit's new capacity; amounts in whole tokens."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    in_use: int
+    capacity_before: int
+    capacity_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Who would be over a limit, of the buckets that were looked at; `whole` if that were all."""
+
+    over: tuple[Over, ...]
+    looked_at: int
+    whole: bool
+
+
+def silent(done: int) -> None:
+    return None
+
+
+async def held_by(repository: Repository, declaration: Declaration | None = None) -> Held:
+    """Every level with limits, and the entities that a declaration names."""
+    namespace = await repository.configs.namespace_id()
+    catalog = repository.backend.catalog
+    levels: dict[Level, Stored] = {}
+    for level in [one async for one in stored_levels(repository)]:
+        stored = await catalog.get_stored(namespace, level)
+        if stored is not None:
+            levels[level] = stored
+    entities: dict[str, Entity] = {}
+    for entity_id in declaration.entities if declaration else ():
+        entity = await repository.get_entity(entity_id)
+        if entity is not None:
+            entities[entity_id] = entity
+    return Held(levels, entities)
+
+
+async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
+    """Where limits may be stored: the system, resources, then entities."""
+    yield Level()
+    of_entities = await repository.list_resources_with_entity_configs()
+    seen = 1
+    for resource in sorted({*await repository.list_resources_with_defaults(), *of_entities}):
+        if resource != DEFAULT_RESOURCE:
+            yield Level(None, resource)
+    for resource in of_entities:
+        cursor: str | None = None
+        while True:
+            ids, cursor = await repository.list_entities_with_custom_limits(
+                resource, PAGE_MAX, cursor
+            )
+            seen += len(ids)
+            if seen > LEVELS_MAX:
+                raise ValidationError(
+                    "levels", seen, f"are more than {LEVELS_MAX}; move them by namespace"
+                )
+            for entity_id in ids:
+                yield Level(entity_id, resource)
+            if cursor is None:
+                break
+
+
+async def planned(
+    repository: Repository, declaration: Declaration, *, prune: bool = False
+) -> Changes:
+    """What applying the declaration would change now."""
+    return changes(declaration, await held_by(repository, declaration), prune=prune)
+
+
+async def applied(
+    repository: Repository, wanted: Changes, principal: str | None, report: Report = silent
+) -> int:
+    """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
+    done = 0
+    for entity_change in wanted.entities:
+        await _entity_applied(repository, entity_change, principal)
+        done += 1
+        report(done)
+    for level_change in wanted.levels:
+        await _level_applied(repository, level_change, principal)
+        done += 1
+        report(done)
+    return done
+
+
+async def _entity_applied(
+    repository: Repository, change: EntityChange, principal: str | None
+) -> None:
+    if change.action is Action.CREATE:
+        await repository.create_entity(change.entity_id, principal=principal, **change.after)
+        return
+    namespace = await repository.configs.namespace_id()
+    changed: dict[str, Any] = dict(change.after)
+    await repository.backend.catalog.update_entity(
+        namespace, change.entity_id, changed, principal, repository.clock()
+    )
+    repository.configs.invalidate()
+
+
+async def _level_applied(
+    repository: Repository, change: LevelChange, principal: str | None
+) -> None:
+    level = change.level
+    if level.entity_id is not None and level.resource is not None:
+        if change.action is Action.DELETE:
+            await repository.delete_limits(level.entity_id, level.resource, principal)
+        else:
+            await repository.set_limits(
+                level.entity_id, list(change.after), level.resource, principal
+            )
+    elif level.resource is not None:
+        if change.action is Action.DELETE:
+            await repository.delete_resource_defaults(level.resource, principal)
+        else:
+            await repository.set_resource_defaults(level.resource, list(change.after), principal)
+    elif change.action is Action.DELETE:
+        await repository.delete_system_defaults(principal)
+    else:
+        await repository.set_system_defaults(list(change.after), change.rule_after, principal)
+
+
+async def preview(
+    repository: Repository, wanted: Sequence[LevelChange], report: Report = silent
+) -> Preview:
+    """Buckets in use that the changes would leave with more taken than they may hold."""
+    over: list[Over] = []
+    looked_at = 0
+    seen: set[str] = set()
+    for scope in _scopes(wanted):
+        async for key, record, now_ms in _live(repository, *scope):
+            if key.text in seen:
+                continue
+            if looked_at >= BUCKETS_LOOKED_AT_MAX:
+                return Preview(tuple(over), looked_at, False)
+            seen.add(key.text)
+            looked_at += 1
+            over += await _overs(repository, wanted, key, record, now_ms)
+            report(looked_at)
+    return Preview(tuple(over), looked_at, True)
+
+
+def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]]:
+    """Which buckets the changes can reach, as (entity, resource); None is every one."""
+    levels = {change.level for change in wanted}
+    if Level() in levels:
+        return [(None, None)]
+    return sorted(
+        {
+            (level.entity_id, None if level.resource == DEFAULT_RESOURCE else level.resource)
+            for level in levels
+        },
+        key=lambda scope: (scope[0] or "", scope[1] or ""),
+    )
+
+
+async def _live(
+    repository: Repository, entity_id: str | None, resource: str | None
+) -> AsyncIterator[tuple[BucketKey, Record, int]]:
+    namespace = await repository.configs.namespace_id()
+    store = repository.backend.store
+    now_ms = repository.clock() if repository.drives_time else None
+    cursor: str | None = None
+    while True:
+        page = await store.find(
+            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
+        )
+        sighting = await store.peek(page.items, now_ms)
+        for key, record in zip(page.items, sighting.records, strict=True):
+            if record is not None:
+                yield key, record, sighting.now_ms
+        if page.cursor is None:
+            return
+        cursor = page.cursor
+
+
+async def _overs(
+    repository: Repository,
+    wanted: Sequence[LevelChange],
+    key: BucketKey,
+    record: Record,
+    now_ms: int,
+) -> list[Over]:
+    lookup = await repository.backend.catalog.lookup(key.namespace, key.entity_id, key.resource)
+    standing = standing_after(lookup.lineage[0], key.resource, wanted)
+    found = []
+    for limit in resolve(standing, key.resource).limits:
+        cell = cell_of(record, limit.name)
+        if cell is None or limit.soft:
+            continue
+        in_use = cell.spec.capacity_milli - cell.level_milli(now_ms)
+        if in_use > limit.capacity * MILLI and limit.spec != cell.spec:
+            before = cell.spec.capacity_milli // MILLI
+            found.append(
+                Over(
+                    key.entity_id, key.resource, limit.name,
+                    -(-in_use // MILLI), before, limit.capacity,
+                )
+            )  # fmt: skip
+    return found

@@ -1,0 +1,106 @@
+"""SyncLlmLimiter: the same for threads, by the flows of LlmLimiter over a blocking limiter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headgate.core.runtime import run
+from headgate.integrations.gate import blocking_limiter
+from headgate.integrations.llm.account import Account
+from headgate.integrations.llm.limiter import LlmLimiter
+from headgate.sync import SyncRateLimiter
+
+_END = object()
+
+
+class SyncLlmLimiter:
+    """For blocking clients; safe to share between threads."""
+
+    def __init__(self, limiter: SyncRateLimiter, **options: Any) -> None:
+        self._flows = LlmLimiter(blocking_limiter(limiter).core, **options)
+
+    def create(
+        self,
+        entity_id: str,
+        method: Callable[..., Any],
+        /,
+        *,
+        resource: str | None = None,
+        **request: Any,
+    ) -> Any:
+        """What `method(**request)` returns, or RateLimitExceeded before it is called."""
+        return run(self._flows.create(entity_id, _awaitable(method), resource=resource, **request))
+
+    def stream(
+        self,
+        entity_id: str,
+        method: Callable[..., Iterable[Any]],
+        /,
+        *,
+        resource: str | None = None,
+        **request: Any,
+    ) -> Iterator[Any]:
+        """The chunks of `method(**request, stream=True)`, metered as they pass."""
+        flow: Any = self._flows.stream(
+            entity_id, _awaitable(lambda **kw: _Chunks(method(**kw))), resource=resource, **request
+        )
+        try:
+            while (chunk := run(_next(flow))) is not _END:
+                yield chunk
+        finally:
+            run(flow.aclose())
+
+    @contextmanager
+    def reserve(
+        self, entity_id: str, resource: str, prompt: Any, *, output_max: int | None = None
+    ) -> Iterator[Account]:
+        """For calls of any other shape: `call.meter.see(part)` with replies, chunks or text."""
+        held: Any = self._flows.reserve(entity_id, resource, prompt, output_max=output_max)
+        account: Account = run(held.__aenter__())
+        try:
+            yield account
+        except BaseException as error:
+            run(held.__aexit__(type(error), error, error.__traceback__))
+            raise
+        run(held.__aexit__(None, None, None))
+
+    def learn(
+        self, headers: Mapping[str, Any], entity_id: str, resource: str, *, refused: bool = False
+    ) -> dict[str, int]:
+        """Brings a bucket down to what the provider's headers say is left; what was taken."""
+        return run(self._flows.learn(headers, entity_id, resource, refused=refused))
+
+
+class _Chunks:
+    """A blocking stream that an `async for` can walk through without ever suspending."""
+
+    def __init__(self, chunks: Iterable[Any]) -> None:
+        self._chunks = chunks
+        self._walk = iter(chunks)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = next(self._walk, _END)
+        if chunk is _END:
+            raise StopAsyncIteration
+        return chunk
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if callable(close):
+            close()
+
+
+def _awaitable(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call(**request: Any) -> Any:
+        return method(**request)
+
+    return call
+
+
+async def _next(flow: AsyncIterator[Any]) -> Any:
+    return await anext(flow, _END)

@@ -1,0 +1,135 @@
+"""From a decision to what an HTTP client is told: status, header fields, a problem document.
+
+The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. Nothing here
+tells a caller an entity id, an address or an exception's text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headgate.core.engine import Ruling
+from headgate.core.errors import (
+    DemandTooLarge,
+    DisabledError,
+    HeadgateError,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+)
+from headgate.core.http_fields import (
+    Headers,
+    policy_item,
+    retry_fields,
+    standing_fields,
+    standing_item,
+)
+from headgate.integrations.responses__standing import (
+    Standing,
+    standings,
+    standings_of_refusal,
+    tightest,
+)
+
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+PROBLEM_TYPE = "application/problem+json"
+STORE_RETRY_MS = 1000
+
+
+class Answer(NamedTuple):
+    """What to tell the caller; `status` is 200 where the request may go on."""
+
+    status: int
+    headers: Headers
+    problem: dict[str, Any] | None = None
+    retry_after_ms: int | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return self.problem is None
+
+    @property
+    def body(self) -> bytes:
+        return json.dumps(self.problem).encode()
+
+    @property
+    def detail(self) -> str:
+        return "" if self.problem is None else str(self.problem["detail"])
+
+    @property
+    def refusal_headers(self) -> Headers:
+        """The headers of a response that consists of the problem alone."""
+        return [*self.headers, ("content-type", PROBLEM_TYPE), ("cache-control", "no-store")]
+
+
+OFF = Answer(200, [])
+
+
+def ruled(ruling: Ruling) -> Answer:
+    """The answer to a decision that was made."""
+    verdict = ruling.verdict
+    found = standings(verdict)
+    headers = _fields(found)
+    if ruling.trouble is not None:
+        headers.append(("x-ratelimit-degraded", "true"))
+    if verdict.allowed:
+        return Answer(200, headers)
+    return _refused(found, headers, verdict.retry_after_ms)
+
+
+def failed(error: HeadgateError) -> Answer:
+    """The answer to a decision that could not be made as usual. What is a bug is raised, and so
+    is a missing right (StoreDenied): the app's operator has to see it."""
+    if isinstance(error, RateLimitExceeded):
+        found = standings_of_refusal(error.statuses)
+        return _refused(found, _fields(found), error.retry_after_ms)
+    if isinstance(error, RateLimiterUnavailable):
+        headers = [("x-ratelimit-degraded", "true"), *retry_fields(STORE_RETRY_MS)]
+        problem = _problem(
+            503, "storage-unavailable", "The limit cannot be checked now", "Try again in a second."
+        )
+        return Answer(503, headers, problem, STORE_RETRY_MS)
+    if isinstance(error, DisabledError):
+        detail = "Waiting does not help; ask the operator."
+        return Answer(403, [], _problem(403, "disabled", "An operator switched this off", detail))
+    if isinstance(error, DemandTooLarge):
+        title = "No wait will ever admit this much at once"
+        detail = f"{error.requested} asked, at most {error.capacity} are allowed at a time."
+        return Answer(422, [], _problem(422, "demand-too-large", title, detail))
+    raise error
+
+
+def _refused(found: Sequence[Standing], headers: Headers, wait_ms: int | None) -> Answer:
+    detail = (
+        "The limit is used up and never refills; have it raised or topped up."
+        if wait_ms is None
+        else f"Try again in {wait_ms / 1000:g} s."
+    )
+    problem = {
+        "type": QUOTA_EXCEEDED,
+        "title": "A rate limit is exceeded",
+        "status": 429,
+        "detail": detail,
+        "violated-policies": [one.name for one in found if one.exceeded],
+        "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
+    }
+    return Answer(429, [*headers, *retry_fields(wait_ms)], problem, wait_ms)
+
+
+def _problem(status: int, name: str, title: str, detail: str) -> dict[str, Any]:
+    kind = f"urn:headgate:problem:{name}"
+    return {"type": kind, "title": title, "status": status, "detail": detail}
+
+
+def _fields(found: Sequence[Standing]) -> Headers:
+    most_pressing = tightest(found)
+    if most_pressing is None:
+        return []
+    capacity, remaining = most_pressing.capacity, most_pressing.remaining
+    headers = standing_fields(capacity, remaining, most_pressing.reset_at_ms)
+    policies = [policy_item(one.name, one.capacity, one.window_s) for one in found]
+    headers.append(("ratelimit-policy", ", ".join(policies)))
+    items = [standing_item(one.name, one.remaining, one.wait_ms) for one in found]
+    headers.append(("ratelimit", ", ".join(items)))
+    return headers

@@ -1,0 +1,302 @@
+"""The dashboard as a raw ASGI application: its files, its feed, and the few things REST has not.
+
+It holds no rules and no session: a key, where the service has keys, comes in a header field with
+every request, so another site's page has nothing to ride on. What changes something must also say
+that it began here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, parse_qsl, urlencode
+
+from headgate.core.errors import HeadgateError, StoreTrouble, ValidationError
+from headgate.core.limits__names import DEFAULT_NAMESPACE, parse_namespace
+from headgate.service.dashboard.app__files import STRICT, File, files
+from headgate.service.dashboard.app__origin import SAFE, is_foreign, is_own
+from headgate.service.dashboard.app__switch import Switch, as_told, turned
+from headgate.service.dashboard.feed import Feed
+from headgate.service.dashboard.feed__port import Late, relay, within_s
+from headgate.service.dashboard.gauges__preview import parse_change, previewed
+from headgate.service.dashboard.gauges__shards import shards_of
+
+if TYPE_CHECKING:
+    from headgate.service.keys.access import Caller, Refusal
+    from headgate.service.program import Program
+
+HOME = "/ui/"
+EXPLAIN = "/ui/explain"  # what a refusal's `instance` names
+ASKED = ("namespace", "scope", "identifier", "entity", "resource")
+BODY_BYTES_MAX = 16_384
+LOOK_S_MAX = 20.0
+READ = "read"
+ADMIN = "admin"
+FOREIGN_ORIGIN = "FOREIGN_ORIGIN"
+# They take JSON only, which no other site's page can send. The routes below a lease are not among
+# them: to release one needs no body.
+HOT = ("/v1/ratelimit/check", "/v1/ratelimit/batch", "/v1/ratelimit/acquire", "/v1/leases")
+
+Head = dict[bytes, bytes]
+Recognise = Callable[[Any, Head], Awaitable["Caller | Refusal"]]
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+
+_EVENTS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"connection", b"close"),
+)
+
+
+class Problem(HeadgateError):
+    """Something is answered with a problem document."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+class Dashboard:
+    """Serves `/` and `/ui/…`. `recognise` tells who sent a request; `leaving` may be set to say
+    that the server ends, so that feeds do not hold it up."""
+
+    def __init__(
+        self, program: Program, recognise: Recognise, switch: Switch | None = None
+    ) -> None:
+        """With a `switch` whoever may administer can break the store: for a demo alone."""
+        self._program = program
+        self._switch = switch
+        self._recognise = recognise
+        self._feed = Feed(program.service)
+        self.leaving: Callable[[], bool] = lambda: program.closing
+
+    def before(self, rest: Asgi) -> Asgi:
+        """The dashboard where it is meant, else `rest`; other sites' pages get neither."""
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http" or scope["path"] in HOT:
+                await rest(scope, receive, send)
+            elif scope["path"] == "/" or scope["path"].startswith("/ui"):
+                await self(scope, receive, send)
+            elif scope["method"] not in SAFE and is_foreign(dict(scope["headers"])):
+                self._program.denials.note_foreign_page()
+                await _say(send, 403, _problem(_elsewhere()))
+            else:
+                await rest(scope, receive, send)
+
+        return app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except Problem as problem:
+            if problem.code == FOREIGN_ORIGIN:
+                self._program.denials.note_foreign_page()
+            await _say(send, problem.status, _problem(problem))
+        except ValidationError as error:
+            told = f"{error.field} {error.reason}"
+            await _say(send, 400, _problem(Problem(400, "INVALID_REQUEST", told)))
+        except StoreTrouble:
+            await _say(send, 503, _problem(_away()))
+        except HeadgateError as error:
+            await _say(send, *_of_service(error))
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        path, method, head = scope["path"], scope["method"], dict(scope["headers"])
+        if path in ("/", "/ui"):
+            await _send(send, 307, b"", [(b"location", HOME.encode())])
+            return
+        if path == EXPLAIN and method in SAFE:
+            await _send(send, 307, b"", [(b"location", _page_of(scope["query_string"]))])
+            return
+        asked = path.removeprefix(HOME)
+        if asked == "preview":
+            await self._preview(scope, receive, send, head)
+        elif asked == "switch" and self._switch is not None:
+            await self._turn(self._switch, scope, receive, send, head)
+        elif method not in SAFE:
+            raise Problem(405, "METHOD_NOT_ALLOWED", "use GET")
+        elif asked == "feed":
+            await self._stream(scope, receive, send, head)
+        elif asked == "about":
+            await _say(send, 200, await self._about(scope, head))
+        elif asked == "shards":
+            await self._shards(scope, send, head)
+        else:
+            file = files().get(asked or "index.html")
+            if file is None:
+                raise Problem(404, "NOT_FOUND", "there is nothing here")
+            await _file(send, file, head, with_body=method != "HEAD")
+
+    async def _about(self, scope: Any, head: Head) -> dict[str, Any]:
+        """What the page must know to show what its reader may do."""
+        program = self._program
+        shape = program.service.repository.capabilities
+        found = await self._recognise(scope, head)
+        told: dict[str, Any] = {"dev": program.door.dev, "scopes": [], "principal": None}
+        if not hasattr(found, "code"):
+            caller: Any = found
+            told["principal"] = caller.principal
+            told["scopes"] = sorted(caller.grant.scopes)
+            told["namespace"] = caller.grant.namespace
+            told["store"] = {"name": shape.name, "shared": shape.shared, "durable": shape.durable}
+            told["fail_open"] = program.settings.fail_open
+            told["workers"] = program.options.workers
+            if self._switch is not None:
+                told["switch"] = as_told(self._switch)
+        return told
+
+    async def _turn(self, switch: Switch, scope: Any, receive: Any, send: Any, head: Head) -> None:
+        _must_be_post_from_here(scope, head)
+        await self._permit(scope, head, None, ADMIN)
+        await _say(send, 200, turned(switch, _json(await _body(receive))))
+
+    async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
+        if is_foreign(head):
+            raise _elsewhere()
+        namespace = _namespace(scope)
+        await self._permit(scope, head, namespace)
+        await self._program.service.room(namespace)
+        viewer = self._feed.join(namespace)
+        if viewer is None:
+            raise Problem(503, "TOO_MANY_VIEWERS", "too many pages watch already; close one")
+        try:
+            fields = [*_EVENTS, *STRICT]
+            await send({"type": "http.response.start", "status": 200, "headers": fields})
+            await relay(viewer, receive, send, self.leaving)
+        finally:
+            self._feed.leave(namespace, viewer)
+
+    async def _shards(self, scope: Any, send: Any, head: Head) -> None:
+        namespace = _namespace(scope)
+        await self._permit(scope, head, namespace)
+        await _say(send, 200, await _in_time(shards_of(self._program.service, namespace)))
+
+    async def _preview(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
+        _must_be_post_from_here(scope, head)
+        namespace, change = parse_change(_json(await _body(receive)))
+        await self._permit(scope, head, namespace)
+        found = await _in_time(previewed(self._program.service, namespace, change))
+        await _say(send, 200, found)
+
+    async def _permit(
+        self, scope: Any, head: Head, namespace: str | None, need: str = READ
+    ) -> None:
+        """Raises unless the caller may do that in all of the namespace; None is everywhere."""
+        found: Any = await self._recognise(scope, head)
+        refusal = found if hasattr(found, "code") else found.refuses(need, namespace, None)
+        if refusal is None:
+            return
+        self._program.note_refusal(refusal)
+        match refusal.code:
+            case "UNAUTHENTICATED":
+                raise Problem(401, "UNAUTHENTICATED", "a good key is needed")
+            case "STORAGE_UNAVAILABLE":
+                raise _away()
+            case "STORAGE_DENIED":
+                raise Problem(500, "STORAGE_DENIED", "the store refuses the service; see its log")
+            case "FORBIDDEN":
+                raise Problem(403, "FORBIDDEN", f"the key needs the scope '{need}' for this")
+        raise Problem(404, "NOT_FOUND", "there is no such namespace")
+
+
+def _must_be_post_from_here(scope: Any, head: Head) -> None:
+    if scope["method"] != "POST":
+        raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
+    if not is_own(head):
+        raise _elsewhere()
+
+
+def _namespace(scope: Any) -> str:
+    try:
+        asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=4)
+    except ValueError:
+        raise Problem(400, "INVALID_REQUEST", "the query has too many fields") from None
+    return parse_namespace(asked.get("namespace", [DEFAULT_NAMESPACE])[0])
+
+
+async def _in_time(look: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await within_s(LOOK_S_MAX, look)
+    except Late:
+        raise Problem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
+
+
+def _page_of(query: bytes) -> bytes:
+    """The page of an explanation; what it does not know is left behind."""
+    try:
+        given = dict(parse_qsl(query.decode("latin-1"), max_num_fields=16))
+    except ValueError:
+        given = {}
+    asked = urlencode({name: given[name] for name in ASKED if name in given})
+    return f"{HOME}#/explain?{asked}".encode()
+
+
+def _elsewhere() -> Problem:
+    return Problem(403, FOREIGN_ORIGIN, "this must be asked by the dashboard's own page")
+
+
+def _away() -> Problem:
+    return Problem(503, "STORAGE_UNAVAILABLE", "the store gives no answer")
+
+
+def _of_service(error: HeadgateError) -> tuple[int, dict[str, Any]]:
+    """A problem that the service itself named; anything else has no status of its own."""
+    named = getattr(error, "problem", None)
+    status = 422 if named is None else named.http_status
+    code = str(getattr(error, "code", "CONFIGURATION_ERROR"))
+    return status, _problem(Problem(status, code, getattr(error, "detail", "cannot be done")))
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {"status": problem.status, "code": problem.code, "detail": str(problem)}
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise Problem(400, "INVALID_REQUEST", "the body must be JSON in UTF-8") from None
+
+
+async def _body(receive: Any) -> bytes:
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "INVALID_REQUEST", "the body did not arrive whole")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise Problem(413, "PAYLOAD_TOO_LARGE", f"the body may have {BODY_BYTES_MAX} bytes")
+        parts.append(part)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+async def _file(send: Any, file: File, head: Head, *, with_body: bool) -> None:
+    known = head.get(b"if-none-match") == file.tag
+    fields = [(b"content-type", file.kind), (b"etag", file.tag), (b"cache-control", b"no-cache")]
+    await _send(send, 304 if known else 200, b"" if known else file.content, fields, with_body)
+
+
+async def _say(send: Any, status: int, value: dict[str, Any]) -> None:
+    kind = b"application/json" if status < 400 else b"application/problem+json"
+    fields = [(b"content-type", kind), (b"cache-control", b"no-store")]
+    await _send(send, status, json.dumps(value).encode(), fields)
+
+
+async def _send(
+    send: Any,
+    status: int,
+    content: bytes,
+    fields: list[tuple[bytes, bytes]],
+    with_body: bool = True,
+) -> None:
+    if status != 304:
+        fields = [*fields, (b"content-length", b"%d" % len(content))]
+    await send({"type": "http.response.start", "status": status, "headers": [*fields, *STRICT]})
+    await send({"type": "http.response.body", "body": content if with_body else b""})

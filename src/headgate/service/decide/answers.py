@@ -1,0 +1,155 @@
+"""What is answered, as frozen values; wires turn them into bodies, headers and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
+from headgate.service.decide.targets import Frame
+
+
+class Applied(NamedTuple):
+    """One limit as it stands after the decision; amounts in whole tokens.
+
+    `wait_ms` is the time until there is more: enough for this demand where it was refused, one
+    token else; None where it is full or never refills. `window_s` is the time to fill it from
+    empty.
+    """
+
+    name: str
+    capacity: int
+    remaining: int
+    window_s: int | None
+    wait_ms: int | None
+    reset_at_ms: int | None
+    exceeded: bool
+    soft: bool
+
+
+class CheckAnswer(NamedTuple):
+    """The decision on one (scope, identifier) and resource.
+
+    Remaining, capacity and reset are those of the tightest limit; None where no limit applies (an
+    operator lets it pass) or none was asked (the store is away). `code` is None where it was
+    allowed. `shadowed`: let pass although a policy on trial would have refused. `instance` is where
+    the dashboard explains a refusal.
+    """
+
+    allowed: bool
+    scope: str
+    resource: str
+    tokens: int
+    tokens_remaining: int | None = None
+    tokens_capacity: int | None = None
+    retry_after_ms: int | None = 0
+    reset_at_ms: int | None = None
+    limits: tuple[Applied, ...] = ()
+    code: Code | None = None
+    degraded: bool = False
+    degraded_reason: str | None = None
+    shadowed: bool = False
+    dry_run: bool = False
+    instance: str | None = None
+
+    @property
+    def http_status(self) -> int:
+        return 200 if self.code is None else PROBLEMS[self.code].http_status
+
+
+class Yes(NamedTuple):
+    """The commonest answer of all: tokens were taken of one limit, and nothing else is to be said.
+
+    It tells what a CheckAnswer would, for a fraction of the cost.
+    """
+
+    limit: Frame
+    remaining: int
+    wait_ms: int
+    reset_at_ms: int
+
+
+class CombinedAnswer(NamedTuple):
+    """The decision on several descriptors, all or none; `results` are in the order asked.
+
+    A result's own `allowed` says whether that descriptor alone had room. `blocking` is the first
+    that takes longest to have room, `tightest` the one with the least left of its capacity.
+    """
+
+    allowed: bool
+    results: tuple[CheckAnswer, ...]
+    blocking: int | None = None
+    tightest: int | None = None
+    retry_after_ms: int | None = 0
+    code: Code | None = None
+    degraded: bool = False
+    degraded_reason: str | None = None
+    dry_run: bool = False
+
+    @property
+    def http_status(self) -> int:
+        return 200 if self.code is None else PROBLEMS[self.code].http_status
+
+    @property
+    def foremost(self) -> CheckAnswer:
+        """The result a caller should look at: what blocks, else what is tightest."""
+        place = self.tightest if self.blocking is None else self.blocking
+        return self.results[place or 0]
+
+
+class BatchAnswer(NamedTuple):
+    """One result per request, in the order asked: an answer, or the problem it met."""
+
+    results: tuple[CheckAnswer | ServiceError, ...]
+
+
+class LeaseState(StrEnum):
+    OPEN = "open"
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+class LeaseAnswer(NamedTuple):
+    """A lease as it stands; `held` in whole tokens by limit name."""
+
+    lease_id: str
+    state: LeaseState
+    expires_at_ms: int
+    held: Mapping[str, int]
+    degraded: bool = False
+
+
+class AcquireAnswer(NamedTuple):
+    """The decision, and the lease where it was allowed."""
+
+    check: CheckAnswer
+    lease: LeaseAnswer | None
+
+
+class Health(StrEnum):
+    HEALTHY = "HEALTHY"
+    DEGRADED = "DEGRADED"
+    UNHEALTHY = "UNHEALTHY"
+
+
+class HealthAnswer(NamedTuple):
+    """`ready` is whether to send traffic here: the store answers or the service fails open."""
+
+    status: Health
+    ready: bool
+    store_available: bool
+    breaker: str
+    policies_trouble: str | None
+    leases: int
+
+
+def tightest_of(limits: Sequence[Applied]) -> Applied | None:
+    """The limit with the least left of its capacity; one on trial only where there is no other."""
+    if len(limits) == 1:
+        return limits[0]
+    return min(limits, key=_left, default=None)
+
+
+def _left(limit: Applied) -> tuple[bool, float]:
+    return limit.soft, limit.remaining / limit.capacity

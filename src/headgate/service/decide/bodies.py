@@ -1,0 +1,180 @@
+"""From an answer to the JSON document that says it; the same for every wire that speaks JSON.
+
+A refusal is a problem+json document and a decision in one, so that both kinds of client find what
+they look for.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headgate.service.decide.answers import (
+    AcquireAnswer,
+    BatchAnswer,
+    CheckAnswer,
+    CombinedAnswer,
+    HealthAnswer,
+    LeaseAnswer,
+)
+from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME_MS_MAX = 253_402_300_799_999  # the last that has a date with four digits
+
+DEGRADED_WARNING = "the store gave no answer: admitted within this process's own bounds"
+
+
+def iso_time(time_ms: int | None) -> str | None:
+    """ISO 8601 with milliseconds; None where there is no such time."""
+    if time_ms is None or not 0 <= time_ms <= TIME_MS_MAX:
+        return None
+    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def check_body(answer: CheckAnswer) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "allowed": answer.allowed,
+        "tokens_remaining": answer.tokens_remaining,
+        "tokens_capacity": answer.tokens_capacity,
+        "reset_at": iso_time(answer.reset_at_ms),
+        "degraded": answer.degraded,
+    }
+    if answer.dry_run:
+        body["dry_run"] = True
+    if answer.shadowed:
+        body["shadowed"] = True
+    if answer.degraded:
+        body["degraded_reason"] = answer.degraded_reason
+        if answer.allowed:
+            body["warning"] = DEGRADED_WARNING
+    if answer.code is not None:
+        _refusal(body, answer.code, answer.retry_after_ms, violated(answer), answer.instance)
+    return body
+
+
+def combined_body(answer: CombinedAnswer) -> dict[str, Any]:
+    foremost = answer.foremost
+    body: dict[str, Any] = {
+        "allowed": answer.allowed,
+        "tokens_remaining": foremost.tokens_remaining,
+        "tokens_capacity": foremost.tokens_capacity,
+        "reset_at": iso_time(foremost.reset_at_ms),
+        "degraded": answer.degraded,
+        "results": [_result(result) for result in answer.results],
+        "blocking": _named(answer, answer.blocking),
+        "most_restrictive": _named(answer, answer.tightest),
+    }
+    if answer.dry_run:
+        body["dry_run"] = True
+    if answer.degraded:
+        body["degraded_reason"] = answer.degraded_reason
+        if answer.allowed:
+            body["warning"] = DEGRADED_WARNING
+    if answer.code is not None:
+        names = [name for result in answer.results for name in violated(result)]
+        names = list(dict.fromkeys(names))
+        _refusal(body, answer.code, answer.retry_after_ms, names, foremost.instance)
+    return body
+
+
+def batch_body(answer: BatchAnswer) -> dict[str, Any]:
+    return {"results": [_batch_item(result) for result in answer.results]}
+
+
+def lease_body(answer: LeaseAnswer) -> dict[str, Any]:
+    return {
+        "lease_id": answer.lease_id,
+        "state": answer.state.value,
+        "expires_at": iso_time(answer.expires_at_ms),
+        "held": dict(answer.held),
+        "degraded": answer.degraded,
+    }
+
+
+def acquire_body(answer: AcquireAnswer) -> dict[str, Any]:
+    body = check_body(answer.check)
+    return body if answer.lease is None else {**body, **lease_body(answer.lease)}
+
+
+def health_body(answer: HealthAnswer) -> dict[str, Any]:
+    return {
+        "status": answer.status.value,
+        "ready": answer.ready,
+        "storage_available": answer.store_available,
+        "circuit_breaker": answer.breaker,
+        # Anybody may ask this, and a policy file may hold a password: no word of it is repeated.
+        "policies": "ok" if answer.policies_trouble is None else "broken",
+        "leases": answer.leases,
+    }
+
+
+def violated(answer: CheckAnswer) -> list[str]:
+    return [limit.name for limit in answer.limits if limit.exceeded and not limit.soft]
+
+
+def message_of(code: Code, retry_after_ms: int | None) -> str:
+    """One sentence for people: what happened and what to do."""
+    if code is Code.STORAGE_UNAVAILABLE:
+        return "The store gives no answer and the service fails closed; try again."
+    if retry_after_ms is None:
+        return "A limit is used up and never refills; have it raised or topped up."
+    return f"A rate limit is exceeded; try again in {retry_after_ms / 1000:g} s."
+
+
+def _refusal(
+    body: dict[str, Any],
+    code: Code,
+    retry_after_ms: int | None,
+    violations: list[str],
+    instance: str | None,
+) -> None:
+    problem = PROBLEMS[code]
+    message = message_of(code, retry_after_ms)
+    body["retry_after_seconds"] = None if retry_after_ms is None else retry_after_ms / 1000
+    body["error"] = {"code": code.value, "message": message}
+    body["type"] = problem.type_uri
+    body["title"] = problem.title
+    body["status"] = problem.http_status
+    body["detail"] = message
+    if code is Code.RATE_LIMIT_EXCEEDED:
+        body["violated-policies"] = violations
+    if instance is not None:
+        body["instance"] = instance
+
+
+def _result(answer: CheckAnswer) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "scope": answer.scope,
+        "resource": answer.resource,
+        "allowed": answer.allowed,
+        "tokens_remaining": answer.tokens_remaining,
+        "tokens_capacity": answer.tokens_capacity,
+        "reset_at": iso_time(answer.reset_at_ms),
+    }
+    if not answer.allowed:
+        wait_ms = answer.retry_after_ms
+        found["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
+    if answer.shadowed:
+        found["shadowed"] = True
+    return found
+
+
+def _batch_item(result: CheckAnswer | ServiceError) -> dict[str, Any]:
+    """Each item carries the status it would have had alone."""
+    if isinstance(result, ServiceError):
+        body = problem_body(result)
+        return {
+            "allowed": False,
+            **body,
+            "error": {"code": result.code.value, "message": result.detail},
+        }
+    return {"status": result.http_status, **check_body(result)}
+
+
+def _named(answer: CombinedAnswer, place: int | None) -> dict[str, str] | None:
+    if place is None:
+        return None
+    result = answer.results[place]
+    return {"scope": result.scope, "resource": result.resource}

@@ -1,0 +1,65 @@
+"""Several descriptors in one request: whose identifier each has, and what their results come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.service.decide.answers import CheckAnswer, CombinedAnswer
+from headgate.service.decide.problems import Code, invalid
+from headgate.service.decide.requests import GLOBAL_SCOPE, DescriptorsRequest
+from headgate.service.decide.rules import IDENTIFIER_KEYS, Rules
+from headgate.service.decide.targets__identity import is_identifier
+
+
+def identifier_of(rules: Rules, request: DescriptorsRequest, place: int) -> str:
+    """The descriptor's own identifier, else the request's where it is of that scope, else the
+    metadata entry that names the scope's.
+
+    An identifier of another scope is never used: limiting an address by a user's name would give
+    every user a fresh one.
+    """
+    one = request.descriptors[place]
+    if one.identifier is not None:
+        return one.identifier
+    if one.scope == request.scope and request.identifier is not None:
+        return request.identifier
+    key = rules.identifier_key(one.scope) or IDENTIFIER_KEYS.get(one.scope, one.scope)
+    found = request.metadata.get(key)
+    if found is not None and is_identifier(found):
+        return found
+    if one.scope == GLOBAL_SCOPE:
+        return GLOBAL_SCOPE
+    raise invalid(
+        f"descriptors[{place}].identifier",
+        f"is missing; give it here, or as metadata {key!r}, which must be text without control "
+        f"characters",
+    )
+
+
+def combined(results: Sequence[CheckAnswer]) -> CombinedAnswer:
+    """All results together; a code on any refuses the whole."""
+    first = results[0]
+    blocking: int | None = None
+    tightest: int | None = None
+    longest = least = 0.0
+    for place, one in enumerate(results):
+        if one.code is not None:
+            wait_ms = float("inf") if one.retry_after_ms is None else one.retry_after_ms
+            if blocking is None or wait_ms > longest:
+                blocking, longest = place, wait_ms
+        if one.tokens_capacity:
+            left = (one.tokens_remaining or 0) / one.tokens_capacity
+            if tightest is None or left < least:
+                tightest, least = place, left
+    code: Code | None = None if blocking is None else results[blocking].code
+    return CombinedAnswer(
+        blocking is None,
+        tuple(results),
+        None if code is Code.STORAGE_UNAVAILABLE else blocking,
+        tightest,
+        0 if blocking is None else results[blocking].retry_after_ms,
+        code,
+        first.degraded,
+        first.degraded_reason,
+        first.dry_run,
+    )

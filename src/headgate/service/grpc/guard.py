@@ -1,0 +1,197 @@
+"""Around every call: its deadline, its place in the counters, and how a problem is said in gRPC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from headgate.core.errors import HeadgateError
+from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, translated
+from headgate.service.grpc.callers import TurnedAway, Visitor, is_here, visitor_of
+from headgate.service.grpc.calls import Call, Unanswered
+from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.http.deadlines import Cancelled, Deadlines
+from headgate.service.program import Program
+
+CODE_KEY = "headgate-code"
+FIELD_KEY = "headgate-field"
+RETRY_KEY = "retry-after-ms"
+
+STATUSES: dict[Code, grpc.StatusCode] = {
+    code: grpc.StatusCode[problem.grpc_status] for code, problem in PROBLEMS.items()
+}
+
+# What TLS found out about a client's certificate, by the names the access lists use.
+_SANS = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email", "peer_ip": "IP"}
+
+log = logging.getLogger("headgate.service")
+
+
+CARRIED = ("traceparent", "tracestate")
+
+
+class Told(NamedTuple):
+    """A problem as gRPC says it."""
+
+    status: grpc.StatusCode
+    details: str
+    trailing: tuple[tuple[str, str], ...]
+
+
+def told(error: ServiceError) -> Told:
+    trailing = [(CODE_KEY, error.code.value)]
+    details = error.detail
+    if error.field is not None:
+        trailing.append((FIELD_KEY, _ascii(error.field)))
+        details = f"{error.field} {details}"
+    if error.retry_after_ms is not None:
+        trailing.append((RETRY_KEY, str(error.retry_after_ms)))
+    return Told(STATUSES[error.code], details, tuple(trailing))
+
+
+class Load:
+    """How many calls of a server are under way; all its guards share it."""
+
+    __slots__ = ("calls_max", "under_way")
+
+    def __init__(self, calls_max: int) -> None:
+        self.calls_max = calls_max
+        self.under_way = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.under_way >= self.calls_max
+
+
+class Guard:
+    """Runs calls for a wire; whatever happens, the caller gets a reply or a known problem."""
+
+    def __init__(
+        self,
+        program: Program,
+        wire: str,
+        settings: GrpcSettings | None = None,
+        load: Load | None = None,
+        *,
+        with_certificates: bool = False,
+    ) -> None:
+        settings = settings or GrpcSettings()
+        self._bytes_max = settings.message_bytes_max
+        self.load = load or Load(settings.calls_max)
+        self._metrics = program.metrics
+        self._note_refusal = program.note_refusal
+        self._deadlines = Deadlines(program.options.deadline_ms / 1000)
+        self._wire = wire
+        self._with_certificates = with_certificates
+        self._spans = program.spans
+
+    def handler(self, call: Call, name: str) -> Any:
+        """The call as grpcio makes it, in bytes."""
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            if self.load.is_full:
+                reply = self.refuse(call, too_many_calls())
+                return await context.abort(*reply) if isinstance(reply, Told) else reply
+            self.load.under_way += 1
+            try:
+                reply = await run(request, context)
+            finally:
+                self.load.under_way -= 1
+            return await context.abort(*reply) if isinstance(reply, Told) else reply
+
+        async def run(request: bytes, context: Any) -> bytes | Told:
+            sans = sans_of(context.auth_context()) if self._with_certificates else ()
+            here = is_here(context.peer())
+            sent = context.invocation_metadata() or ()
+            visitor = visitor_of(sent, here, sans)
+            if self._spans is None:
+                return await self.reply(call, request, visitor)
+            return await self.spanned(name, sent, self.reply(call, request, visitor))
+
+        return handle
+
+    async def spanned(
+        self, name: str, sent: Iterable[Any], reply: Coroutine[Any, Any, bytes | Told]
+    ) -> bytes | Told:
+        """The reply, with a span around the making of it."""
+        assert self._spans is not None
+        carried = [(key, value) for key, value in sent if key in CARRIED]
+        service, _, method = name.rpartition("/")
+        about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+        with self._spans.request(name, carried, about) as span:
+            found = await reply
+            code = found.status.value[0] if isinstance(found, Told) else 0
+            span.set_attribute("rpc.grpc.status_code", code)
+            return found
+
+    async def reply(self, call: Call, request: bytes, visitor: Visitor) -> bytes | Told:
+        """The reply's bytes, or how the problem is told."""
+        began_s = perf_counter()
+        task = self._deadlines.enter()
+        problem: ServiceError
+        try:
+            if len(request) > self._bytes_max:
+                raise message_too_large(self._bytes_max)
+            reply = await call.verb(call.request.FromString(request), visitor)
+            written: bytes = reply.SerializeToString()
+            return written
+        except DecodeError:
+            problem = ServiceError(Code.INVALID_REQUEST, "the bytes are no message of this call")
+        except HeadgateError as error:
+            problem = translated(error)
+        except Cancelled:
+            if not self._deadlines.passed():
+                raise
+            problem = ServiceError(
+                Code.DEADLINE_EXCEEDED,
+                "there was no answer in time; whether tokens were taken is not known",
+            )
+        except Exception:
+            log.exception("a call failed in an unforeseen way")
+            problem = ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
+        finally:
+            self._deadlines.leave(task)
+            self._metrics.took(self._wire, perf_counter() - began_s)
+        return self.refuse(call, problem)
+
+    def refuse(self, call: Call, problem: ServiceError) -> bytes | Told:
+        """The problem, counted: as the call answers it, else as gRPC tells it."""
+        if isinstance(problem, TurnedAway):
+            self._note_refusal(problem.refusal)
+        if not isinstance(problem, Unanswered):
+            self._metrics.failed(problem.code)
+        answer = None if call.answer is None else call.answer(problem)
+        if answer is None:
+            return told(problem)
+        written: bytes = answer.SerializeToString()
+        return written
+
+
+def message_too_large(bytes_max: int) -> ServiceError:
+    return ServiceError(
+        Code.PAYLOAD_TOO_LARGE, f"the message has more than {bytes_max} bytes; send less at a time"
+    )
+
+
+def too_many_calls() -> ServiceError:
+    return ServiceError(
+        Code.TOO_MANY_CALLS, "too many calls are under way; try again", retry_after_ms=1000
+    )
+
+
+def sans_of(properties: Any) -> Sequence[str]:
+    """The names in a verified client certificate, like `DNS:checkout.internal`."""
+    return tuple(
+        f"{kind}:{name.decode('utf-8', 'replace')}"
+        for key, kind in _SANS.items()
+        for name in properties.get(key, ())
+    )
+
+
+def _ascii(text: str) -> str:
+    return "".join(letter if " " < letter <= "~" else "?" for letter in text)

@@ -1,0 +1,331 @@
+"""The REST wire as one raw ASGI callable: checks and leases here, everything else in `rest_cold`.
+
+It decodes, has `requests` parse, asks the door and the service, and writes. It holds no rules. No
+input makes it answer 500, and no error's text from below reaches a client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+import msgspec
+
+from headgate.core.errors import HeadgateError
+from headgate.core.limits__names import DEFAULT_NAMESPACE
+from headgate.service.decide.problems import Code, ServiceError, invalid, translated
+from headgate.service.decide.requests import AcquireRequest, ChangeRequest
+from headgate.service.http.callers import here_or_nobody, recognised
+from headgate.service.http.deadlines import Cancelled, Deadlines, Ticker, aside
+from headgate.service.http.fast_write import Fields
+from headgate.service.http.read import (
+    BODY_BYTES_MAX,
+    WHOLE_BODY,
+    Gone,
+    Head,
+    body_of,
+    head_of,
+    must_be_json,
+    too_large,
+    values_of,
+)
+from headgate.service.http.read__rest_query import query_of
+from headgate.service.http.routing import Cold
+from headgate.service.http.verbs import (
+    Plain,
+    Said,
+    Verb,
+    changes_of,
+    lease_entity,
+    lease_said,
+    no_lease,
+    no_leases_here,
+    verbs_of,
+)
+from headgate.service.http.write import (
+    PROBLEM_JSON,
+    HttpProblem,
+    method_not_allowed,
+    nothing_here,
+    of_refusal,
+    said_of,
+)
+from headgate.service.keys.access import Caller, Refusal
+from headgate.service.keys.key import Scope
+from headgate.service.leases.store import MemoryShelf
+from headgate.service.program import Program
+
+LEASES = "/v1/leases/"
+COLD_DEADLINE_S = 30.0
+
+log = logging.getLogger("headgate.service")
+
+_encode = msgspec.json.Encoder().encode
+_JSON = (b"content-type", b"application/json")
+_PROBLEM = (b"content-type", PROBLEM_JSON)
+_names: dict[str, bytes] = {}  # header names are few and always the same
+
+
+class Wire(Protocol):
+    """Another way in, of the same program."""
+
+    async def stop(self) -> None: ...
+
+
+Alongside = Callable[[], Awaitable[Wire]]
+# Status, content, and header fields, or the lines they are where a whole body came with the head.
+Whole = tuple[int, bytes, Fields | bytes]
+
+
+class Rest:
+    """An ASGI application. Its lifespan starts the program, ticks it, and closes it."""
+
+    def __init__(self, program: Program, alongside: Alongside | None = None) -> None:
+        """`alongside` starts another wire once the program runs; it is stopped before it ends."""
+        self.program = program
+        self._alongside = alongside
+        self._door = program.door
+        self._dev = program.door.dev
+        self._metrics = program.metrics
+        self._verbs = verbs_of(program.service)
+        shelf = program.service.leases.shelf
+        self._leases = program.options.workers == 1 or not isinstance(shelf, MemoryShelf)
+        self._changes = changes_of(program.service)
+        self._deadlines = Deadlines(program.options.deadline_ms / 1000)
+        self._cold = Cold(program, self._turned_away)
+        self._cold_deadlines = Deadlines(COLD_DEADLINE_S)
+        self.paths = tuple(self._verbs)
+        self.at_once = not program.service.waits  # answers come without waiting for a store
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._not_http(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path in self._verbs or path.startswith(LEASES):
+            whole = await self.timed_answer(scope, receive)
+        else:
+            whole = await self._cold_answer(scope, receive, send)
+        if whole is not None:
+            status, content, fields = whole
+            await send({"type": "http.response.start", "status": status, "headers": fields})
+            await send({"type": "http.response.body", "body": content})
+
+    async def timed_answer(self, scope: Any, receive: Any) -> Whole | None:
+        """The answer to a hot request within its deadline, in a task; None if nobody waits."""
+        task = self._deadlines.enter()
+        try:
+            return await self.answer(scope, receive)
+        finally:
+            self._deadlines.leave(task)
+
+    async def answer(self, scope: Any, receive: Any) -> Whole | None:
+        """The same; whoever calls it sees to the time."""
+        began_s = perf_counter()
+        path: str = scope["path"]
+        verb = self._verbs.get(path)
+        reached: list[str] = []
+        try:
+            if verb is not None:
+                status, body, headers = await self._ask(verb, scope, receive, reached)
+            else:
+                status, body, headers = await self._lease(path, scope, receive, reached)
+        except Gone:
+            return None
+        except Cancelled:
+            if not self._deadlines.passed():
+                raise
+            status, body, headers = self._failed(_late(reached))
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            status, body, headers = self._excused(error)
+        content, fields = body if type(body) is tuple else _written(status, body, headers)
+        self._metrics.took("rest", perf_counter() - began_s)
+        return status, content, fields
+
+    async def _cold_answer(self, scope: Any, receive: Any, send: Any) -> Whole | None:
+        """None where it has been sent."""
+        began_s = perf_counter()
+        deadlines = self._cold_deadlines
+        task = deadlines.enter()
+        try:
+            await self._cold(scope, receive, send)
+            return None
+        except Gone:
+            return None
+        except Cancelled:
+            if not deadlines.passed():
+                raise
+            said = self._failed(_late(["service"]))
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            said = self._excused(error)
+        finally:
+            deadlines.leave(task)
+        self._metrics.took("rest", perf_counter() - began_s)
+        return said[0], *_written(*said)
+
+    def _excused(self, error: Exception) -> Said:
+        """The last line: whatever it is, the client gets no traceback."""
+        if isinstance(error, ServiceError | HttpProblem):
+            return self._failed(error)
+        if isinstance(error, HeadgateError):
+            return self._failed(translated(error))
+        log.error("a request failed in an unforeseen way", exc_info=error)
+        return self._failed(_broken())
+
+    async def _ask(self, verb: Verb, scope: Any, receive: Any, reached: list[str]) -> Said:
+        body = scope.get(WHOLE_BODY)
+        if scope["method"] != "POST":
+            raise method_not_allowed("POST")
+        head = head_of(scope["headers"])
+        if self._dev:
+            caller = here_or_nobody(scope, head)
+        else:
+            caller = await recognised(self._door, scope, head)
+        if isinstance(caller, Refusal):
+            raise self._turned_away(caller)
+        said = verb.said
+        if body is None:
+            body = await body_of(receive, head, verb.bytes_max)
+        else:
+            if len(body) > verb.bytes_max:
+                raise too_large(verb.bytes_max)
+            said = verb.lined or said
+        must_be_json(head)
+        request = verb.read(body)
+        if not self._leases and type(request) is AcquireRequest:
+            raise no_leases_here()
+        self._permit(caller, request.namespace, request, verb)
+        reached.append("service")
+        return said(await verb.act(request))
+
+    async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Said:
+        if not self._leases:
+            raise no_leases_here()
+        lease_id, slash, word = path[len(LEASES) :].partition("/")
+        change = self._changes.get(word)
+        if slash and change is None:
+            raise nothing_here()
+        wanted = "POST" if slash else "GET"
+        if scope["method"] != wanted:
+            raise method_not_allowed(wanted)
+        head = head_of(scope["headers"])
+        caller = await self._caller(scope, head)
+        if change is None:
+            query = query_of(scope["query_string"], {"namespace": str})
+            request = ChangeRequest(lease_id, namespace=query.get("namespace", DEFAULT_NAMESPACE))
+            await self._permit_lease(caller, request)
+            return lease_said(await self.program.service.lease(lease_id, request.namespace))
+        body = await body_of(receive, head, BODY_BYTES_MAX)
+        parse, act = change
+        if body:
+            must_be_json(head)
+            values = values_of(body, lambda values: parse(lease_id, values))
+            if values is None:  # a body that is missing says nothing, one that is null is wrong
+                raise invalid("request", "must be an object; send no body to say nothing")
+            request = parse(lease_id, values)
+        else:
+            request = parse(lease_id, None)
+        await self._permit_lease(caller, request)
+        reached.append("service")
+        return lease_said(await act(request))
+
+    async def _caller(self, scope: Any, head: Head) -> Caller:
+        found = await recognised(self._door, scope, head)
+        if isinstance(found, Refusal):
+            raise self._turned_away(found)
+        return found
+
+    def _permit(self, caller: Caller, namespace: str, request: Any, verb: Verb) -> None:
+        """Raises unless the caller may check all that the request touches."""
+        if caller.grant.entity_prefix is None:
+            refusal = caller.refuses(Scope.CHECK, namespace, None)
+            if refusal is not None:
+                raise self._turned_away(refusal, Scope.CHECK)
+            return
+        for entity_id in verb.touches(request):
+            refusal = caller.refuses(Scope.CHECK, namespace, entity_id)
+            if refusal is not None:
+                raise self._turned_away(refusal, Scope.CHECK)
+
+    async def _permit_lease(self, caller: Caller, request: ChangeRequest) -> None:
+        """Another's lease looks as if it were not there."""
+        prefix = caller.grant.entity_prefix
+        entity_id = prefix  # a lease that holds nothing is nobody's
+        if prefix is not None:
+            entity_id = await lease_entity(self.program.service, request.lease_id) or prefix
+        refusal = caller.refuses(Scope.CHECK, request.namespace, entity_id)
+        if refusal is None:
+            return
+        told = self._turned_away(refusal, Scope.CHECK)
+        raise no_lease() if told.code is Code.NOT_FOUND else told
+
+    def _turned_away(self, refusal: Refusal, need: Scope | None = None) -> ServiceError:
+        self.program.note_refusal(refusal)
+        return of_refusal(refusal, need)
+
+    def _failed(self, error: ServiceError | HttpProblem) -> Said:
+        self._metrics.failed(error.code)
+        return said_of(error)
+
+    async def _not_http(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        ticker = Ticker(lambda: self.program.tick(aside))
+        other: Wire | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.program.start()
+                    other = None if self._alongside is None else await self._alongside()
+                except HeadgateError as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                ticker.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                if other is not None:
+                    await other.stop()
+                await ticker.stop()
+                await self.program.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _written(status: int, body: Any, headers: Any) -> Plain:
+    content = _encode(body)
+    fields = [
+        _JSON if status < 400 else _PROBLEM,
+        (b"content-length", b"%d" % len(content)),
+        *[(_names.get(name) or _named(name), value.encode("latin-1")) for name, value in headers],
+    ]
+    if status == 405:
+        fields.append((b"allow", body["detail"].removeprefix("use ").encode()))
+    return content, fields
+
+
+def _named(name: str) -> bytes:
+    found = _names[name] = name.encode("latin-1")
+    return found
+
+
+def _late(reached: list[str]) -> ServiceError | HttpProblem:
+    """The service was slow, or the client: which, is told by how far the request came."""
+    if not reached:
+        return HttpProblem.of("request timeout")
+    return ServiceError(
+        Code.DEADLINE_EXCEEDED,
+        "it is not known whether the tokens were taken; try again",
+        retry_after_ms=1000,
+    )
+
+
+def _broken() -> ServiceError:
+    return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")

@@ -1,0 +1,167 @@
+"""Reading a request: its head, its body within bounds, and its JSON without any leniency.
+
+JSON has corners where two readers understand different things: repeated keys, NaN, numbers past
+every range, half of a surrogate pair. All of them are errors here, whatever the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from headgate.service.decide.problems import Code, ServiceError, invalid
+from headgate.service.http.write import HttpProblem
+
+BODY_BYTES_MAX = 16_384
+BATCH_BYTES_MAX = 262_144
+HEADERS_MAX = 64
+DEPTH_MAX = 16
+
+WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the head
+
+Receive = Callable[[], Awaitable[Any]]
+Head = dict[bytes, bytes]
+
+_ONCE = (b"authorization", b"x-api-key", b"content-type", b"content-length", b"host")
+_decode = msgspec.json.Decoder().decode
+_unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+class Gone(Exception):
+    """The client left before its request was complete."""
+
+
+def head_of(headers: Any) -> Head:
+    """The header fields by name; a field that decides something must not be there twice."""
+    head: Head = dict(headers)
+    if len(head) != len(headers):
+        if len(headers) > HEADERS_MAX:
+            raise HttpProblem.of("too many headers")
+        names = [name for name, _ in headers]
+        for name in _ONCE:
+            if name in head and names.count(name) > 1:
+                raise invalid(name.decode(), "is there more than once")
+    elif len(head) > HEADERS_MAX:
+        raise HttpProblem.of("too many headers")
+    return head
+
+
+async def body_of(receive: Receive, head: Head, bytes_max: int) -> bytes:
+    """The whole body; what is too large is refused as early as it shows."""
+    length = head.get(b"content-length")
+    if length is not None and (not length.isdigit() or int(length[:19]) > bytes_max):
+        raise too_large(bytes_max)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    body: bytes = message.get("body", b"")
+    if message.get("more_body", False):
+        body = await _rest_of(receive, body, bytes_max)
+    if len(body) > bytes_max:
+        raise too_large(bytes_max)
+    return body
+
+
+async def _rest_of(receive: Receive, body: bytes, bytes_max: int) -> bytes:
+    parts, size, more = [body], len(body), True
+    while more:
+        if size > bytes_max:
+            raise too_large(bytes_max)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def too_large(bytes_max: int) -> ServiceError:
+    return ServiceError(Code.PAYLOAD_TOO_LARGE, f"the body may have {bytes_max} bytes here")
+
+
+def must_be_json(head: Head) -> None:
+    """Raises where the body is said to be something else than JSON, or compressed."""
+    told = head.get(b"content-type", b"")
+    if told != b"application/json":
+        kind, _, rest = told.partition(b";")
+        charset = rest.strip().lower().replace(b'"', b"")
+        if kind.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
+            raise ServiceError(
+                Code.UNSUPPORTED_MEDIA_TYPE, "send JSON in UTF-8 as content-type: application/json"
+            )
+    if b"content-encoding" in head and head[b"content-encoding"] not in (b"", b"identity"):
+        raise ServiceError(Code.UNSUPPORTED_MEDIA_TYPE, "send the body as it is, not compressed")
+
+
+def values_of(body: bytes, parse: Callable[[Any], object] | None = None) -> Any:
+    """The JSON value; ServiceError where it is not exactly one, or not plain. With the `parse` that
+    comes next, the error names the field where there is one."""
+    try:
+        values = _decode(body)
+        count = _keys(values, 0)
+    except _unreadable:
+        raise (unreadable() if parse is None else explained(body, parse)) from None
+    # Every key has a colon. As many colons as keys: none is repeated. More of them: some are in
+    # strings, or a key was there twice, and only a slower look can tell.
+    if body.count(b":") != count:
+        slowly(body)
+    return values
+
+
+def slowly(body: bytes) -> Any:
+    """The JSON value, read pair by pair so that a repeated key shows."""
+    try:
+        return json.loads(body.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except _unreadable:
+        raise unreadable() from None
+
+
+def explained(body: bytes, parse: Callable[[Any], object]) -> ServiceError:
+    """Why a body cannot be used, by the field where that can be told: half of a surrogate pair is
+    no JSON for one reader and text of a field for another."""
+    try:
+        parse(slowly(body))
+    except ServiceError as error:
+        return error
+    return unreadable()
+
+
+def unreadable() -> ServiceError:
+    return invalid(
+        "request",
+        f"must be one JSON value in UTF-8, at most {DEPTH_MAX} deep, with numbers in range",
+    )
+
+
+def _keys(value: Any, depth: int) -> int:
+    """How many keys the objects in a value have."""
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    if type(value) is dict:
+        count = len(value)
+        for one in value.values():
+            if type(one) is dict or type(one) is list:
+                count += _keys(one, depth + 1)
+        return count
+    if type(value) is list:
+        return sum([_keys(one, depth + 1) for one in value])
+    return 0
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        shown = twice[:64] if twice.isprintable() else "request"
+        raise invalid(shown, "is there twice in one object; say it once")
+    return found
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(word)

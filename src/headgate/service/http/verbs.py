@@ -1,0 +1,155 @@
+"""The verbs of the hot path: how each is parsed, whom it touches, and how its answer is said."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from headgate.service.decide.answers import (
+    AcquireAnswer,
+    CheckAnswer,
+    CombinedAnswer,
+    LeaseAnswer,
+    Yes,
+)
+from headgate.service.decide.bodies import acquire_body, check_body, combined_body, lease_body
+from headgate.service.decide.combine import identifier_of
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.requests import (
+    BatchRequest,
+    ChangeRequest,
+    DescriptorsRequest,
+    parse_acquire,
+    parse_adjust,
+    parse_descriptors,
+    parse_release,
+    parse_settle,
+)
+from headgate.service.decide.service import Service
+from headgate.service.decide.targets__identity import entity_id_of
+from headgate.service.http.fast_read import Reader
+from headgate.service.http.fast_write import (
+    JSON,
+    Fields,
+    batch_content,
+    lined_plainly,
+    said_plainly,
+)
+from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
+from headgate.service.http.write__headers import Headers, check_headers, combined_headers
+
+NO_HEADERS: Headers = []
+
+Plain = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
+
+Said = tuple[int, dict[str, Any] | Plain, Headers]
+
+
+class Verb(NamedTuple):
+    """One thing that can be asked; nothing here knows of ASGI."""
+
+    read: Callable[[bytes], Any]
+    act: Callable[[Any], Awaitable[Any]]
+    said: Callable[[Any], Said]
+    touches: Callable[[Any], Iterator[str]]
+    bytes_max: int = BODY_BYTES_MAX
+    lined: Callable[[Any], Said] | None = None  # `said` with lines for fields, where they are cheap
+
+
+def verbs_of(service: Service) -> dict[str, Verb]:
+    """The verbs by path."""
+
+    def within(parse: Callable[..., Any]) -> Callable[[bytes], Any]:
+        def parsed(values: Any) -> Any:
+            return parse(values, service.settings)
+
+        return lambda body: parsed(values_of(body, parsed))
+
+    async def batch(request: BatchRequest) -> list[Yes | CheckAnswer | ServiceError]:
+        await service.room(request.namespace)  # one that is missing is the whole batch's problem
+        return await service.brief_batch(request)
+
+    def descriptors(request: DescriptorsRequest) -> Iterator[str]:
+        for place, one in enumerate(request.descriptors):
+            yield entity_id_of(one.scope, identifier_of(service.rules, request, place))
+
+    reader = Reader(lambda: service.settings)
+    return {
+        "/v1/ratelimit/check": Verb(reader.check, service.brief, _check, _one, lined=_check_lined),
+        "/v1/ratelimit/batch": Verb(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
+        "/v1/ratelimit/acquire": Verb(
+            within(parse_descriptors), service.check_all, _combined, descriptors
+        ),
+        "/v1/leases": Verb(within(parse_acquire), service.acquire, _acquired, _one),
+    }
+
+
+def changes_of(service: Service) -> dict[str, tuple[Callable[..., ChangeRequest], Any]]:
+    """What can be done to a lease, by the last word of the path: a parser of (id, values), and the
+    deed."""
+    return {
+        "adjust": (parse_adjust, service.adjust),
+        "settle": (parse_settle, service.settle),
+        "release": (parse_release, service.release),
+    }
+
+
+async def lease_entity(service: Service, lease_id: str) -> str | None:
+    """Whose lease it is; None where it is nobody's or not there."""
+    lease = await service.leases.shelf.get(lease_id)
+    demands = () if lease is None else lease.book.demands
+    return demands[0].key.entity_id if demands else None
+
+
+def no_lease() -> ServiceError:
+    return ServiceError(
+        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
+    )
+
+
+def no_leases_here() -> ServiceError:
+    """These leases live in one process, and the next request may reach another worker."""
+    return ServiceError(
+        Code.CONFIGURATION_ERROR,
+        "this store keeps no leases: they need a service with one worker (--workers 1)",
+    )
+
+
+def lease_said(answer: LeaseAnswer) -> Said:
+    return 200, lease_body(answer), NO_HEADERS
+
+
+def _check(answer: Yes | CheckAnswer) -> Said:
+    if type(answer) is Yes:
+        return 200, said_plainly(answer), NO_HEADERS
+    assert isinstance(answer, CheckAnswer)
+    return answer.http_status, check_body(answer), check_headers(answer)
+
+
+def _check_lined(answer: Yes | CheckAnswer) -> Said:
+    return (200, lined_plainly(answer), NO_HEADERS) if type(answer) is Yes else _check(answer)
+
+
+def _batch(results: Sequence[Yes | CheckAnswer | ServiceError]) -> Said:
+    content = batch_content(results)
+    return 200, (content, [JSON, (b"content-length", b"%d" % len(content))]), NO_HEADERS
+
+
+def _combined(answer: CombinedAnswer) -> Said:
+    return answer.http_status, combined_body(answer), combined_headers(answer)
+
+
+def _acquired(answer: AcquireAnswer) -> Said:
+    status = answer.check.http_status
+    if answer.lease is not None:
+        status = 201
+    return status, acquire_body(answer), check_headers(answer.check)
+
+
+def _one(request: Any) -> Iterator[str]:
+    yield entity_id_of(request.scope, request.identifier)
+
+
+def _each(request: BatchRequest) -> Iterator[str]:
+    for one in request.requests:
+        yield entity_id_of(one.scope, one.identifier)

@@ -1,0 +1,241 @@
+"""Keys in a file leave their traces in two places, neither of which holds a digest.
+
+Beside the file, `<file>.audit` gets a line for every change that headgate makes: a key made by a
+command has no store at hand. In the store's audit, the service notes whatever it finds changed when
+it reads the file, also by hand. The newest event tells what was found last, before a restart too.
+It is in the namespace of keys, which no caller can name: nobody is told of others' keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from headgate.core.errors import HeadgateError, Unreachable
+from headgate.core.history import audit_event, iso_time
+from headgate.repository import Repository
+from headgate.service.keys.access import KEYS_NAMESPACE, Denial
+from headgate.service.keys.key import Grant, Key
+
+SUBJECT = "$KEYS"
+ACTION = "keys_changed"
+SHOWN_MAX = 100
+AGAIN_MS = 30_000  # a store that is away, or does not let this service write, is asked that seldom
+SUFFIX = ".audit"
+ACCESS_SUBJECT = "$ACCESS"
+ACCESS_ACTION = "access_denied"
+DENIALS_EACH_MS = 60_000
+DENIAL_KINDS_MAX = 20
+FOREIGN_PAGE = Denial("web page", "own origin", None)
+
+log = logging.getLogger("headgate.service")
+
+
+class KeyState(NamedTuple):
+    """What a key file says."""
+
+    keys: Mapping[str, Key]
+    certificates: Mapping[str, Grant]
+
+
+class KeyFile(Protocol):
+    path: str
+
+    def state(self) -> KeyState:
+        """As the file is now; the same object while it stays the same."""
+        ...
+
+
+def key_as_told(key: Key) -> dict[str, Any]:
+    """A key as audits tell it: without its digest."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        **grant_as_told(key.grant),
+        "created_by": key.created_by,
+        "changed_by": key.changed_by,
+        "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms),
+    }
+
+
+def grant_as_told(grant: Grant) -> dict[str, Any]:
+    return {
+        "scopes": sorted(grant.scopes),
+        "namespace": grant.namespace,
+        "entity_prefix": grant.entity_prefix,
+    }
+
+
+def append_trail(path: str, before: Mapping[str, Key], after: Mapping[str, Key]) -> None:
+    """A line for each key that differs, on the disk before the file itself is replaced: there is
+    no change without its line."""
+    lines = [json.dumps(line, separators=(",", ":")) for line in _lines(before, after)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(path + SUFFIX, flags, 0o600), "ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Unreachable(
+            f"{path}{SUFFIX}, which tells who changed keys, cannot be written "
+            f"({error.strerror}); the keys stay as they are"
+        ) from error
+
+
+def _lines(before: Mapping[str, Key], after: Mapping[str, Key]) -> Iterator[dict[str, Any]]:
+    for key_id, key in after.items():
+        was = before.get(key_id)
+        if was == key:
+            continue
+        at_ms = key.created_ms if key.revoked_ms is None else key.revoked_ms
+        yield {
+            "at": iso_time(at_ms),
+            "action": "key_created" if was is None else "key_revoked",
+            "key_id": key_id,
+            "principal": key.changed_by,
+            "before": None if was is None else key_as_told(was),
+            "after": key_as_told(key),
+        }
+
+
+class KeyNotes:
+    """Tells the store's audit what changed in a key file."""
+
+    def __init__(self, file: KeyFile) -> None:
+        self._file = file
+        self._noted: KeyState | None = None
+        self._next_ms = 0
+
+    async def note(self, repository: Repository) -> bool:
+        """The newest event tells of the keys in force; True where that had to be written."""
+        state, now_ms = self._file.state(), repository.clock()
+        if state is self._noted or now_ms < self._next_ms:
+            return False
+        self._next_ms = now_ms + AGAIN_MS
+        written = await self._note(repository, state, now_ms)
+        self._noted, self._next_ms = state, 0
+        return written
+
+    async def _note(self, repository: Repository, state: KeyState, now_ms: int) -> bool:
+        catalog, ledger = repository.backend.catalog, repository.backend.ledger
+        home = await catalog.register_namespace(KEYS_NAMESPACE, None, now_ms)
+        found = await ledger.audit(home.id, SUBJECT, limit=1, before=None)
+        last = found[0].details.get("after") if found else None
+        digest = _digest(state)
+        if isinstance(last, dict) and last.get("digest") == digest:
+            return False
+        before, after = _sides(self._noted, state)
+        if self._noted is None:
+            before = last if isinstance(last, dict) else None
+        event = audit_event(
+            now_ms, ACTION, SUBJECT, f"file:{self._file.path}",
+            before=before, after={"digest": digest, **after},
+        )  # fmt: skip
+        await ledger.append(home.id, event)
+        return True
+
+    def give_up(self) -> None:
+        """What is in the file now will not be noted; what comes next will."""
+        self._noted = self._file.state()
+
+
+def _sides(old: KeyState | None, new: KeyState) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """What differs, as it was and as it is; where it is not known how it was, all there is."""
+    if old is None:
+        return None, _told(new, [*new.keys], [*new.certificates])
+    keys = _differing(old.keys, new.keys)
+    sans = _differing(old.certificates, new.certificates)
+    after = _told(new, keys, sans)
+    replaced = [
+        key_id
+        for key_id in keys
+        if key_id in old.keys and key_id in new.keys
+        and old.keys[key_id].digest != new.keys[key_id].digest
+    ]  # fmt: skip
+    if replaced:
+        after["secrets_replaced"] = replaced[:SHOWN_MAX]
+    return {"digest": _digest(old), **_told(old, keys, sans)}, after
+
+
+def _told(state: KeyState, keys: list[str], sans: list[str]) -> dict[str, Any]:
+    there = [key_id for key_id in keys if key_id in state.keys]
+    named = [san for san in sans if san in state.certificates]
+    shown = {
+        "count": len(state.keys),
+        "keys": [key_as_told(state.keys[key_id]) for key_id in there[:SHOWN_MAX]],
+        "certificates": {san: grant_as_told(state.certificates[san]) for san in named[:SHOWN_MAX]},
+    }
+    more = max(0, len(there) - SHOWN_MAX) + max(0, len(named) - SHOWN_MAX)
+    return {**shown, "not_shown": more} if more else shown
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+
+
+def _digest(state: KeyState) -> str:
+    """Of all that counts, however it is written down."""
+    keys = [[key.digest, key_as_told(key)] for _, key in sorted(state.keys.items())]
+    certificates = [[san, grant_as_told(one)] for san, one in sorted(state.certificates.items())]
+    content = json.dumps([keys, certificates], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+class Denials:
+    """Every 403 leaves an audit event and a log line, and nobody can fill either with them.
+
+    Denials are counted by who, what they needed and where. Once a minute at most each kind becomes
+    one line and one event with its count, in the namespace it was about. Of more than
+    `DENIAL_KINDS_MAX` kinds in a minute the rest shares one event, so a process writes at most 21 a
+    minute. The first denial is told at the next tick.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Denial, int] = {}
+        self._next_ms = 0
+
+    def note(self, denial: Denial) -> None:
+        if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:
+            denial = Denial("others", "other scopes", None)
+        self._counts[denial] = self._counts.get(denial, 0) + 1
+
+    def note_foreign_page(self) -> None:
+        """A browser sent what a page of another site told it to."""
+        self.note(FOREIGN_PAGE)
+
+    async def tell(self, repository: Repository) -> None:
+        """Writes what is due to the log and to the audit."""
+        now_ms = repository.clock()
+        if not self._counts or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + DENIALS_EACH_MS
+        counts, self._counts = self._counts, {}
+        for denial, count in counts.items():
+            log.warning(
+                "access denied to %s, who needs '%s' in namespace %s: %d times in the last minute",
+                denial.principal, denial.need, denial.namespace or "*", count,
+            )  # fmt: skip
+        try:
+            for denial, count in counts.items():
+                await self._append(repository, denial, count, now_ms)
+        except HeadgateError as error:  # the log has them
+            log.warning("that access was denied is not in the audit: %s", error)
+
+    async def _append(
+        self, repository: Repository, denial: Denial, count: int, now_ms: int
+    ) -> None:
+        named = denial.namespace
+        home = None if named is None else await repository.backend.catalog.get_namespace(named)
+        # What is about no namespace, or about one that nobody registered, is in the default one.
+        where = await repository.configs.namespace_id() if home is None else home.id
+        event = audit_event(
+            now_ms, ACCESS_ACTION, ACCESS_SUBJECT, denial.principal,
+            needed=denial.need, namespace=named, count=count,
+        )  # fmt: skip
+        await repository.backend.ledger.append(where, event)

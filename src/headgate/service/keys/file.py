@@ -1,0 +1,195 @@
+"""Keys in a file: read strictly, written whole under another name and moved into place.
+
+The file is YAML or JSON with `keys` and `certificates`; it holds digests, never secrets. Because
+somebody may paste a secret by mistake, no error repeats what the file says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.errors import HeadgateError, Unreachable
+from headgate.declare.yaml_tree import Broken, Fault
+from headgate.service.keys.audit import KeyState, append_trail
+from headgate.service.keys.file__keys_decode import decode_keys
+from headgate.service.keys.key import Grant, Key
+from headgate.service.keys.stored__keys_shelf import KEYS_MAX, added, page_of, revoked_in
+from headgate.service.policies.policies__policies_file import (
+    FILE_BYTES_MAX,
+    Identity,
+    identify,
+    keep_copy,
+    read_stable,
+)
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class KeyFileError(HeadgateError):
+    """There are no keys to start with, or none can be written."""
+
+    def __init__(self, broken: Broken) -> None:
+        self.broken = broken
+        super().__init__(f"the key file cannot be used:\n{broken}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    keys: dict[str, Key]
+    certificates: dict[str, Grant]
+    state: KeyState
+
+
+class FileShelf:
+    """Keys of one file. What others write there is seen at the next question; a file that becomes
+    unusable leaves the keys as they were, and `trouble` says so. `last_good` is where workers of
+    one service keep a copy, for one that starts while the file is unusable."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        last_good: str | None = None,
+    ) -> None:
+        self.path = os.path.realpath(path) if create else str(path)
+        self.trouble: Broken | None = None
+        if create and not os.path.exists(self.path):
+            _write(self.path, {}, {})
+        self._last_good = last_good
+        # The file that was read last, good or not: a broken one is not read for every request.
+        self._seen, found = _load(self.path, last_good)
+        if isinstance(found, Broken):
+            kept = found if last_good is None else _load(last_good)[1]
+            if isinstance(kept, Broken):
+                raise KeyFileError(found)
+            self.trouble, found = found, kept
+        self._held = found
+
+    @property
+    def certificates(self) -> dict[str, Grant]:
+        """Who may come with a certificate instead of a key, by subject alternative name."""
+        return self._fresh().certificates
+
+    def state(self) -> KeyState:
+        """As the file is now; the same object while it stays the same."""
+        return self._fresh().state
+
+    async def get(self, key_id: str) -> Key | None:
+        return self._fresh().keys.get(key_id)
+
+    async def put(self, key: Key) -> None:
+        self._change(lambda keys: added(keys, key, KEYS_MAX))
+
+    async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
+        return self._change(lambda keys: revoked_in(keys, key_id, principal, now_ms))
+
+    async def list_keys(
+        self, *, limit: int, cursor: str | None = None
+    ) -> tuple[list[Key], str | None]:
+        return page_of(self._fresh().keys, limit, cursor)
+
+    def _fresh(self) -> _Held:
+        identity = identify(self.path)
+        if identity is None or identity != self._seen:
+            self._seen, found = _load(self.path, self._last_good)
+            if isinstance(found, Broken):
+                self.trouble = found
+            else:
+                self._held, self.trouble = found, None
+        return self._held
+
+    def _change(self, change: Callable[[dict[str, Key]], dict[str, Key] | None]) -> bool:
+        """Read, change and write with no other writer in between; a broken file is not written
+        over."""
+        with _alone(self.path):
+            _, found = _load(self.path)
+            if isinstance(found, Broken):
+                raise KeyFileError(found)
+            keys = change(found.keys)
+            if keys is not None:
+                append_trail(self.path, found.keys, keys)
+                _write(self.path, keys, found.certificates)
+        self._fresh()
+        return keys is not None
+
+
+def _load(path: str, last_good: str | None = None) -> tuple[Identity | None, _Held | Broken]:
+    """Which file it is and what it says; a good one is copied to `last_good`."""
+    identity, content = read_stable(path)
+    if isinstance(content, Broken):
+        return identity, content
+    found = decode_keys(content, path)
+    if isinstance(found, Broken):
+        return identity, found
+    keep_copy(last_good, content)
+    return identity, _Held(*found, KeyState(*found))
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    if sys.platform == "win32":  # writers of several processes are not kept apart there
+        yield
+        return
+    try:
+        lock = os.open(path + ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unreachable(f"the key file {path} cannot be locked: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _write(path: str, keys: dict[str, Key], certificates: dict[str, Grant]) -> None:
+    body = {
+        "keys": [_key_as_json(key) for _, key in sorted(keys.items())],
+        "certificates": [
+            {"san": san, **_grant_as_json(grant)} for san, grant in sorted(certificates.items())
+        ],
+    }
+    content = (json.dumps(body, indent=1) + "\n").encode()
+    if len(content) > FILE_BYTES_MAX:
+        full = Fault(path, 1, 1, f"would have more than {FILE_BYTES_MAX} bytes; remove old keys")
+        raise KeyFileError(Broken((full,)))
+    spare = f"{path}.{os.getpid()}.new"
+    try:
+        _write_out(spare, content)
+        os.replace(spare, path)
+    except OSError as error:
+        raise Unreachable(f"the key file {path} cannot be written: {error.strerror}") from error
+
+
+def _write_out(path: str, content: bytes) -> None:
+    """For its owner's eyes only from the first byte on, and on the disk before it gets its name."""
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _grant_as_json(grant: Grant) -> dict[str, Any]:
+    told: dict[str, Any] = {"scopes": sorted(grant.scopes), "namespace": grant.namespace}
+    return told if grant.entity_prefix is None else {**told, "entity_prefix": grant.entity_prefix}
+
+
+def _key_as_json(key: Key) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": key.id, "digest": key.digest, "name": key.name}
+    rest = {
+        "created_ms": key.created_ms,
+        "created_by": key.created_by,
+        "changed_by": key.changed_by,
+        "revoked_ms": key.revoked_ms,
+    }
+    told |= _grant_as_json(key.grant)
+    return told | {name: value for name, value in rest.items() if value is not None}

@@ -1,0 +1,278 @@
+"""Where leases over the wire are kept: in this process, or in the store with everything else."""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from headgate.core.errors import Damaged, StoreTrouble
+from headgate.core.lease import LeaseBook
+from headgate.core.runtime__clock import Clock
+from headgate.core.store import Drawer, Kept
+from headgate.service.decide.answers import LeaseAnswer, LeaseState
+from headgate.service.decide.namespaces import Room
+from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.leases.store__leases_foretold import Foretold
+from headgate.service.leases.text import lease_as_text, parts_of
+
+BUSY_MS = 5000  # a process that died while it changed a lease blocks it for this long
+UNREADABLE_MS = 60_000  # a lease that cannot be read is dropped so long after its end
+LOOKS = 16  # at leases that cannot be ended now, before those behind them
+FIRST = 1  # the version that a drawer gives what is new
+SEPARATOR = "~"  # in ids, between the namespace and the lease; in neither of them
+
+
+class WireLease:
+    """One lease: its account, its end, and how it ended."""
+
+    __slots__ = ("book", "busy_until_ms", "expires_ms", "id", "namespace", "state", "version")
+
+    def __init__(
+        self, namespace: str, book: LeaseBook, expires_ms: int, lease_id: str | None = None
+    ) -> None:
+        self.id = lease_id or secrets.token_urlsafe(16)
+        self.namespace = namespace
+        self.book = book
+        self.expires_ms = expires_ms
+        self.state = LeaseState.OPEN
+        self.busy_until_ms = 0
+        self.version: int | None = None  # as last written to or read from the store
+
+    def answer(self) -> LeaseAnswer:
+        book = self.book
+        held = dict.fromkeys(book.consumed, 0) if self._given_back() else book.consumed
+        return LeaseAnswer(self.id, self.state, self.expires_ms, held, book.degraded)
+
+    def _given_back(self) -> bool:
+        return self.state is LeaseState.RELEASED
+
+
+class LeaseShelf(Protocol):
+    """Where leases are kept. One that outlives the process writes each change through."""
+
+    async def put(self, lease: WireLease) -> None:
+        """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
+        ...
+
+    async def withdraw(self, lease: WireLease) -> bool:
+        """Whether a lease that could not be put is certainly not on the shelf."""
+        ...
+
+    async def get(self, lease_id: str) -> WireLease | None: ...
+
+    async def claim(self, lease: WireLease) -> None:
+        """Nobody else changes the lease until it is put again; ServiceError CONFLICT where
+        somebody is about to."""
+        ...
+
+    async def due(self, now_ms: int, most: int) -> list[WireLease]:
+        """Leases whose time is over, at most so many; they are off the shelf then."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def full(self) -> bool: ...
+
+
+class MemoryShelf:
+    """Leases of this process; they are gone with it, and what they took stays taken."""
+
+    def __init__(self, leases_max: int) -> None:
+        self._leases_max = leases_max
+        self._leases: dict[str, WireLease] = {}
+        self._ends: list[tuple[int, str]] = []
+
+    async def put(self, lease: WireLease) -> None:
+        lease.busy_until_ms = 0
+        if lease.id in self._leases:
+            return
+        if self.full:
+            raise too_many()
+        self._leases[lease.id] = lease
+        heapq.heappush(self._ends, (lease.expires_ms, lease.id))
+
+    async def withdraw(self, lease: WireLease) -> bool:
+        return lease.id not in self._leases
+
+    async def get(self, lease_id: str) -> WireLease | None:
+        return self._leases.get(lease_id)
+
+    async def claim(self, lease: WireLease) -> None:
+        if lease.busy_until_ms:
+            raise busy()
+        lease.busy_until_ms = 1
+
+    async def due(self, now_ms: int, most: int) -> list[WireLease]:
+        found: list[WireLease] = []
+        while self._ends and self._ends[0][0] <= now_ms and len(found) < most:
+            found.append(self._leases.pop(heapq.heappop(self._ends)[1]))
+        return found
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @property
+    def full(self) -> bool:
+        return len(self._leases) >= self._leases_max
+
+
+class DrawerShelf:
+    """Leases in the store: another process can change them, and end them when this one is gone.
+
+    A lease on buckets of this process, taken while the store was away, stays in this process.
+    """
+
+    def __init__(
+        self,
+        drawer: Drawer,
+        room: Callable[[str], Awaitable[Room]],
+        rooms: Mapping[str, Room],
+        clock: Clock,
+        leases_max: int,
+    ) -> None:
+        self._drawer = drawer
+        self._room = room
+        self._rooms = rooms
+        self._clock = clock
+        self._leases_max = leases_max
+        self._local = MemoryShelf(leases_max)
+        self._own: dict[str, int] = {}  # ends of leases that this process opened
+
+    async def put(self, lease: WireLease) -> None:
+        if lease.book.degraded:
+            await self._local.put(lease)
+            return
+        if lease.version is None:
+            lease.id = (await self._namespace_id(lease.namespace)) + SEPARATOR + lease.id
+            self._own[lease.id] = lease.expires_ms
+        lease.busy_until_ms = 0
+        if not await self._written(lease):
+            raise busy()
+        if lease.state is not LeaseState.OPEN:
+            self._own.pop(lease.id, None)
+
+    async def withdraw(self, lease: WireLease) -> bool:
+        namespace_id, apart, name = lease.id.partition(SEPARATOR)
+        if not apart:
+            return await self._local.withdraw(lease)
+        self._own.pop(lease.id, None)
+        try:
+            await self._drawer.drop(namespace_id, name, seen=FIRST)
+        except StoreTrouble:
+            return False
+        return True
+
+    async def get(self, lease_id: str) -> WireLease | None:
+        found = await self._local.get(lease_id)
+        namespace_id, apart, name = lease_id.partition(SEPARATOR)
+        if found is not None or not apart:
+            return found
+        kept = await self._drawer.get(namespace_id, name)
+        return None if kept is None else await self._read(lease_id, kept)
+
+    async def claim(self, lease: WireLease) -> None:
+        if lease.book.degraded:
+            await self._local.claim(lease)
+            return
+        now_ms = self._clock()
+        if lease.busy_until_ms > now_ms:
+            raise busy()
+        lease.busy_until_ms = now_ms + BUSY_MS
+        if not await self._written(lease):
+            raise busy()
+
+    async def due(self, now_ms: int, most: int) -> list[WireLease]:
+        """Off the shelf by a step that only one process can take."""
+        found = await self._local.due(now_ms, most)
+        for namespace in list(self._rooms):
+            if len(found) >= most:
+                break
+            namespace_id = await self._namespace_id(namespace)
+            wanted = most - len(found)
+            for name, kept in await self._drawer.due(namespace_id, now_ms + 1, wanted + LOOKS):
+                lease = await self._ended(namespace_id, name, kept, now_ms)
+                if lease is not None:
+                    found.append(lease)
+                if len(found) >= most:
+                    break
+        return found
+
+    async def _ended(
+        self, namespace_id: str, name: str, kept: Kept, now_ms: int
+    ) -> WireLease | None:
+        """The lease, off the shelf; None where somebody else sees to it, or nobody can."""
+        lease_id = namespace_id + SEPARATOR + name
+        self._own.pop(lease_id, None)
+        try:
+            lease = await self._read(lease_id, kept)
+        except Damaged:  # one that a newer headgate wrote is left to it for a while
+            if kept.until_ms + UNREADABLE_MS <= now_ms:
+                await self._drawer.drop(namespace_id, name, seen=kept.version)
+            return None
+        if lease.busy_until_ms > now_ms:
+            return None
+        if not await self._drawer.drop(namespace_id, name, seen=kept.version):
+            return None
+        assert isinstance(lease.book.store, Foretold)
+        lease.book.store = lease.book.store.inner  # nobody else can find it any more
+        return lease
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._local)
+
+    @property
+    def full(self) -> bool:
+        if len(self) >= self._leases_max:
+            now_ms = self._clock()
+            self._own = {name: end for name, end in self._own.items() if end > now_ms}
+        return len(self) >= self._leases_max
+
+    async def _written(self, lease: WireLease) -> bool:
+        namespace_id, _, name = lease.id.partition(SEPARATOR)
+        text = lease_as_text(lease.namespace, lease.state, lease.busy_until_ms, lease.book)
+        version = await self._drawer.put(
+            namespace_id, name, text, lease.expires_ms, seen=lease.version
+        )
+        if version is None:
+            return False
+        lease.version = version
+        return True
+
+    async def _read(self, lease_id: str, kept: Kept) -> WireLease:
+        parts = parts_of(kept.text)
+        room = await self._room(parts.namespace)
+        book = LeaseBook(
+            room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep,
+            untaken=parts.untaken,
+        )  # fmt: skip
+        book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
+        book.closed = parts.state is not LeaseState.OPEN
+        lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
+        lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms
+        lease.version = kept.version
+        book.store = Foretold(book.store, lambda: self._foretell(lease))
+        return lease
+
+    async def _foretell(self, lease: WireLease) -> None:
+        if not await self._written(lease):
+            raise busy()
+
+    async def _namespace_id(self, namespace: str) -> str:
+        return await (await self._room(namespace)).configs.namespace_id()
+
+
+def busy() -> ServiceError:
+    return ServiceError(
+        Code.CONFLICT, "another call is changing this lease; try again", retry_after_ms=100
+    )
+
+
+def too_many() -> ServiceError:
+    return ServiceError(
+        Code.TOO_MANY_LEASES,
+        "settle or release leases you hold; try again",
+        retry_after_ms=1000,
+    )

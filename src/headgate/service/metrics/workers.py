@@ -1,0 +1,84 @@
+"""One answer for all workers: each posts its numbers in a directory, and whoever is asked adds up.
+
+Workers share a port, so a scrape reaches any of them, and each knows only its own requests. The
+sums never go back: a worker posts before it adds up, so that the next one to be asked finds at
+least what was told before, and the posts of workers that ended stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.service.metrics.registry import Exposable, Sample, exposed
+
+POSTS_MAX = 256
+POST_BYTES_MAX = 4_000_000
+
+
+@dataclass(slots=True)
+class Total:
+    """A family over all workers: counts are added, of gauges the highest counts."""
+
+    name: str
+    kind: str
+    told: str
+    numbers: dict[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        for name, labels, value in samples:
+            known = self.numbers.get((name, labels))
+            if known is not None:
+                value = max(known, value) if self.kind == "gauge" else known + value  # noqa: PLW2901
+            self.numbers[name, labels] = value
+
+    def samples(self) -> list[Sample]:
+        return [(name, labels, value) for (name, labels), value in self.numbers.items()]
+
+
+class Board:
+    """A worker's place among its siblings. The directory is the service's own (mode 0700) and
+    begins empty with it."""
+
+    def __init__(self, directory: str | os.PathLike[str], families: Sequence[Exposable]) -> None:
+        self._directory = Path(directory)
+        self._families = families
+        self._mine = self._directory / f"{os.getpid()}-{os.urandom(4).hex()}.json"
+
+    def post(self) -> None:
+        """This worker's numbers are where its siblings see them: to be called every second or so,
+        and at the end."""
+        body = [
+            {"name": one.name, "kind": one.kind, "told": one.told, "samples": list(one.samples())}
+            for one in self._families
+        ]
+        spare = self._mine.with_suffix(".new")
+        spare.write_text(json.dumps(body))
+        spare.replace(self._mine)
+
+    def exposed(self) -> bytes:
+        """The numbers of all workers that there are and were."""
+        self.post()
+        totals: dict[str, Total] = {}
+        for path in sorted(self._directory.glob("*.json"))[:POSTS_MAX]:
+            for one in _posted(path):
+                total = totals.setdefault(one["name"], Total(one["name"], one["kind"], one["told"]))
+                total.add([(name, _labels(labels), v) for name, labels, v in one["samples"]])
+        return exposed(totals.values())
+
+
+def _posted(path: Path) -> list[dict[str, Any]]:
+    with suppress(OSError, ValueError):  # a sibling that died at the wrong moment counts nothing
+        if path.stat().st_size <= POST_BYTES_MAX:
+            found: list[dict[str, Any]] = json.loads(path.read_bytes())
+            return found
+    return []
+
+
+def _labels(pairs: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in pairs)

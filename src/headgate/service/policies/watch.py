@@ -1,0 +1,206 @@
+"""Watching a policy file: a change is taken up whole, a broken file changes nothing but is told.
+
+What is looked at is the file behind the path, with every link resolved: a Kubernetes ConfigMap
+replaces a directory link beside the file and never touches the file it was. A look is a `stat`;
+only a file that is not the one seen before is read.
+
+    look ── same file ─────────────> nothing
+         ── other, same content ───> nothing, but earlier trouble is over
+         ── other, good ───────────> new policies
+         ── other, broken or gone ─> the old policies stay; trouble is told until it is over
+
+A worker that starts while the file is broken goes by the last good one, of which its siblings keep
+a copy; where there is no copy, there is nothing to start with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from headgate.core.runtime__clock import Clock
+from headgate.declare.yaml_tree import Broken
+from headgate.service.policies import policies__policies_file as policies_file
+from headgate.service.policies.policies import Policies, PolicyFileError, check_content
+from headgate.service.policies.policies__policies_file import Identity
+
+POLL_MS = 2000
+
+
+class Result(StrEnum):
+    """What a look came to."""
+
+    EARLY = "early"  # it was not time yet
+    SAME = "same"
+    LOADED = "loaded"
+    BROKEN = "broken"  # newly so; a file that stays broken is the SAME
+    OVER = "over"  # the file is again what the service goes by
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the file is not what the service goes by."""
+
+    broken: Broken
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the watcher can say about itself: for health, metrics and admin."""
+
+    path: str
+    digest: str
+    loaded_ms: int
+    loads: int
+    failures: int
+    trouble: Trouble | None
+    restart_needed: bool  # the file asks for another store or breaker than the service runs on
+
+    @property
+    def healthy(self) -> bool:
+        return self.trouble is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    identity: Identity | None
+    digest: str
+    settled: bool  # read again after its time stamp could have hidden a second write
+
+
+OnLook = Callable[[Result, Standing], None]
+
+
+class Watcher:
+    """Holds the policies in force. `current` is one attribute, swapped whole: a request that reads
+    it once sees one snapshot, and there is never a moment without one."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        now_ms: int,
+        *,
+        poll_ms: int = POLL_MS,
+        on_look: OnLook | None = None,
+        last_good: str | None = None,
+    ) -> None:
+        """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
+        neither the file nor the copy can be used: there is nothing older to keep."""
+        self.path = str(path)
+        self._last_good = last_good
+        self.poll_ms = poll_ms
+        self._on_look = on_look
+        self._lock = threading.Lock()
+        self._tickets = 0
+        self._taken = 0
+        self._next_ms = now_ms + poll_ms
+        identity, content = policies_file.read_stable(self.path)
+        found = _checked(content, self.path)
+        self._trouble: Trouble | None = None
+        if isinstance(found, Broken):
+            self._trouble = Trouble(found, now_ms)
+            found = self._kept(found)
+        elif isinstance(content, bytes):
+            policies_file.keep_copy(last_good, content)
+        self.current: Policies = found
+        self._first = found.runtime
+        self._seen = _Seen(identity, _digest(content), settled=False)
+        self._loaded_ms = now_ms
+        self._loads = 1
+        self._failures = 0 if self._trouble is None else 1
+
+    def look(self, now_ms: int, *, at_once: bool = False) -> Result:
+        """Looks where it is time, or `at_once`. May be called from any thread."""
+        with self._lock:
+            if now_ms < self._next_ms and not at_once:
+                return Result.EARLY
+            self._next_ms = now_ms + self.poll_ms
+            self._tickets += 1
+            ticket, seen = self._tickets, self._seen
+        identity = policies_file.identify(self.path)
+        if identity is not None and identity == seen.identity and seen.settled and not at_once:
+            return Result.SAME
+        identity, content = policies_file.read_stable(self.path)
+        digest = _digest(content)
+        news = _Seen(identity, digest, settled=identity == seen.identity)
+        found: Policies | Broken | None = None
+        if digest != self.current.digest and (digest != seen.digest or not digest):
+            found = _checked(content, self.path)
+        with self._lock:
+            if ticket < self._taken:  # somebody who began later has been faster
+                return Result.SAME
+            self._taken = ticket
+            result = self._take_up(news, found, now_ms)
+            if result is Result.LOADED and isinstance(content, bytes):
+                policies_file.keep_copy(self._last_good, content)
+        if self._on_look is not None and result is not Result.SAME:
+            self._on_look(result, self.standing())
+        return result
+
+    def _kept(self, broken: Broken) -> Policies:
+        if self._last_good is None:
+            raise PolicyFileError(broken)
+        found = _checked(policies_file.read_stable(self._last_good)[1], self.path)
+        if isinstance(found, Broken):
+            raise PolicyFileError(broken)
+        return found
+
+    def _take_up(self, news: _Seen, found: Policies | Broken | None, now_ms: int) -> Result:
+        self._seen = news
+        if isinstance(found, Policies) and found.digest != self.current.digest:
+            self.current = found.keeping(self.current)
+            self._loaded_ms, self._loads = now_ms, self._loads + 1
+            self._trouble = None
+            return Result.LOADED
+        if isinstance(found, Broken):
+            if self._trouble is not None and self._trouble.broken == found:
+                return Result.SAME
+            since_ms = now_ms if self._trouble is None else self._trouble.since_ms
+            self._trouble = Trouble(found, since_ms)
+            self._failures += 1
+            return Result.BROKEN
+        if self._trouble is not None and news.digest == self.current.digest:
+            self._trouble = None
+            return Result.OVER
+        return Result.SAME
+
+    def standing(self) -> Standing:
+        runtime = self.current.runtime
+        return Standing(
+            self.path,
+            self.current.digest,
+            self._loaded_ms,
+            self._loads,
+            self._failures,
+            self._trouble,
+            (runtime.store, runtime.breaker) != (self._first.store, self._first.breaker),
+        )
+
+
+async def watch(
+    watcher: Watcher,
+    clock: Clock,
+    *,
+    nap: Callable[[float], Awaitable[bool]],
+    aside: Callable[[Callable[[], Result]], Awaitable[Result]],
+) -> None:
+    """Looks for ever. `nap` waits that many seconds and returns True if it was woken (a SIGHUP, an
+    admin's call): then the look is at once. `aside` runs a call where it may block, such as
+    `asyncio.to_thread`: a large file takes a second to read."""
+    while True:
+        woken = await nap(watcher.poll_ms / 1000)
+        await aside(partial(watcher.look, clock(), at_once=woken))
+
+
+def _checked(content: bytes | Broken, path: str) -> Policies | Broken:
+    return content if isinstance(content, Broken) else check_content(content, path)
+
+
+def _digest(content: bytes | Broken) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""

@@ -1,0 +1,194 @@
+"""The options of the program: from the command line, else the environment, else the defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from headgate.core.errors import HeadgateError
+from headgate.repository__connect import layer_switches
+from headgate.service.program import DEADLINE_MS, Options
+from headgate.service.settings import Undecided, Unknown
+
+PREFIX = "HEADGATE_"
+DEFAULT, TURBO = "default", "turbo"
+NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer of either server
+WORKERS_MAX = 64
+CONNECTIONS_MAX = 1_000
+
+
+class OptionError(HeadgateError):
+    """The program cannot start as it was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Where and how to listen, and the program's own options."""
+
+    program: Options
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    grpc_port: int | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    connections_max: int = CONNECTIONS_MAX
+    drain_s: int = 15
+    log_level: str = "info"
+    server: str = DEFAULT
+    descriptor: int | None = field(default=None, repr=False)  # a worker's inherited socket
+    parent: int | None = None  # a worker's supervisor
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
+
+
+def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Serving:
+    """The options as chosen; OptionError says what cannot be, and what to do."""
+    parser = _parser(environment)
+    given = parser.parse_args(arguments)
+    options = Options(
+        store=_checked_store(given.store),
+        data_dir=given.data_dir,
+        policies=given.policies,
+        keys=given.keys,
+        fail_open=given.fail_open,
+        unknown=Unknown(given.unknown),
+        new_identifiers_per_minute=given.new_identifiers_per_minute,
+        envoy_undecided=Undecided(given.envoy_undecided),
+        deadline_ms=given.deadline_ms,
+        open_metrics=given.open_metrics,
+        spans=given.spans,
+        workers=given.workers,
+        board=given.board,
+    )
+    serving = Serving(
+        options,
+        given.host,
+        given.port,
+        given.workers,
+        given.grpc_port,
+        given.tls_certificate,
+        given.tls_key,
+        given.tls_client_ca,
+        given.connections_max,
+        given.drain_s,
+        given.log_level,
+        given.server,
+        given.descriptor,
+        given.parent,
+    )
+    _fits(serving)
+    return serving
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _fits(serving: Serving) -> None:
+    """Raises where two options do not go together."""
+    if serving.program.keys is None and not is_loopback(serving.host):
+        raise OptionError(
+            f"--host {serving.host} is open to other machines, and without keys anybody could "
+            f"change limits: give --keys FILE (python -m headgate.service key makes one), or "
+            f"listen on 127.0.0.1"
+        )
+    if (serving.tls_certificate is None) != (serving.tls_key is None):
+        raise OptionError("--tls-certificate and --tls-key belong together: give both or none")
+    if serving.tls_client_ca is not None and serving.tls_certificate is None:
+        raise OptionError("--tls-client-ca needs --tls-certificate and --tls-key")
+
+
+def _checked_store(url: str | None) -> str | None:
+    """A URL that headgate can open; it may hold a password, so the error does not repeat it."""
+    if url is not None:
+        try:
+            layer_switches(url)
+        except HeadgateError:
+            raise OptionError(
+                "--store is no URL of a store; write sqlite:///file.db, redis://host:6379/0 or "
+                "memory://"
+            ) from None
+    return url
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m headgate.service",
+        description="Rate limits as a service. Each option can be given as an environment "
+        "variable, too: --grpc-port as HEADGATE_GRPC_PORT.",
+        epilog="python -m headgate.service key --help tells how to make an API key.",
+    )
+
+    def add(name: str, told: str, **more: object) -> None:
+        variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+        if variable in environment:
+            more["default"] = environment[variable]  # argparse puts it through `type`
+        parser.add_argument(name, help=told, **more)  # type: ignore[arg-type]
+
+    add("--store", "URL of the store (default: SQLite in the data directory)", metavar="URL")
+    add("--data-dir", "where the embedded store lives", default="~/.headgate", metavar="DIR")
+    add("--policies", "policy file (YAML), reloaded when it changes", metavar="FILE")
+    add("--keys", "key file, or 'store'; without it: dev mode, loopback only", metavar="FILE")
+    add("--host", "address to listen on", default="127.0.0.1")
+    add("--port", "port to listen on", type=_within(0, 65_535), default=8080)
+    add("--grpc-port", "also listen for gRPC and Envoy there", type=_within(0, 65_535))
+    add("--workers", "processes", type=_within(1, WORKERS_MAX), default=1)
+    add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
+    add("--unknown", "entities nobody registered", choices=[*map(str, Unknown)], default="create")
+    add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
+        type=_within(0, 1_000_000_000), default=0)  # fmt: skip
+    add("--envoy-undecided", "answer to Envoy where nothing can be decided",
+        choices=[*map(str, Undecided)], default="refuse")  # fmt: skip
+    add("--deadline-ms", "longest a request may take", type=_within(50, 60_000),
+        default=DEADLINE_MS)  # fmt: skip
+    add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,
+        default=False, metavar="BOOL")  # fmt: skip
+    add("--spans", "OpenTelemetry spans of requests and store calls: true or false", type=_flag,
+        default=False, metavar="BOOL")  # fmt: skip
+    add("--connections-max", "connections of one worker", type=_within(1, 100_000),
+        default=CONNECTIONS_MAX)  # fmt: skip
+    add("--drain-s", "seconds to finish requests after SIGTERM", type=_within(1, 600), default=15)
+    add("--server", "default (uvicorn), or turbo (h2corn): HTTP/2, without client certificates",
+        choices=[DEFAULT, TURBO], default=DEFAULT)  # fmt: skip
+    add("--tls-certificate", "PEM file", metavar="FILE")
+    add("--tls-key", "PEM file", metavar="FILE")
+    add("--tls-client-ca", "PEM file: clients must show a certificate of it", metavar="FILE")
+    add("--log-level", "debug, info, warning or error", default="info",
+        choices=["debug", "info", "warning", "error"])  # fmt: skip
+    parser.add_argument("--board", help=argparse.SUPPRESS)
+    parser.add_argument("--descriptor", help=argparse.SUPPRESS, type=int)
+    parser.add_argument("--parent", help=argparse.SUPPRESS, type=int)
+    return parser
+
+
+def _within(least: int, most: int) -> type:
+    def whole(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text[:10]) <= most):
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return whole  # type: ignore[return-value]
+
+
+def _flag(text: str) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError("must be true or false")
+    return known[text.lower()]
+
+
+def environment() -> Mapping[str, str]:
+    return os.environ

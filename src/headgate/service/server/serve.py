@@ -1,0 +1,299 @@
+"""The program: read the options, say what it does, listen, and end well.
+
+SIGTERM and SIGINT: no new connections, requests under way are finished, the store is closed, exit
+code 0; so also while the program is still starting. SIGHUP: the policy file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from headgate.core.errors import HeadgateError
+from headgate.service.dashboard import Dashboard, Switch
+from headgate.service.http.asgi import Alongside, Rest, Wire
+from headgate.service.http.callers import recognised
+from headgate.service.http.express import Lane
+from headgate.service.program import Program
+from headgate.service.server.options import (
+    NO_SNIFFING,
+    TURBO,
+    OptionError,
+    Serving,
+    environment,
+    read_options,
+)
+from headgate.service.server.protocol import protocol_with
+from headgate.service.server.serve__serve_key import make_key
+from headgate.service.server.serve__serve_log import set_up_logs
+from headgate.service.server.tls import TlsListener, tls_context
+from headgate.service.server.turbo import TurboServer
+from headgate.service.server.workers import Workers, ready_file, unblock_hangup
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 30
+SECOND_THOUGHT_S = 1.0
+NO_KEYS = "NONE (dev mode): whoever is on this machine may do everything"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_early)
+    try:
+        if given[:1] == ["key"]:
+            return make_key(given[1:])
+        serving = read_options(given, environment())
+        set_up_logs(serving.log_level)
+        return _serve(serving, given)
+    except HeadgateError as error:
+        sys.stderr.write(f"headgate: {error}\n")
+        return 2
+
+
+def _serve(serving: Serving, given: Sequence[str]) -> int:
+    if serving.descriptor is not None:
+        return _work(serving, socket.socket(fileno=serving.descriptor))
+    listener = listen(serving)
+    serving = replace(serving, port=listener.getsockname()[1])
+    if serving.workers == 1:
+        return _work(serving, listener, told=True)
+    with tempfile.TemporaryDirectory(prefix="headgate-", ignore_cleanup_errors=True) as board:
+        serving = replace(serving, program=replace(serving.program, board=board))
+        program = Program.build(serving.program)  # a mistake in a file shows here, once
+        listener.listen(BACKLOG)  # clients that come before the workers are there wait for them
+        listener.set_inheritable(True)
+        workers = Workers(serving, given, listener, program.service.repository.url)
+        _say(started(serving, program))
+        return workers.run()
+
+
+def listen(serving: Serving) -> socket.socket:
+    """The socket of a service; OptionError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((serving.host, serving.port))
+    except OSError as error:
+        listener.close()
+        raise OptionError(
+            f"cannot listen on {serving.host}:{serving.port} ({error.strerror}); choose another "
+            f"with --host and --port"
+        ) from None
+    return listener
+
+
+def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> int:
+    """One worker, or the only one."""
+    program = Program.build(serving.program)
+    greeting = started(serving, program) if told else ""
+    return serve(serving, program, listener, greeting, alongside=alongside_of(serving, program))
+
+
+def serve(
+    serving: Serving,
+    program: Program,
+    listener: socket.socket,
+    greeting: str,
+    *,
+    alongside: Alongside | None = None,
+    switch: Switch | None = None,
+) -> int:
+    """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
+    dashboard = Dashboard(program, partial(recognised, program.door), switch)
+    rest = with_spans(program, Rest(program, alongside))
+    server: Server | TurboServer
+    if serving.server == TURBO:
+        server = turbo = TurboServer(serving, dashboard.before(rest))
+        dashboard.leaving = lambda: turbo.leaving
+    else:
+        server = usual = Server(config_of(serving, dashboard.before(rest), rest))
+        usual.tls = tls_context(serving)
+        dashboard.leaving = lambda: usual.should_exit  # open feeds do not hold up the end
+    server.parent = serving.parent
+    server.on_started = partial(_say_started, serving, greeting)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        # Until the server has its own handlers, and when it raises the signal again at its end.
+        signal.signal(one, server.end_at_once)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
+        unblock_hangup()
+    if isinstance(server, TurboServer):
+        return server.run(listener)
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # the server says why in the log
+        return 1
+    return 0 if server.started else 1
+
+
+def with_spans(program: Program, rest: Rest) -> Any:
+    """The wire with spans where they are wanted, else as it is."""
+    if program.spans is None:
+        return rest
+    from headgate.service.tracing import SpannedRest
+
+    return SpannedRest(rest, program.spans)
+
+
+class Server(uvicorn.Server):
+    """Says that it is there once it is, and ends when its parent is gone. Where there is TLS it
+    accepts connections itself."""
+
+    on_started: Callable[[], None]  # set before it runs
+    parent: int | None = None
+    tls: ssl.SSLContext | None = None
+    _told_s: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn sets them a moment after it has begun to listen.
+        self.server_state.default_headers = self.config.encoded_headers
+        await super().startup(sockets if self.tls is None else [])
+        if self.started:
+            if self.tls is not None:
+                for listener in sockets or ():
+                    self._start_tls(listener)
+            self.on_started()
+
+    def end_at_once(self, number: int, frame: object) -> None:
+        """Starts no more than it must to end well."""
+        self.should_exit = True
+
+    def _start_tls(self, listener: socket.socket) -> None:
+        assert self.tls is not None
+        http: Any = self.config.http_protocol_class
+        shared = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        make_http = partial(http, config=self.config, **shared)
+        connections = self.server_state.connections
+        tls = TlsListener(listener, self.tls, make_http, connections, http.connections_max)
+        tls.start(BACKLOG)
+        self.servers.append(tls)  # type: ignore[arg-type]
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """One Ctrl-C may arrive twice, from the terminal and from whoever started this: only one
+        that comes later means that the requests under way are not to be waited for."""
+        now_s = monotonic()
+        if self._told_s is None or now_s - self._told_s > SECOND_THOUGHT_S:
+            self._told_s = now_s
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.parent is not None and os.getppid() != self.parent:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def config_of(serving: Serving, app: Any, lane: Lane | None = None) -> uvicorn.Config:
+    """The default server's settings: nothing in front of the application but HTTP."""
+    return uvicorn.Config(
+        app,
+        http=protocol_with(serving.connections_max, lane),
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=serving.drain_s,
+        headers=[NO_SNIFFING],
+    )
+
+
+def alongside_of(serving: Serving, program: Program) -> Alongside | None:
+    """The gRPC wire, where it is wanted and installed."""
+    if serving.grpc_port is None:
+        return None
+    try:
+        from headgate.service.grpc.guard__grpc_settings import GrpcSettings, Tls
+        from headgate.service.grpc.server import GrpcServer
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"--grpc-port needs a package that is not installed ({error.name}): "
+            f"pip install 'headgate[service]'"
+        ) from error
+    from pathlib import Path
+
+    tls = None
+    if serving.tls_certificate is not None and serving.tls_key is not None:
+        authority = serving.tls_client_ca
+        tls = Tls(
+            Path(serving.tls_certificate),
+            Path(serving.tls_key),
+            None if authority is None else Path(authority),
+        )
+    settings = GrpcSettings(
+        host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
+    )
+
+    async def start() -> Wire:
+        return await GrpcServer.start(program, settings)
+
+    return start
+
+
+def started(serving: Serving, program: Program) -> str:
+    """What a person wants to know when it has started; no secrets."""
+    url = serving.url
+    policies = serving.program.policies
+    lines = [
+        f"headgate serves on {url}",
+        f"  store     {shown_store(program.service.repository.url)}",
+        f"  policies  {policies or 'none: everybody has 1000 tokens, 10 more each second'}",
+        f"  keys      {serving.program.keys or NO_KEYS}",
+        f"  fails     {'open' if program.settings.fail_open else 'closed'} while the store is away",
+    ]
+    if serving.workers > 1:
+        lines.append(f"  workers   {serving.workers}")
+    if serving.grpc_port is not None:
+        lines.append(f"  grpc      {serving.host}:{serving.grpc_port}")
+    key = "" if serving.program.keys is None else " -H 'authorization: Bearer hg_…'"
+    lines.append(
+        f"try: curl -i {url}/v1/ratelimit/check{key} -H 'content-type: application/json' "
+        f'-d \'{{"identifier": "ann", "resource": "api.search"}}\''
+    )
+    lines.append(f"look: {url}/")
+    lines.append(f"all that can be asked: {url}/openapi.json")
+    return "\n".join(lines)
+
+
+def shown_store(url: str) -> str:
+    """A store's URL without what may be secret in it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _say(text: str) -> None:
+    if text:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _say_started(serving: Serving, greeting: str) -> None:
+    """Tells people, and the supervisor where there is one, that this process serves now."""
+    _say(greeting)
+    if serving.parent is not None and serving.program.board is not None:
+        ready_file(serving.program.board, os.getpid()).touch()
+
+
+def _end_early(number: int, frame: object) -> None:
+    """Before anything is started there is nothing to finish."""
+    raise SystemExit(0)

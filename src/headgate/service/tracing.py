@@ -1,0 +1,195 @@
+"""OpenTelemetry spans around requests and store calls, for whoever switches them on.
+
+Only OpenTelemetry's API is used: which SDK collects the spans and where they go is set up outside.
+Names and attributes come from the configuration and the code; whose request it was, what it said
+and the text of an error are never in them. Switched off, nothing of this is in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Span, SpanKind, StatusCode
+
+from headgate.core.decision import Demand, Verdict
+from headgate.core.levels__entities import Page
+from headgate.core.record import BucketKey
+from headgate.core.store import Outcome, Sighting, Store, consume_each
+from headgate.layers.layer import Layer
+
+Result = TypeVar("Result")
+Values = Mapping[str, str | int | bool]
+
+
+class Spans:
+    """Makes spans; `tracer` is that of the SDK in use unless one is given."""
+
+    def __init__(self, tracer: trace.Tracer | None = None) -> None:
+        self._tracer = tracer or trace.get_tracer("headgate")
+
+    @contextmanager
+    def request(
+        self, name: str, sent: Iterable[tuple[str, str]], attributes: Values
+    ) -> Iterator[Span]:
+        """Around a request; it belongs to the caller's trace where the header fields tell one."""
+        context = propagate.extract(dict(sent))
+        with self._begun(name, SpanKind.SERVER, attributes, context) as span:
+            yield span
+
+    @contextmanager
+    def call(self, name: str, attributes: Values) -> Iterator[Span]:
+        """Around a call of the store."""
+        with self._begun(name, SpanKind.CLIENT, attributes, None) as span:
+            yield span
+
+    @contextmanager
+    def _begun(self, name: str, kind: SpanKind, attributes: Values, context: Any) -> Iterator[Span]:
+        with self._tracer.start_as_current_span(
+            name, context, kind, attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except BaseException as error:
+                _failed(span, error)
+                raise
+
+
+class SpannedStore(Layer):
+    """A store whose calls have spans."""
+
+    def __init__(self, inner: Store, spans: Spans, kind: str) -> None:
+        super().__init__(inner)
+        self._spans = spans
+        self._kind = kind
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        with self._spans.call("store consume", self._about(buckets=len(demands))) as span:
+            verdict = await self.inner.consume(demands, now_ms)
+            span.set_attribute("headgate.allowed", verdict.allowed)
+            return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        with self._spans.call("store consume_each", self._about(decisions=len(groups))) as span:
+            found = await consume_each(self.inner, groups, now_ms)
+            for one in found:
+                if isinstance(one, Exception):
+                    _failed(span, one)
+                    break
+            return found
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        return await self._spanned(
+            "adjust", lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
+        )
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        return await self._spanned("peek", lambda: self.inner.peek(keys, now_ms))
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        await self._spanned("forget", lambda: self.inner.forget(keys))
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        return await self._spanned(
+            "find",
+            lambda: self.inner.find(
+                namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
+            ),
+        )
+
+    async def _spanned(self, verb: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        with self._spans.call(f"store {verb}", self._about()):
+            return await call()
+
+    def _about(self, **counts: int) -> dict[str, str | int | bool]:
+        named = {f"headgate.{name}": count for name, count in counts.items()}
+        return {"headgate.core.store": self._kind, **named}
+
+
+class SpannedRest:
+    """The REST wire with a span around each request."""
+
+    at_once = False  # a span must begin and end in the same task
+
+    def __init__(self, rest: Any, spans: Spans) -> None:
+        self._rest = rest
+        self._spans = spans
+        self.paths = rest.paths
+        self.answer = self.timed_answer
+
+    async def timed_answer(self, scope: Any, receive: Any) -> Any:
+        with self._begun(scope) as span:
+            whole = await self._rest.timed_answer(scope, receive)
+            if whole is not None:
+                _answered(span, whole[0])
+            return whole
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+            return
+        with self._begun(scope) as span:
+
+            async def telling(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    _answered(span, message["status"])
+                await send(message)
+
+            await self._rest(scope, receive, telling)
+
+    def _begun(self, scope: Any) -> Any:
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        route = scope["path"] if scope["path"] in self.paths else route_of(scope["path"])
+        sent = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in scope["headers"]
+            if name in CARRIED
+        ]
+        about = {"http.request.method": method, "http.route": route}
+        return self._spans.request(f"{method} {route}", sent, about)
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+CARRIED = frozenset({b"traceparent", b"tracestate"})
+FAMILIES = frozenset(
+    {"deleted", "explain", "keys", "leases", "namespaces", "policies", "ratelimit"}
+)
+
+
+def route_of(path: str) -> str:
+    """The family a path belongs to: what follows names an entity, a lease or a key."""
+    parts = path.split("/", 3)
+    if parts[1:2] != ["v1"] or len(parts) < 3 or parts[2] not in FAMILIES:
+        return "other"
+    return f"/v1/{parts[2]}"
+
+
+def _answered(span: Span, status: int) -> None:
+    span.set_attribute("http.response.status_code", status)
+    if status >= 500:
+        span.set_status(StatusCode.ERROR)
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    """By its kind: its text may hold names or addresses."""
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(StatusCode.ERROR)

@@ -1,0 +1,182 @@
+"""Entities of one namespace.
+
+An entity's item counts its children. The index that leads to them answers a moment late, so whoever
+deletes a parent knows from the count whether it has seen them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headgate.core.errors import EntityExistsError, EntityNotFoundError
+from headgate.core.history import audit_event
+from headgate.core.levels__entities import Entity, Page
+from headgate.core.levels__lineage import LINEAGE_MAX, changed, check_parent
+from headgate.core.store import entity_as_json
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import (
+    CHILDREN,
+    CONFIG_VERSION,
+    Item,
+    Key,
+    entity_as_item,
+    entity_from_item,
+    entity_key,
+    number,
+    number_of,
+    system_key,
+)
+from headgate.stores.dynamodb.catalog.records import Head, commit, read, repeated
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.requests import Write
+from headgate.stores.dynamodb.table.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """Entities as they were read, by id; None where there is none."""
+
+    head: Head
+    items: dict[str, Item | None]
+
+    def get(self, entity_id: str) -> Entity | None:
+        item = self.items.get(entity_id)
+        return None if item is None else entity_from_item(item)
+
+    def put(self, entity: Entity) -> Write:
+        """The entity as it is now, if its item is as it was."""
+        item = self.items[entity.id]
+        children = 0 if item is None else number_of(item, CHILDREN)
+        made = entity_as_item(self.head.namespace, entity, self.head.next_version, children)
+        return ask.put(made, ask.unchanged(item))
+
+    def counted(self, parent_id: str | None, by: int) -> list[Write]:
+        """A parent that exists has so many more children."""
+        item = None if parent_id is None else self.items[parent_id]
+        if parent_id is None or item is None:
+            return []
+        return [
+            ask.update(
+                entity_key(self.head.namespace, parent_id),
+                sets={CONFIG_VERSION: number(self.head.next_version)},
+                adds={CHILDREN: number(by)},
+                guard=ask.unchanged(item),
+            )
+        ]
+
+
+async def get(table: Table, namespace: str, entity_id: str) -> Entity | None:
+    kin = await read_kin(table, namespace, entity_id)
+    return kin.get(entity_id)
+
+
+@repeated
+async def create(
+    table: Table, namespace: str, entity: Entity, principal: str | None, now_ms: int
+) -> Entity:
+    kin = await read_kin(table, namespace, entity.id, entity.parent_id)
+    if kin.get(entity.id) is not None:
+        raise EntityExistsError(entity.id)
+    await _read_ancestors(table, kin, entity.parent_id)
+    check_parent(entity.id, entity.parent_id, kin.get)
+    made = replace(entity, created_ms=now_ms, version=1)
+    event = audit_event(now_ms, "entity_created", entity.id, principal,
+                        before=None, after=entity_as_json(made))  # fmt: skip
+    await commit(table, kin.head, [kin.put(made), *kin.counted(made.parent_id, 1)], event)
+    return made
+
+
+@repeated
+async def update(
+    table: Table,
+    namespace: str,
+    entity_id: str,
+    changes: Mapping[str, Any],
+    version: int | None,
+    principal: str | None,
+    now_ms: int,
+) -> Entity:
+    kin = await read_kin(table, namespace, entity_id, changes.get("parent_id"))
+    before = kin.get(entity_id)
+    if before is None:
+        raise EntityNotFoundError(entity_id)
+    after = changed(before, dict(changes), version)
+    moves = before.parent_id != after.parent_id
+    await _read_ancestors(table, kin, after.parent_id, before.parent_id if moves else None)
+    check_parent(entity_id, after.parent_id, kin.get)
+    event = audit_event(now_ms, "entity_changed", entity_id, principal,
+                        before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
+    writes = [kin.put(after)]
+    if moves:
+        writes += kin.counted(before.parent_id, -1) + kin.counted(after.parent_id, 1)
+    await commit(table, kin.head, writes, event)
+    return after
+
+
+async def listed(
+    table: Table, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+) -> Page:
+    if parent_id is None:
+        return await _listed_all(table, namespace, limit, cursor)
+    span = after_name("CHILD", cursor)
+    pk = schema.gsi1_pk(namespace, parent_id)
+    request = ask.query(table.name, pk, span, index=schema.GSI1, limit=limit + 1)
+    head, first = await table.together(ask.get(table.name, system_key(namespace)), request)
+    Head.of(namespace, head.get("Item"))
+    items = await table.rest(request, first, limit + 1)
+    found = tuple(entity_from_item(item) for item in items)
+    return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+async def read_kin(table: Table, namespace: str, *entity_ids: str | None) -> Kin:
+    wanted = [entity_id for entity_id in entity_ids if entity_id is not None]
+    keys: dict[str, Key] = {one: entity_key(namespace, one) for one in wanted}
+    head, found = await read(table, namespace, *keys.values())
+    return Kin(head, {one: found.get(key) for one, key in keys.items()})
+
+
+def after_name(stem: str, cursor: str | None) -> ask.Span:
+    """The keys `stem#name` whose name comes after the cursor."""
+    if cursor is None:
+        return ask.begins(f"{stem}#")
+    low = f"{stem}#{schema.clipped(cursor)}{schema.JUST_AFTER}"
+    return ask.between(low, max(low, f"{stem}{schema.NEXT}"))
+
+
+async def _read_ancestors(table: Table, kin: Kin, *entity_ids: str | None) -> None:
+    """Everybody that check_parent may ask for, a generation at a time.
+
+    They are read after the head, so its version guards them all.
+    """
+    namespace = kin.head.namespace
+    line = list(entity_ids)
+    for _ in range(LINEAGE_MAX):
+        wanted = [one for one in line if one is not None and one not in kin.items]
+        if wanted:
+            found = await table.get_all(entity_key(namespace, one) for one in wanted)
+            kin.items.update((one, found.get(entity_key(namespace, one))) for one in wanted)
+        line = _parents(kin, line[:1])
+        if not line:
+            return
+
+
+def _parents(kin: Kin, entity_ids: list[str | None]) -> list[str | None]:
+    entities = [kin.get(one) for one in entity_ids if one is not None]
+    return [one.parent_id for one in entities if one is not None and one.parent_id is not None]
+
+
+async def _listed_all(table: Table, namespace: str, limit: int, cursor: str | None) -> Page:
+    """All entities by id: their keys from the namespace's index, then what they are now."""
+    span = after_name(f"{namespace}/ENTITY", cursor)
+    request = ask.query(
+        table.name, schema.gsi4_pk(namespace), span, index=schema.GSI4, only_sk=schema.sk_meta()
+    )
+    head, first = await table.together(ask.get(table.name, system_key(namespace)), request)
+    Head.of(namespace, head.get("Item"))
+    keys = [item[schema.PK]["S"] for item in await table.rest(request, first, limit + 1)]
+    page = [(pk, schema.sk_meta()) for pk in keys[:limit]]
+    found = await table.get_all(page)
+    entities = tuple(entity_from_item(found[key]) for key in page if key in found)
+    return Page(entities, schema.entity_of_pk(keys[limit - 1]) if len(keys) > limit else None)

@@ -1,0 +1,123 @@
+"""What a plan needs to know, in one batch per generation.
+
+The keys and the reading of the items are here as plain functions, so that whoever fetches a bucket
+can fetch them in the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from headgate.core.levels__entities import Entity, Lookup, Standing, Stored
+from headgate.core.levels__lineage import LINEAGE_MAX
+from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.record import BucketKey
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import (
+    Item,
+    Key,
+    entity_from_item,
+    level_from_item,
+    system_key,
+)
+from headgate.stores.dynamodb.catalog.lookup__levels_shared import home_of, shared_level
+from headgate.stores.dynamodb.catalog.records__catalog_recent import is_torn
+from headgate.stores.dynamodb.protocol.item import bucket_key
+from headgate.stores.dynamodb.table.table import Table, contended
+
+READS_MAX = 8
+
+Found = Mapping[Key, Item]
+Prime = Callable[[BucketKey, Item | None, int], None]
+
+
+async def lookup(
+    table: Table, namespace: str, entity_id: str, resource: str, prime: Prime
+) -> Lookup:
+    """The configuration of an entity and those it cascades to, all of one version.
+
+    Their buckets come along in the same batches, and are given to `prime`.
+    """
+    own = BucketKey(namespace, entity_id, resource)
+    keys = lookup_keys(namespace, entity_id, resource)
+    bucket = bucket_key(own)
+    for attempt in range(READS_MAX):
+        found = await table.get_all((*keys, bucket))
+        prime(own, found.get(bucket), table.port.now_ms())
+        seen = await continued(table, own, keys, found, prime)
+        if seen is not None:
+            return seen
+        await table.pause(attempt)
+    raise contended(READS_MAX)
+
+
+def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
+    """The system's, the resource's, the entity and its two levels."""
+    of_resource = (schema.pk_resource(namespace, resource), schema.sk_config())
+    return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
+
+
+async def continued(
+    table: Table, own: BucketKey, keys: Sequence[Key], found: Found, prime: Prime
+) -> Lookup | None:
+    """The lookup that begins with the items of lookup_keys; None where it was torn: read again.
+
+    A parent it cascades to costs one batch more. The head is read along with each, so that the
+    last one tells of every change that came between.
+    """
+    system, of_resource, *theirs = keys
+    home = home_of(own.namespace, found.get(system))
+    common = found.get(of_resource)
+    read = {of_resource: common, **{key: found.get(key) for key in theirs}}
+    people = [_person(own.entity_id, theirs, found)]
+    while (wanted := people[-1].parent_id) is not None and len(people) < LINEAGE_MAX:
+        theirs = _own_keys(own.namespace, wanted, own.resource)
+        bucket = BucketKey(own.namespace, wanted, own.resource)
+        found = await table.get_all((system, *theirs, bucket_key(bucket)))
+        prime(bucket, found.get(bucket_key(bucket)), table.port.now_ms())
+        home = home_of(own.namespace, found.get(system))
+        read.update((key, found.get(key)) for key in theirs)
+        people.append(_person(wanted, theirs, found))
+    if is_torn(home.version, home.changes, read):
+        return None
+    level = shared_level(of_resource, common)
+    return Lookup(
+        home.version,
+        tuple(
+            Standing(one.name, one.entity, one.own, one.own_default, level, home.level)
+            for one in people
+        ),
+    )
+
+
+class _Person(NamedTuple):
+    name: str
+    entity: Entity | None
+    own: Stored | None
+    own_default: Stored | None
+
+    @property
+    def parent_id(self) -> str | None:
+        """Whom it cascades to."""
+        entity = self.entity
+        return entity.parent_id if entity is not None and entity.cascade else None
+
+
+def _person(name: str, keys: Sequence[Key], found: Found) -> _Person:
+    meta, own, own_default = map(found.get, keys)
+    return _Person(
+        name,
+        None if meta is None else entity_from_item(meta),
+        level_from_item(own),
+        level_from_item(own_default),
+    )
+
+
+def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
+    pk = schema.pk_entity(namespace, entity_id)
+    return [
+        (pk, schema.sk_meta()),
+        (pk, schema.sk_config(resource)),
+        (pk, schema.sk_config(DEFAULT_RESOURCE)),
+    ]

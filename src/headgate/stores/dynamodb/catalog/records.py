@@ -1,0 +1,131 @@
+"""Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
+
+The system item of a namespace says whether it may be used and counts its configuration's version.
+Every lookup reads it anyway, because it holds the system's limits. Every change is one transaction
+that moves this version on from where it was read, so what was read after it is guarded by it, and
+that writes the items with their own guards, because they may have been read before it. The audit
+event goes along. So the rules about parents and versions exist once, in headgate.core.levels__lineage.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
+from headgate.core.history import AuditEvent
+from headgate.stores.dynamodb.catalog.items import (
+    CONFIG_VERSION,
+    Item,
+    Key,
+    key_of,
+    number,
+    number_of,
+    system_key,
+    text_of,
+)
+from headgate.stores.dynamodb.catalog.items__items_history import event_as_item
+from headgate.stores.dynamodb.catalog.records__catalog_recent import GONE, PUT, RECENT, noted
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.create__versions import SCHEMA, check_schema
+from headgate.stores.dynamodb.table.requests import Write
+from headgate.stores.dynamodb.table.table import Changed, Table, contended
+
+ATTEMPTS_MAX = 16
+WRITES_MAX = 96  # of one change, beside the system item and the audit event
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def repeated(
+    flow: Callable[Concatenate[Table, Params], Awaitable[Result]],
+) -> Callable[Concatenate[Table, Params], Awaitable[Result]]:
+    """The flow, begun again when others were faster; Contended if they always are."""
+
+    @functools.wraps(flow)
+    async def bounded(table: Table, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return await flow(table, *args, **kwargs)
+            except Changed:
+                await table.pause(attempt)
+        raise contended(ATTEMPTS_MAX)
+
+    return bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a namespace that may be used stood when it was read."""
+
+    namespace: str
+    version: int
+    item: Item
+
+    @classmethod
+    def of(cls, namespace: str, item: Item | None) -> Head:
+        """The head, if the namespace may be used and this headgate knows its schema."""
+        if item is None or "state" not in item:
+            raise NamespaceNotFoundError(namespace)
+        check_schema(number_of(item, SCHEMA))
+        state = text_of(item, "state") or ""
+        if state != "active":
+            name = text_of(item, "name") or namespace
+            raise NamespaceStateError(
+                name, state, f"recover_namespace('{namespace}') brings it back"
+            )
+        return cls(namespace, number_of(item, CONFIG_VERSION), item)
+
+    @property
+    def next_version(self) -> int:
+        return self.version + 1
+
+
+async def read(table: Table, namespace: str, *keys: Key) -> tuple[Head, dict[Key, Item]]:
+    """The head of a namespace that may be used, and items beside it, in one call."""
+    home = system_key(namespace)
+    now_ms = table.port.now_ms()
+    due = table.retention.due(now_ms)
+    found = await table.get_all((home, *keys, *due))
+    for key in due:
+        table.retention.learn(found.pop(key, {}), now_ms)
+    return Head.of(namespace, found.get(home)), found
+
+
+async def commit(
+    table: Table,
+    head: Head,
+    writes: Sequence[Write],
+    event: AuditEvent | None,
+    *,
+    sets: Item | None = None,
+    removes: Iterable[str] = (),
+) -> int:
+    """The version after the writes, which happened all, or it is Changed.
+
+    `sets` and `removes` are what changes on the system item itself.
+    """
+    version = head.next_version
+    touched = noted(head.item, version, [_touched(write) for write in writes])
+    home = ask.update(
+        system_key(head.namespace),
+        sets={CONFIG_VERSION: number(version), RECENT: touched, **(sets or {})},
+        removes=removes,
+        guard=ask.both(ask.unchanged(head.item), ask.having("state", "active")),
+    )
+    parts = [home, *writes]
+    if event is not None:
+        kept = await table.kept()
+        now_ms = table.port.now_ms()
+        parts.append(ask.put(event_as_item(head.namespace, event, now_ms, kept.audit_ms)))
+    await table.transact(parts)
+    return version
+
+
+def _touched(write: Write) -> tuple[str, Key]:
+    [(verb, params)] = write.items()
+    item = params.get("Key") or params["Item"]
+    return GONE if verb == "Delete" else PUT, key_of(item)

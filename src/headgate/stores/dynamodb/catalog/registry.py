@@ -1,0 +1,180 @@
+"""Namespaces: two records of the registry and a system item beside the data, always of one mind.
+
+    #NAMESPACE#{name}   the active namespace of that name; a name is taken while it is there
+    #NSID#{id}          the namespace, in whatever state
+    {id}/SYSTEM#        what every lookup reads: the state again, and the configuration's version
+
+They change together in one transaction, so a call that was cut short has changed nothing, or all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
+from headgate.core.history import AuditEvent, audit_event
+from headgate.core.levels__entities import Namespace
+from headgate.core.limits__names import new_namespace_id
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import (
+    CONFIG_VERSION,
+    Item,
+    Key,
+    in_namespace,
+    keyed,
+    namespace_as_attributes,
+    namespace_from_item,
+    number,
+    number_of,
+    system_key,
+    text,
+)
+from headgate.stores.dynamodb.catalog.items__items_history import event_as_item
+from headgate.stores.dynamodb.catalog.items__retention import RECORD
+from headgate.stores.dynamodb.catalog.records import repeated
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.create__versions import SCHEMA, SCHEMA_VERSION, check_schema
+from headgate.stores.dynamodb.table.requests import Write
+from headgate.stores.dynamodb.table.table import Table
+
+ACTIVE, DELETED = "active", "deleted"
+PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
+
+
+async def active(table: Table, name: str) -> Namespace | None:
+    """The active namespace of that name, in a table whose schema this headgate knows."""
+    key = name_key(name)
+    found = await table.get_all((key, RECORD))
+    check_schema(number_of(found.get(RECORD, {}), SCHEMA))
+    return namespace_from_item(found[key]) if key in found else None
+
+
+async def listed(table: Table, state: str) -> list[Namespace]:
+    """Those of a state by name; one that is half purged counts as deleted."""
+    shown = (DELETED, PURGING) if state == DELETED else (state,)
+    found = [one for one in await every(table) if one.state in shown]
+    return sorted(found, key=lambda one: (one.name, one.id))
+
+
+async def every(table: Table) -> list[Namespace]:
+    request = ask.query(table.name, schema.pk_system(), ask.begins(schema.NSID))
+    return [namespace_from_item(item) for item in await table.every(request)]
+
+
+@repeated
+async def register(table: Table, name: str, principal: str | None, now_ms: int) -> Namespace:
+    found = await active(table, name)
+    if found is not None:
+        return found
+    made = Namespace(new_namespace_id(), name, ACTIVE, now_ms)
+    event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal,
+                        before=None, after=asdict(made))  # fmt: skip
+    writes = [
+        ask.put(_entry(name_key(name), made), ask.ABSENT),
+        ask.put(_entry(id_key(made.id), made), ask.ABSENT),
+        ask.put(_system(made), ask.ABSENT),
+        await _noted(table, made.id, event),
+    ]
+    await table.transact(writes)
+    return made
+
+
+@repeated
+async def delete(table: Table, name: str, principal: str | None, now_ms: int) -> Namespace:
+    found = await active(table, name)
+    if found is None:
+        raise NamespaceNotFoundError(name)
+    after = replace(found, state=DELETED, deleted_ms=now_ms)
+    event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal,
+                        before=asdict(found), after=asdict(after))  # fmt: skip
+    writes = [
+        ask.delete(name_key(name), ask.having("namespace_id", found.id)),
+        *_turned(after, (ACTIVE,)),
+        await _noted(table, found.id, event),
+    ]
+    await table.transact(writes)
+    return after
+
+
+@repeated
+async def recover(table: Table, namespace: str, principal: str | None, now_ms: int) -> Namespace:
+    found = await unused(table, namespace, "there is nothing to recover")
+    if found.state == PURGING:
+        raise NamespaceStateError(found.name, PURGING, "part of it is gone; purge it again")
+    if await active(table, found.name) is not None:
+        raise NamespaceStateError(
+            found.name, "registered again since", "delete that one first, then recover this id"
+        )
+    after = replace(found, state=ACTIVE, deleted_ms=None)
+    event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal,
+                        before=asdict(found), after=asdict(after))  # fmt: skip
+    writes = [
+        ask.put(_entry(name_key(after.name), after), ask.ABSENT),
+        *_turned(after, (DELETED,), moves=1),
+        await _noted(table, namespace, event),
+    ]
+    await table.transact(writes)
+    return after
+
+
+@repeated
+async def begin_purge(table: Table, namespace: str) -> Namespace:
+    """From now on the namespace cannot be recovered."""
+    found = await unused(table, namespace, "delete_namespace comes before purge_namespace")
+    if found.state != PURGING:
+        await table.transact(_turned(replace(found, state=PURGING), (DELETED,)))
+    return found
+
+
+async def unused(table: Table, namespace: str, advice: str) -> Namespace:
+    """A namespace that is deleted, or half gone."""
+    item = await table.get(id_key(namespace))
+    if item is None:
+        raise NamespaceNotFoundError(namespace)
+    found = namespace_from_item(item)
+    if found.state == ACTIVE:
+        raise NamespaceStateError(found.name, found.state, advice)
+    return found
+
+
+def name_key(name: str) -> Key:
+    return schema.pk_system(), schema.sk_namespace(name)
+
+
+def id_key(namespace: str) -> Key:
+    return schema.pk_system(), schema.sk_nsid(namespace)
+
+
+def _entry(key: Key, namespace: Namespace) -> Item:
+    return {**keyed(key), **namespace_as_attributes(namespace)}
+
+
+def _system(namespace: Namespace) -> Item:
+    key = system_key(namespace.id)
+    return {
+        **_entry(key, namespace),
+        **in_namespace(namespace.id, key[0]),
+        CONFIG_VERSION: number(0),
+        SCHEMA: number(SCHEMA_VERSION),
+    }
+
+
+def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[Write]:
+    """The registry and the namespace itself say the new state, if they still say the old."""
+    sets: Item = {"state": text(after.state)}
+    removes = []
+    if after.deleted_ms is None:
+        removes.append("deleted_ms")
+    else:
+        sets["deleted_ms"] = number(after.deleted_ms)
+    guard = ask.having("state", *before)
+    adds = {CONFIG_VERSION: number(moves)} if moves else None
+    return [
+        ask.update(id_key(after.id), sets=sets, removes=removes, guard=guard),
+        ask.update(system_key(after.id), sets=sets, adds=adds, removes=removes, guard=guard),
+    ]
+
+
+async def _noted(table: Table, namespace: str, event: AuditEvent) -> Write:
+    kept = await table.kept()
+    return ask.put(event_as_item(namespace, event, table.port.now_ms(), kept.audit_ms))

@@ -1,0 +1,158 @@
+"""The way of one call, written once for both colours: sign, ask the wire, judge the answer.
+
+What may have been applied is sent once. A call that certainly was not, because no connection was
+had or because the service did not accept the signature, is sent once more within its deadline,
+unless it is a credit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headgate.core.errors import StoreTrouble
+from headgate.stores.dynamodb.client import errors as trouble
+from headgate.stores.dynamodb.client.account import Account
+from headgate.stores.dynamodb.client.call__port_calls import Request, Written
+from headgate.stores.dynamodb.client.clock import ServiceClock
+from headgate.stores.dynamodb.client.http import Place, Reply, Wire
+from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, Signer
+
+try:
+    import orjson  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # the standard library does the same, slower
+    orjson = None  # type: ignore[assignment,unused-ignore]
+
+PAUSE_S = 0.02
+AGENT = "headgate"
+
+Outcome = dict[str, Any] | StoreTrouble
+
+
+def python_dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+dumps: Callable[[Any], bytes] = python_dumps if orjson is None else orjson.dumps
+loads: Callable[[bytes], Any] = json.loads if orjson is None else orjson.loads
+
+
+class Flow:
+    def __init__(
+        self, wire: Wire, place: Place, account: Account, clock: ServiceClock, timeout_ms: int
+    ) -> None:
+        self.wire = wire
+        self._place = place
+        self._account = account
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._timeout_s = timeout_ms / 1000
+        self._start = (
+            f"POST / HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: {AGENT}\r\n"
+            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: "
+        )
+
+    async def call(self, request: Request) -> dict[str, Any]:
+        now_s = self.wire.now_s()
+        due_s = now_s + self._timeout_s
+        signer = self._account.signer(now_s) or await self._loaded(due_s)
+        answer = await self.wire.ask(self._packed(request, signer), due_s)
+        outcome = self._judged(request, answer)
+        if type(outcome) is dict:
+            return outcome
+        if isinstance(outcome, trouble.UNSENT):
+            outcome = (await self._second_round((request,), [outcome], signer, due_s))[0]
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return outcome
+
+    async def call_all(self, requests: Sequence[Request]) -> list[Outcome]:
+        wire = self.wire
+        now_s = wire.now_s()
+        due_s = now_s + self._timeout_s
+        try:
+            signer = self._account.signer(now_s) or await self._loaded(due_s)
+        except StoreTrouble as error:
+            return [error for _ in requests]
+        outcomes = await self._round(requests, signer, due_s)
+        for outcome in outcomes:
+            if isinstance(outcome, trouble.UNSENT):
+                return await wire.whole(self._second_round(requests, outcomes, signer, due_s))
+        return outcomes
+
+    async def close(self) -> None:
+        await self.wire.close()
+
+    async def _round(
+        self, requests: Sequence[Request], signer: Signer, due_s: float
+    ) -> list[Outcome]:
+        packed = [self._packed(request, signer) for request in requests]
+        if len(packed) == 1:
+            answers = [await self.wire.ask(packed[0], due_s)]
+        else:
+            answers = await self.wire.ask_all(packed, due_s)
+        return [self._judged(*pair) for pair in zip(requests, answers, strict=True)]
+
+    async def _second_round(
+        self, requests: Sequence[Request], outcomes: list[Outcome], signer: Signer, due_s: float
+    ) -> list[Outcome]:
+        """The outcomes, after what certainly was not applied had its second attempt."""
+        if self.wire.now_s() + PAUSE_S >= due_s:
+            return outcomes
+        fresh, mended = await self._mended(outcomes, signer, due_s)
+        again = [
+            place
+            for place, outcome in enumerate(outcomes)
+            if isinstance(outcome, trouble.UNSENT)
+            and (mended or not isinstance(outcome, trouble.UNSIGNED))
+            and not requests[place].credit
+        ]
+        if again and self.wire.now_s() < due_s:
+            answers = await self._round([requests[place] for place in again], fresh, due_s)
+            for place, answer in zip(again, answers, strict=True):
+                outcomes[place] = answer
+        return outcomes
+
+    async def _mended(
+        self, outcomes: Sequence[Outcome], signer: Signer, due_s: float
+    ) -> tuple[Signer, bool]:
+        """Who signs now, and whether what was refused for its signature has hope with that."""
+        refused = [outcome for outcome in outcomes if isinstance(outcome, trouble.UNSIGNED)]
+        if not refused:
+            await self.wire.pause(PAUSE_S)
+            return signer, False
+        if not any(outcome.renewable for outcome in refused):
+            return signer, any(outcome.skewed for outcome in refused)
+        self._account.refuse(signer, self.wire.now_s())
+        try:
+            fresh = await self._loaded(due_s)
+        except trouble.NotApplied:
+            return signer, False
+        return fresh, fresh.identity != signer.identity
+
+    def _packed(self, request: Request, signer: Signer) -> bytes:
+        body = request.body if type(request) is Written else dumps(request.params)
+        proof = signer.headers(request.operation, body, self._clock.signing_s())
+        return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
+
+    def _judged(self, request: Request, answer: Reply | StoreTrouble) -> Outcome:
+        if isinstance(answer, StoreTrouble):
+            return answer
+        date = answer.field(b"date")
+        if date:
+            self._clock.observe(date, answer.sent_ns, answer.received_ns)
+        if answer.status == 200:
+            try:
+                body = loads(answer.body)
+            except ValueError:
+                body = None
+            return body if isinstance(body, dict) else trouble.unreadable(self._place, answer)
+        table = request.params.get("TableName", "several tables")
+        return trouble.of_reply(answer, self._place, request.operation, table)
+
+    async def _loaded(self, due_s: float) -> Signer:
+        try:
+            return await self.wire.aside(self._account.load, due_s)
+        except TimeoutError as error:
+            raise trouble.slow_credentials(self._timeout_ms) from error

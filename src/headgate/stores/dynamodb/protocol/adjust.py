@@ -1,0 +1,202 @@
+"""Debits that may go into debt and credits that stop at the brim, on one bucket.
+
+A credit is applied at most once: one whose answer was lost counts as lost, unless it was a
+transaction, whose token makes it safe to send it again. On a bucket in several
+shards a small amount goes to one of them that has it, any other to all, so that they are left
+evenly full or evenly in debt.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from headgate.core.decision import Demand, only_credits
+from headgate.core.errors import Unreachable
+from headgate.core.record import TERMS, cell_of, opened
+from headgate.stores.dynamodb.catalog.items import Key
+from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.flow import Flow, committed
+from headgate.stores.dynamodb.protocol.item import Seen, bucket_key, new_generation
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
+from headgate.stores.dynamodb.protocol.outcome import busy, standing_under
+from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.protocol.take import ATTEMPTS_MAX, Taker, learned
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.sharding.gather__placing import Part, Placed, parted
+from headgate.stores.dynamodb.sharding.pool__reading import read_items, read_shards
+from headgate.stores.dynamodb.table import requests as ask
+
+SMALL_PART = 4  # an amount up to a fourth of a shard's capacity goes to one shard
+ALONE_TRIES = 2  # of finding one shard that has it, before all are asked
+SENDS_MAX = 2  # of one transaction whose answers are lost
+STILL_TRIES = 5  # of weighing all shards while others write to them; then it is written as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One write of an adjustment."""
+
+    key: Key
+    shard: int
+    draft: Draft
+
+
+class Adjuster:
+    def __init__(self, taker: Taker) -> None:
+        self._book = taker.book
+        self._table = taker.table
+
+    def adjust(self, demand: Demand, now_ms: int, *, metered: bool) -> Flow[bool]:
+        """Whether there was a bucket to adjust; a credit makes none."""
+        known = self._book.open(demand.key)
+        credit = any(amount < 0 for _, amount in demand.counts())
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
+            except Unreachable as lost:  # planning only reads, so whoever undoes may try again
+                raise NotApplied(f"{lost}; it was a read, so nothing was changed") from lost
+            if not writes:
+                return bool(known.shards)
+            if len(writes) > 1:
+                done = yield from self._all(known, writes, now_ms)
+            else:
+                [one] = writes
+                outcome = yield one.draft.request(self._table, one.key, credit=credit)
+                done = learned(known, one.shard, outcome, now_ms) is not None
+            if done:
+                return True
+        raise busy(demand)
+
+    def planned(
+        self, known: Known, demand: Demand, now_ms: int, attempt: int, *, metered: bool
+    ) -> Flow[list[Planned]]:
+        """The writes to make, on the state known; none where there is nothing to write."""
+        if 0 not in known.shards and only_credits(demand):
+            yield from self._looked(known, 0, now_ms)  # others may have made it since
+        first = known.shards.get(0)
+        if first is None:
+            return self._made(demand, now_ms, metered)
+        if not first.depth:
+            return _moved(first, demand, _part(demand, Hold.FREE), now_ms, metered)
+        if attempt < ALONE_TRIES:
+            seen = yield from self._alone(known, demand, now_ms)
+            if seen is not None:
+                return _moved(seen, demand, _part(demand, Hold.HAVING), now_ms, metered)
+        shards = yield from read_shards(self._table, known, now_ms)
+        if not shards:
+            return self._made(demand, now_ms, metered)
+        records = [standing_under(seen, demand, now_ms) for seen in shards]
+        parts = parted(demand, records, now_ms)
+        if attempt >= STILL_TRIES:
+            parts = [_freed(part) for part in parts]
+        return [
+            write
+            for seen, part in zip(shards, parts, strict=True)
+            for write in _moved(seen, demand, part, now_ms, metered)
+        ]
+
+    def _alone(self, known: Known, demand: Demand, now_ms: int) -> Flow[Seen | None]:
+        """A shard that can give or take all of it and owes nothing, as far as is known."""
+        shard = self._book.route(known)
+        if shard not in known.shards:
+            yield from self._looked(known, shard, now_ms)
+        eases = {
+            number: ease
+            for number, seen in list(known.shards.items())
+            if (ease := _ease(seen, demand, now_ms)) is not None
+        }
+        if eases.get(shard, -1) < 0 <= max(eases.values(), default=-1):
+            shard = max(eases, key=eases.__getitem__)
+        if shard not in eases or (eases[shard] < 0 and not only_credits(demand)):
+            return None
+        return known.shards.get(shard)
+
+    def _looked(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
+        key = bucket_key(known.key, shard)
+        items = yield from read_items(self._table, [key])
+        known.note(shard, items.get(key), now_ms)
+
+    def _made(self, demand: Demand, now_ms: int, metered: bool) -> list[Planned]:
+        """A bucket that is not there is full: a credit has nothing to add to it."""
+        if only_credits(demand):
+            return []
+        record = opened(demand.terms, now_ms)
+        draft = expressions.creation(
+            demand.key, record, demand.amounts, new_generation(), now_ms,
+            forced=True, counted=(demand.counted or demand.amounts) if metered else None,
+        )  # fmt: skip
+        return [Planned(bucket_key(demand.key), 0, draft)]
+
+    def _all(self, known: Known, writes: list[Planned], now_ms: int) -> Flow[bool]:
+        """All shards in one transaction; False where another write was in its way.
+
+        Its token makes it happen once however often it is sent, so it is sent again while its
+        answers are lost. Only "done" is then an answer: a sending that was cancelled says nothing
+        of an earlier one, which may still arrive and be applied, beside whatever is planned next.
+        """
+        parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
+        request = ask.transaction(self._table, parts, secrets.token_hex(16))
+        lost: Unreachable | None = None
+        for _ in range(SENDS_MAX):
+            outcome = yield request
+            if type(outcome) is dict:
+                known.forget()  # the states after it were not told
+                return True
+            if not isinstance(outcome, Unreachable) or isinstance(outcome, NotApplied):
+                break
+            lost = outcome
+        if lost is not None:
+            raise lost
+        return committed(outcome)
+
+
+def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -> list[Planned]:
+    standing = standing_under(seen, demand, now_ms)
+    whole = expressions.whole_terms(seen, demand, standing)
+    amounts = [
+        part[spec.name].amount_milli if spec.name in part else None
+        for spec in standing[TERMS].specs
+    ]
+    counted = [
+        part[spec.name].counted_milli if spec.name in part else None
+        for spec in standing[TERMS].specs
+    ]
+    if whole.specs == seen.whole.specs and not any(amounts) and not any(counted):
+        return []
+    draft = expressions.adjusting(
+        seen, standing, whole, amounts, now_ms, counted=counted if metered else None,
+        holds={name: placed.hold for name, placed in part.items()},
+    )  # fmt: skip
+    return [Planned(bucket_key(demand.key, seen.shard), seen.shard, draft)]
+
+
+def _ease(seen: Seen, demand: Demand, now_ms: int) -> int | None:
+    """How much the shard has beyond what it gives, or lacks beyond what it gets, where that is
+    least; None where the amounts are too large for one shard, or it owes."""
+    standing = standing_under(seen, demand, now_ms)
+    eases = []
+    for name, amount in demand.named():
+        cell = cell_of(standing, name)
+        if cell is None or not amount:
+            continue
+        level, room = cell.level_milli(now_ms), cell.spec.capacity_milli
+        if level < 0 or abs(amount) * SMALL_PART > room:
+            return None
+        eases.append(level - amount if amount > 0 else room - level + amount)
+    return min(eases, default=0)
+
+
+def _part(demand: Demand, hold: Hold) -> Part:
+    """All of it, from one shard."""
+    counts = dict(demand.counts())
+    return {
+        name: Placed(amount, hold if amount else Hold.FREE, counts[name])
+        for name, amount in demand.named()
+        if amount or counts[name]
+    }
+
+
+def _freed(part: Part) -> Part:
+    return {name: placed._replace(hold=Hold.FREE) for name, placed in part.items()}

@@ -1,0 +1,216 @@
+"""A bucket's item as it was last seen, and items of buckets as they are made.
+
+`g`, the generation, moves whenever something changes that an acquire leaves alone: the limits,
+their epochs, the shard's depth. So whoever finds `g` unchanged knows the whole item but for its
+counters, and those only ever move by what others took or gave.
+
+    rf                   when the item was made: the epoch of every limit without one of its own
+    g, cv, lo            generation, newest configuration version, layout of the limits
+    b_{limit}_cp|ra|rp   capacity, refill amount (if another), period, of the whole bucket
+    b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
+    b_{limit}_mg         the part of the consumption that came with shards that were merged into it
+    b_wcu_tc             how often it was written; it is no limit and is shown to nobody
+    sd, sp               depth, and when that was changed last
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headgate.core.errors import Damaged
+from headgate.core.limits import Spec
+from headgate.core.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import Item, Key, indexed, number, unreadable
+from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.schema__layout import layout_of, names_in, terms_from
+from headgate.stores.dynamodb.sharding.shares import share_of
+
+EPOCH = "rf"
+GENERATION = "g"
+VERSION = "cv"
+LAYOUT = "lo"
+DEPTH = "sd"
+SPLIT_AT = "sp"
+WRITTEN = "b_wcu_tc"
+
+
+class Names(NamedTuple):
+    """A limit's attributes."""
+
+    tokens: str
+    consumed: str
+    capacity: str
+    amount: str
+    period: str
+    epoch: str
+    merged: str
+
+
+class Seen(NamedTuple):
+    """One shard of a bucket. Its record is kept under the shard's share of the terms."""
+
+    record: Record
+    whole: Terms
+    layout: str
+    shard: int
+    depth: int
+    generation: int
+    epoch_ms: int
+    ttl_s: int | None
+    written: int
+    split_at_ms: int
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(limit: str) -> Names:
+    return Names(*(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg")))
+
+
+def new_generation() -> int:
+    """A number that no earlier item under the same key had, as far as chance allows."""
+    return random.getrandbits(46)
+
+
+def bucket_key(key: BucketKey, shard: int = 0) -> Key:
+    return _bucket_key(key.namespace, key.entity_id, key.resource, shard)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Key:
+    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
+
+
+def as_made(record: Record, layout: str, generation: int, now_ms: int) -> Seen:
+    """A bucket that is made at this moment, but for its counters."""
+    return Seen(record, record[TERMS], layout, 0, 0, generation, now_ms, None, 0, 0)
+
+
+def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: int) -> Seen | None:
+    """What the item says; None where there is no bucket, or only part of one that can be healed."""
+    if item is None or EPOCH not in item:
+        return None
+    try:
+        generation = int(item[GENERATION]["N"])
+        version = int(item[VERSION]["N"])
+        layout = item[LAYOUT]["S"]
+        if (
+            known is not None
+            and known.generation == generation
+            and known.whole.version == version
+            and known.layout == layout
+        ):
+            old, whole, _, _, depth, _, epoch_ms, _, _, split_at_ms = known
+            record = _counters(item, old[TERMS], old[CELLS::STRIDE], now_ms)
+        else:
+            depth = int(item[DEPTH]["N"]) if DEPTH in item else 0
+            whole = _terms(item, layout, version)
+            epoch_ms = int(item[EPOCH]["N"])
+            epochs = [
+                int(item[names_of(spec.name).epoch]["N"])
+                if names_of(spec.name).epoch in item
+                else epoch_ms
+                for spec in whole.specs
+            ]
+            split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
+            record = _counters(item, share_of(whole, shard, depth), epochs, now_ms)
+        return Seen(
+            record,
+            whole,
+            layout,
+            shard,
+            depth,
+            generation,
+            epoch_ms,
+            int(item[TTL]["N"]) if TTL in item else None,
+            int(item[WRITTEN]["N"]) if WRITTEN in item else 0,
+            split_at_ms,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise unreadable("bucket", item, error) from error
+
+
+def with_counters(seen: Seen, told: Item, now_ms: int) -> Seen:
+    """The same after a write that moved its counters and left the generation, by what it moved.
+
+    Another may have brought a newer version of the same limits: who comes with an older one is to
+    hear of it.
+    """
+    record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = seen
+    try:
+        terms = record[TERMS]
+        if VERSION in told and int(told[VERSION]["N"]) != whole.version:
+            whole = Terms(whole.specs, int(told[VERSION]["N"]), sources=whole.sources)
+            terms = share_of(whole, shard, depth)
+        return Seen(
+            _counters(told, terms, record[CELLS::STRIDE], now_ms),
+            whole,
+            layout,
+            shard,
+            depth,
+            generation,
+            epoch_ms,
+            int(told[TTL]["N"]) if TTL in told else ttl_s,
+            int(told[WRITTEN]["N"]),
+            split_at_ms,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise unreadable("bucket", told, error) from error
+
+
+def _terms(item: Item, layout: str, version: int) -> Terms:
+    numbers = []
+    for limit in names_in(layout):
+        names = names_of(limit)
+        capacity, period_ms = int(item[names.capacity]["N"]), int(item[names.period]["N"])
+        amount = int(item[names.amount]["N"]) if names.amount in item else capacity
+        if capacity < 0 or amount < 0 or period_ms <= 0:
+            raise Damaged(f"the limit {limit} of a bucket is {capacity}, {amount}/{period_ms} ms")
+        numbers.append((capacity, amount, period_ms))
+    return terms_from(layout, version, tuple(numbers))
+
+
+def _counters(item: Item, terms: Terms, epochs: Iterable[int], now_ms: int) -> Record:
+    cells: list[object] = [terms, now_ms // HOUR_MS, 0]
+    for spec, epoch_ms in zip(terms.specs, epochs, strict=True):
+        names = names_of(spec[0])
+        consumed = int(item[names.consumed]["N"])
+        cells += (epoch_ms, int(item[names.tokens]["N"]), consumed, consumed)
+    return tuple(cells)
+
+
+def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> Item:
+    """All of an item but its key, its generation, its epoch and its counters."""
+    pk = bucket_key(key, shard)[0]
+    found: Item = {
+        **indexed(
+            schema.GSI2,
+            schema.gsi2_pk_resource(key.namespace, key.resource),
+            schema.gsi2_sk_bucket(key.entity_id, shard),
+        ),
+        **indexed(
+            schema.GSI3,
+            schema.gsi3_pk_entity(key.namespace, key.entity_id),
+            schema.gsi3_sk_bucket(key.resource, shard),
+        ),
+        **indexed(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
+        VERSION: number(whole.version),
+        LAYOUT: {"S": layout_of(whole)},
+    }
+    for spec in whole.specs:
+        found |= rate_attributes(spec)
+    if depth:
+        found[DEPTH] = number(depth)
+    return found
+
+
+def rate_attributes(spec: Spec) -> Item:
+    """Capacity, amount and period; an amount that is the capacity, as it mostly is, goes unsaid."""
+    names = names_of(spec.name)
+    found = {names.capacity: number(spec.capacity_milli), names.period: number(spec.period_ms)}
+    if spec.amount_milli != spec.capacity_milli:
+        found[names.amount] = number(spec.amount_milli)
+    return found

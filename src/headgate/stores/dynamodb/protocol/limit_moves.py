@@ -1,0 +1,184 @@
+"""What one write does to each limit of a bucket's item: pure, from the state last seen.
+
+With R what has been refilled since the limit's epoch, full = capacity - R and need = wanted - R,
+all in terms of the stored tokens:
+
+    take      ADD tokens -wanted              if need <= tokens <= full
+    brim      SET tokens = full - wanted      if tokens > full          (it had run over)
+    band      SET tokens = full - d - wanted  if tokens > full - d      (see `band_milli`)
+    hold      nothing                         if tokens >= need         (nothing wanted: no debt)
+    passed    count only                      if tokens < need          (a soft limit)
+
+The tokens are not compared with what was seen, so takes of several clients at once do not disturb
+each other; which of the cases it is, a client predicts from the state it has seen.
+
+Each function returns the least the tokens can be afterwards, which bounds when the limit is full.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from headgate.core.bucket import MILLI, div_ceil
+from headgate.core.record import Cell
+from headgate.stores.dynamodb.protocol.item import names_of
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+
+
+class Hold(enum.Enum):
+    """What must be true of a limit's tokens for an adjustment to be written."""
+
+    FREE = enum.auto()  # anything: the bucket is in one piece
+    HAVING = enum.auto()  # the shard has what it gives, or owes nothing where it is given to
+    STILL = enum.auto()  # they are as they were seen: all shards were weighed against each other
+
+
+# Where nothing is wanted of a limit, one shard of several answers for all of them only if it has a
+# whole token: a debt is divided into whole millitokens, so a shard may have paid its part some
+# milliseconds before the others have. One that has less leaves it to all of them together.
+SPARE_MILLI = MILLI
+
+BAND_PART = 16
+BAND_REFILL_MS = 1000
+
+
+def band_milli(capacity_milli: int, amount_milli: int, period_ms: int) -> int:
+    """How far below the brim a take may aim where other clients move a full limit; 0: not at all.
+
+    Whether a limit has run over changes between our read and our write when others take from it,
+    and the condition of the write then fails. Aiming a sixteenth of the capacity lower saves that
+    second round trip, and gives the sixteenth away. A limit that refills it within a second does
+    not miss it. A slower one would miss it for minutes, a monthly quota for days and an allowance
+    that never refills for ever, so those always aim at the exact brim and pay the round trip.
+    """
+    band = capacity_milli // BAND_PART
+    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0
+
+
+def arrived_milli(cell: Cell, now_ms: int) -> int:
+    return (now_ms - cell.epoch_ms) * cell.spec.amount_milli // cell.spec.period_ms
+
+
+def is_passed(cell: Cell, wanted: int, now_ms: int) -> bool:
+    """Whether a soft limit has not got what is wanted: then nothing is taken, and all counted."""
+    if not cell.spec.soft:
+        return False
+    return wanted > cell.spec.capacity_milli or wanted > cell.level_milli(now_ms)
+
+
+def take(
+    draft: Draft, cell: Cell, wanted: int, now_ms: int, *, crowded: bool, spare: int = 0
+) -> int:
+    """A take from a limit that has what is wanted, and `spare` where nothing is."""
+    names = names_of(cell.spec.name)
+    arrived = arrived_milli(cell, now_ms)
+    full = cell.spec.capacity_milli - arrived
+    need = wanted - arrived
+    band = band_milli(*cell.spec.rate) if crowded else 0
+    if not wanted:
+        draft.at_least(names.tokens, need + spare)
+        return cell.tokens_milli
+    # Others can only have taken since: half a band above its edge is safe from them for a while,
+    # and anything below that cannot have run over.
+    if band and cell.tokens_milli > full - band // 2 and need <= full - band:
+        draft.set_number(names.tokens, full - band - wanted)
+        draft.above(names.tokens, full - band)
+    elif cell.tokens_milli > full:
+        draft.set_number(names.tokens, full - wanted)
+        draft.above(names.tokens, full)
+    else:
+        draft.add(names.tokens, -wanted)
+        draft.between(names.tokens, need, full)
+    draft.add(names.consumed, wanted)
+    return need - wanted
+
+
+def count(draft: Draft, cell: Cell, wanted: int, now_ms: int) -> int:
+    """A soft limit that was passed: its consumption goes up, its tokens stay."""
+    names = names_of(cell.spec.name)
+    draft.add(names.consumed, wanted)
+    if wanted <= cell.spec.capacity_milli:
+        draft.below(names.tokens, wanted - arrived_milli(cell, now_ms))
+    return cell.tokens_milli
+
+
+def force(draft: Draft, cell: Cell, debit: int, now_ms: int, hold: Hold = Hold.FREE) -> int:
+    """A debit that may go into debt, or a credit (negative).
+
+    A credit may pass the brim in the item: what is above it is not there for anybody.
+    """
+    names = names_of(cell.spec.name)
+    arrived = arrived_milli(cell, now_ms)
+    full = cell.spec.capacity_milli - arrived
+    if debit <= 0:
+        draft.add(names.tokens, -debit)
+        if hold is Hold.HAVING:
+            draft.at_least(names.tokens, -arrived)
+        elif hold is Hold.STILL:
+            draft.equal(names.tokens, cell.tokens_milli)
+        return cell.tokens_milli
+    if cell.tokens_milli > full:
+        draft.set_number(names.tokens, full - debit)
+        draft.above(names.tokens, full)
+        return full - debit
+    low = cell.tokens_milli
+    if hold is Hold.HAVING:
+        low = debit - arrived
+    elif hold is Hold.FREE:
+        low -= cell.spec.capacity_milli
+    draft.add(names.tokens, -debit)
+    draft.between(names.tokens, low, cell.tokens_milli if hold is Hold.STILL else full)
+    return low - debit
+
+
+def carry(draft: Draft, was: Cell, now: Cell, debit: int, need: int | None, now_ms: int) -> int:
+    """A limit under a new rate, and a debit from it in the same write.
+
+    `now` is what the state seen becomes. The tokens may be others by now: while they are on the
+    same side of the brim, the same happens to them. `need` is the level the debit asks for.
+    """
+    names = names_of(was.spec.name)
+    settled = max(0, arrived_milli(was, now_ms))
+    brim = min(was.spec.capacity_milli, now.spec.capacity_milli)
+    if now.epoch_ms != was.epoch_ms:
+        draft.set_number(names.epoch, now.epoch_ms)
+    if was.tokens_milli + settled >= brim:
+        draft.set_number(names.tokens, now.tokens_milli - debit)
+        draft.at_least(names.tokens, brim - settled)
+        return now.tokens_milli - debit
+    gained = now.tokens_milli - was.tokens_milli
+    low = was.tokens_milli - was.spec.capacity_milli
+    if need is not None:
+        low = max(low, need - gained - arrived_milli(now, now_ms))
+    draft.add(names.tokens, gained - debit)
+    draft.between(names.tokens, low, brim - settled - 1)
+    return low + gained - debit
+
+
+def begin(draft: Draft, cell: Cell, debit: int, counted: int, item_epoch_ms: int) -> int:
+    """A limit that the item does not hold yet: full, but for the debit."""
+    names = names_of(cell.spec.name)
+    draft.set_number(names.tokens, cell.tokens_milli - debit)
+    draft.set_number(names.consumed, counted)
+    if cell.epoch_ms != item_epoch_ms:
+        draft.set_number(names.epoch, cell.epoch_ms)
+    return cell.tokens_milli - debit
+
+
+def drop(draft: Draft, cell: Cell, now_ms: int) -> None:
+    """A remembered limit that is full and makes room for another."""
+    draft.at_least(
+        names_of(cell.spec.name).tokens, cell.spec.capacity_milli - arrived_milli(cell, now_ms)
+    )
+    for name in names_of(cell.spec.name):
+        draft.remove(name)
+
+
+def full_at_ms(cell: Cell, tokens_milli: int) -> int | None:
+    """When a limit with these tokens is full; None for never."""
+    missing = cell.spec.capacity_milli - tokens_milli
+    if missing <= 0:
+        return cell.epoch_ms
+    if not cell.spec.amount_milli:
+        return None
+    return cell.epoch_ms + div_ceil(missing * cell.spec.period_ms, cell.spec.amount_milli)

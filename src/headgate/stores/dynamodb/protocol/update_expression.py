@@ -1,0 +1,171 @@
+"""An UpdateItem in the making: what is set, added and removed, and under which conditions.
+
+The texts of a write depend on its shape alone: which clauses there are, on which attributes. So a
+draft keeps the shape apart from the values, and a text is made once per shape.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from headgate.stores.dynamodb.catalog.items import Item, Key, Value, keyed, number
+from headgate.stores.dynamodb.client.port import Request
+
+SHAPES_MAX = 2048
+
+Part = tuple[str, str]  # a form and the attribute it is about
+
+
+class Form(NamedTuple):
+    """Which clause a part goes to, its text with the attribute's place first, and its values."""
+
+    clause: str
+    text: str
+    values: int
+
+
+FORMS = {
+    "set": Form("SET", "{} = {}", 1),
+    "add": Form("ADD", "{} {}", 1),
+    "remove": Form("REMOVE", "{}", 0),
+    "equal": Form("IF", "{} = {}", 1),
+    "above": Form("IF", "{} > {}", 1),
+    "below": Form("IF", "{} < {}", 1),
+    "at_least": Form("IF", "{} >= {}", 1),
+    "at_most": Form("IF", "{} <= {}", 1),
+    "between": Form("IF", "{} BETWEEN {} AND {}", 2),
+    "absent": Form("IF", "attribute_not_exists({})", 0),
+    "set_once": Form("SET", "{0} = if_not_exists({0}, {1})", 1),
+    "absent_or_begins": Form("IF", "(attribute_not_exists({0}) OR begins_with({0}, {1}))", 1),
+}
+
+
+class Texts(NamedTuple):
+    """What a shape is written as. `names` is shared by all drafts of that shape."""
+
+    update: str
+    condition: str
+    names: dict[str, str]
+    places: tuple[str, ...]  # of the values, in the order of the draft
+
+
+class Draft:
+    """Collects clauses; every attribute goes by a placeholder, so none is a reserved word."""
+
+    __slots__ = ("_parts", "_values")
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._values: list[Value] = []
+
+    def set(self, name: str, value: Value) -> None:
+        self._parts.append(("set", name))
+        self._values.append(value)
+
+    def set_number(self, name: str, amount: int) -> None:
+        self._parts.append(("set", name))
+        self._values.append(number(amount))
+
+    def add(self, name: str, amount: int) -> None:
+        if amount:
+            self._parts.append(("add", name))
+            self._values.append(number(amount))
+
+    def touch(self, name: str) -> None:
+        """Leaves it as it is, and has an answer of what was moved tell it."""
+        self._parts.append(("add", name))
+        self._values.append(number(0))
+
+    def remove(self, name: str) -> None:
+        self._parts.append(("remove", name))
+
+    def equal(self, name: str, amount: int) -> None:
+        self._parts.append(("equal", name))
+        self._values.append(number(amount))
+
+    def above(self, name: str, amount: int) -> None:
+        self._parts.append(("above", name))
+        self._values.append(number(amount))
+
+    def below(self, name: str, amount: int) -> None:
+        self._parts.append(("below", name))
+        self._values.append(number(amount))
+
+    def at_least(self, name: str, amount: int) -> None:
+        self._parts.append(("at_least", name))
+        self._values.append(number(amount))
+
+    def at_most(self, name: str, amount: int) -> None:
+        self._parts.append(("at_most", name))
+        self._values.append(number(amount))
+
+    def between(self, name: str, low: int, high: int) -> None:
+        self._parts.append(("between", name))
+        self._values += (number(low), number(high))
+
+    def absent(self, name: str) -> None:
+        self._parts.append(("absent", name))
+
+    def set_once(self, name: str, value: Value) -> None:
+        self._parts.append(("set_once", name))
+        self._values.append(value)
+
+    def same(self, name: str, value: Value) -> None:
+        self._parts.append(("equal", name))
+        self._values.append(value)
+
+    def absent_or_begins(self, name: str, prefix: Value) -> None:
+        self._parts.append(("absent_or_begins", name))
+        self._values.append(prefix)
+
+    def write(self, key: Key) -> dict[str, Any]:
+        """The update, as UpdateItem and TransactWriteItems both take it."""
+        texts = texts_of(tuple(self._parts))
+        return {
+            "Key": keyed(key),
+            "UpdateExpression": texts.update,
+            "ConditionExpression": texts.condition,
+            "ExpressionAttributeNames": texts.names,
+            "ExpressionAttributeValues": self._placed(texts),
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+    def check(self, key: Key) -> dict[str, Any]:
+        """The conditions alone, as a deletion takes them."""
+        texts = texts_of(tuple(self._parts))
+        return {
+            "Key": keyed(key),
+            "ConditionExpression": texts.condition,
+            "ExpressionAttributeNames": texts.names,
+            "ExpressionAttributeValues": self._placed(texts),
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+    def request(self, table: str, key: Key, *, credit: bool = False) -> Request:
+        """One write that answers with the whole item, whether it was done or not."""
+        params = {"TableName": table, **self.write(key), "ReturnValues": "ALL_NEW"}
+        return Request("UpdateItem", params, credit)
+
+    def _placed(self, texts: Texts) -> Item:
+        return dict(zip(texts.places, self._values, strict=True))
+
+
+@functools.lru_cache(maxsize=SHAPES_MAX)
+def texts_of(parts: tuple[Part, ...]) -> Texts:
+    names: dict[str, str] = {}
+    places: list[str] = []
+    clauses: dict[str, list[str]] = {"SET": [], "ADD": [], "REMOVE": [], "IF": []}
+    for kind, attribute in parts:
+        form = FORMS[kind]
+        name = names.setdefault(attribute, f"#{len(names)}")
+        values = [f":{len(places) + offset}" for offset in range(form.values)]
+        places += values
+        clauses[form.clause].append(form.text.format(name, *values))
+    conditions = clauses.pop("IF")
+    return Texts(
+        " ".join(f"{verb} {', '.join(texts)}" for verb, texts in clauses.items() if texts),
+        " AND ".join(conditions),
+        {place: attribute for attribute, place in names.items()},
+        tuple(places),
+    )

@@ -1,0 +1,142 @@
+"""Taking from several shards at once what no single one has: one transaction over them."""
+
+from __future__ import annotations
+
+import secrets
+
+from headgate.core.decision import Demand
+from headgate.core.record import TERMS, Cell, Record, Terms, cell_of, cells_of
+from headgate.stores.dynamodb.client.port import TransactionCancelled
+from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol.flow import Flow, committed
+from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
+from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, busy, standing_under
+from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.sharding.gather__placing import evened
+from headgate.stores.dynamodb.sharding.pool import Pool
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.table import requests as ask
+
+ATTEMPTS_MAX = 6
+
+Share = dict[str, int]  # what one shard gives, by limit
+Stand = tuple[Seen, Record]  # a shard and its record under the demand's terms
+
+
+def gather(table: str, known: Known, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
+    """Decided over the whole bucket as it is now; None where it is no longer divided."""
+    for _ in range(ATTEMPTS_MAX):
+        shards = yield from read_shards(table, known, now_ms)
+        if len(shards) < 2:
+            return None
+        stands = [(seen, standing_under(seen, demand, now_ms)) for seen in shards]
+        whole = [expressions.whole_terms(seen, demand, record) for seen, record in stands]
+        pool = Pool(max(whole, key=lambda terms: terms.version), [record for _, record in stands])
+        waits = pool.waits_ms(demand, now_ms)
+        if not _suffices(pool.whole, waits):
+            if any(
+                terms.specs != seen.whole.specs for terms, seen in zip(whole, shards, strict=True)
+            ):
+                yield from _written(table, known, _retermed(demand, stands, whole, now_ms), now_ms)
+                continue
+            return Refused(pool.record(now_ms), waits)
+        parts = divided(demand, [record for _, record in stands], now_ms)
+        writes = _takes(demand, stands, whole, parts, now_ms)
+        done = yield from _written(table, known, writes, now_ms)
+        if done:
+            after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
+            _remember(known, stands, after, parts)
+            left = Pool(pool.whole, after)
+            return Landed(pool.record(now_ms), left.record(now_ms))
+    raise busy(demand)
+
+
+def _remember(known: Known, stands: list[Stand], after: list[Record], parts: list[Share]) -> None:
+    """The states after a gathering. A shard that gave nothing was not written, and keeps its limits
+    where they are others; what one is that was given new ones, only the next answer tells."""
+    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands):
+        known.forget()
+        return
+    for (seen, _), record, part in zip(stands, after, parts, strict=True):
+        if part:
+            known.shards[seen.shard] = seen._replace(record=record)
+
+
+def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Share]:
+    """What each shard gives: so much that they are left equally full, since a shard that stays
+    full gains nothing while the others do. What they lack together is counted at one of them, where
+    the limit is soft already: a shard may not have heard of that yet."""
+    parts: list[Share] = [{} for _ in records]
+    for name, wanted in demand.named():
+        cells = [cell_of(record, name) for record in records]
+        levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
+        rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
+        if sum(levels) < wanted:  # a soft limit that is passed: the emptiest has not got it either
+            parts[min(_soft_at(cells), key=levels.__getitem__)][name] = wanted
+            continue
+        for part, given in zip(parts, evened(levels, rooms, wanted), strict=True):
+            if given:
+                part[name] = given
+        if not wanted:
+            parts[levels.index(max(levels))][name] = 0
+    return parts
+
+
+def _soft_at(cells: list[Cell | None]) -> list[int]:
+    """The places where the limit is soft; all of them, if it is nowhere."""
+    soft = [at for at, cell in enumerate(cells) if cell is not None and cell.spec.soft]
+    return soft or list(range(len(cells)))
+
+
+Writes = list[tuple[int, ask.Write]]
+
+
+def _takes(
+    demand: Demand, stands: list[Stand], whole: list[Terms], parts: list[Share], now_ms: int
+) -> Writes:
+    writes: Writes = []
+    for (seen, record), terms, part in zip(stands, whole, parts, strict=True):
+        if part:
+            amounts = [part.get(spec.name) for spec in record[TERMS].specs]
+            draft = expressions.taking(seen, record, terms, amounts, now_ms, crowded=False)
+            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
+    return writes
+
+
+def _retermed(demand: Demand, stands: list[Stand], whole: list[Terms], now_ms: int) -> Writes:
+    """New limits are kept also where they refuse: the wait that is told counts on their pace."""
+    writes: Writes = []
+    for (seen, record), terms in zip(stands, whole, strict=True):
+        if terms.specs != seen.whole.specs:
+            nothing = [None] * len(record[TERMS].specs)
+            draft = expressions.taking(seen, record, terms, nothing, now_ms, crowded=False)
+            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
+    return writes
+
+
+def _written(table: str, known: Known, writes: Writes, now_ms: int) -> Flow[bool]:
+    """Whether all of it was written; if not, what stood in the way is known now."""
+    token = secrets.token_hex(16)
+    outcome = yield ask.transaction(table, [write for _, write in writes], token)
+    if isinstance(outcome, TransactionCancelled):
+        for (shard, _), (_, item) in zip(writes, outcome.reasons, strict=True):
+            if item is not None:
+                known.note(shard, item, now_ms)
+    return committed(outcome)
+
+
+def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:
+    return all(
+        wait_ms == 0 or whole.specs[whole.index[name]].soft for name, wait_ms in waits.items()
+    )
+
+
+def _less(record: Record, part: Share) -> Record:
+    """The record with its part taken, as far as one can tell from here."""
+    cells = [*record[:3]]
+    for cell in cells_of(record):
+        given = part.get(cell.spec.name, 0)
+        consumed = cell.consumed_milli + given
+        taken = 0 if cell.spec.soft and given > cell.tokens_milli else given
+        cells += (cell.epoch_ms, cell.tokens_milli - taken, consumed, consumed)
+    return tuple(cells)

@@ -1,0 +1,128 @@
+"""All shards of one bucket seen together: what they hold, and when they will hold enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from headgate.core.decision import Demand, LimitStatus, Verdict, judge
+from headgate.core.record import CELLS, HOUR_MS, Cell, Record, Terms, cell_of
+from headgate.stores.dynamodb.protocol import limit_moves as moves
+from headgate.stores.dynamodb.protocol.item import Seen
+
+Waits = dict[str, int | None]  # by limit: the least wait, None for never
+
+
+class Pool:
+    """Shards, each with its record under its share of the same terms."""
+
+    def __init__(self, whole: Terms, records: Sequence[Record]) -> None:
+        self.whole = whole
+        self.records = records
+
+    @classmethod
+    def of(cls, shards: Sequence[Seen]) -> Pool:
+        newest = max(shards, key=lambda seen: seen.whole.version)
+        return cls(newest.whole, [seen.record for seen in shards])
+
+    def cells(self, name: str) -> list[Cell]:
+        found = (cell_of(record, name) for record in self.records)
+        return [cell for cell in found if cell is not None]
+
+    def level_milli(self, name: str, now_ms: int) -> int:
+        return sum(cell.level_milli(now_ms) for cell in self.cells(name))
+
+    def wait_ms(self, name: str, wanted: int, now_ms: int) -> int | None:
+        """The least wait until the shards hold so much together; one that is full gains nothing."""
+        if self.level_milli(name, now_ms) >= wanted:
+            return 0
+        ends = [moves.full_at_ms(cell, cell.tokens_milli) for cell in self.cells(name)]
+        low_ms, high_ms = 0, max([end - now_ms for end in ends if end is not None], default=0)
+        if high_ms <= 0 or self.level_milli(name, now_ms + high_ms) < wanted:
+            return None
+        while high_ms - low_ms > 1:
+            middle_ms = (low_ms + high_ms) // 2
+            if self.level_milli(name, now_ms + middle_ms) >= wanted:
+                high_ms = middle_ms
+            else:
+                low_ms = middle_ms
+        return high_ms
+
+    def waits_ms(self, demand: Demand, now_ms: int) -> Waits:
+        return {name: self.wait_ms(name, wanted, now_ms) for name, wanted in demand.named()}
+
+    def record(self, now_ms: int) -> Record:
+        """One record that holds what all shards hold at this moment."""
+        cells: list[Any] = [self.whole, now_ms // HOUR_MS, 0]
+        for spec in self.whole.specs:
+            parts = self.cells(spec.name)
+            consumed = sum(cell.consumed_milli for cell in parts)
+            cells += (now_ms, sum(cell.level_milli(now_ms) for cell in parts), consumed, consumed)
+        assert len(cells) >= CELLS
+        return tuple(cells)
+
+
+class PooledVerdict(Verdict):
+    """A verdict on buckets in several shards, whose waits one record cannot tell."""
+
+    __slots__ = ("waits",)
+
+    exact_records = False
+
+    def tell(self, waits: dict[str, Waits]) -> None:
+        """`waits` by the buckets' texts."""
+        self.waits = waits
+
+    def later(self, demands: Sequence[Demand], elapsed_ms: int) -> Verdict | None:
+        """None once every wait is over: then it has to be tried."""
+        if elapsed_ms < 0 or self.allowed:
+            return None
+        waits = {
+            text: {name: _left(wait_ms, elapsed_ms) for name, wait_ms in by_limit.items()}
+            for text, by_limit in self.waits.items()
+        }
+        if all(wait_ms == 0 for by_limit in waits.values() for wait_ms in by_limit.values()):
+            return None
+        found = PooledVerdict(False, demands, self.records, self.now_ms + elapsed_ms, self.before)
+        found.tell(waits)
+        return found
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        keys = {(demand.key.entity_id, demand.key.resource): demand.key for demand in self.demands}
+        return [
+            self._told(status, self.waits.get(keys[status.entity_id, status.resource].text))
+            for status in super().statuses
+        ]
+
+    def _told(self, status: LimitStatus, waits: Waits | None) -> LimitStatus:
+        if waits is None or status.limit_name not in waits:
+            return status
+        wait_ms = waits[status.limit_name]
+        return replace(status, retry_after_ms=wait_ms, exceeded=wait_ms != 0)
+
+
+def _left(wait_ms: int | None, elapsed_ms: int) -> int | None:
+    return None if wait_ms is None else max(0, wait_ms - elapsed_ms)
+
+
+def judged(
+    demands: Sequence[Demand],
+    records: Sequence[Record | None],
+    pools: dict[str, Pool],
+    now_ms: int,
+) -> Verdict:
+    """A dry run on buckets of which some are pools: those have waits of their own."""
+    plain = judge(demands, records, now_ms)
+    waits = {
+        demand.key.text: pools[demand.key.text].waits_ms(demand, now_ms)
+        for demand in demands
+        if demand.key.text in pools and demand.terms.specs == pools[demand.key.text].whole.specs
+    }
+    if plain.allowed or not waits:
+        return plain
+    found = PooledVerdict(False, demands, plain.records, now_ms, plain.before)
+    found.tell(waits)
+    found.outdated = plain.outdated
+    return found

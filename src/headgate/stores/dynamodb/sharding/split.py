@@ -1,0 +1,180 @@
+"""Splitting a shard and merging two: the tokens are divided or put together, none made or lost.
+
+Both are one transaction over the two items, so there is no moment at which a crash could leave half
+of it. What others take from the giving shard meanwhile does not stand in the way: its tokens move
+by an amount, under the condition that they stay between zero and the brim. A debt is divided as it
+was seen or not at all, so that no half has anything while the other owes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+from headgate.core.bucket import MILLI
+from headgate.core.record import BucketKey, Cell, cells_of
+from headgate.stores.dynamodb.catalog.items import Item, keyed, number
+from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.protocol import limit_moves as moves
+from headgate.stores.dynamodb.protocol.item import (
+    DEPTH,
+    EPOCH,
+    GENERATION,
+    SPLIT_AT,
+    WRITTEN,
+    Seen,
+    bucket_key,
+    names_of,
+    new_generation,
+    static_attributes,
+)
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.writes import ttl_s
+from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of
+from headgate.stores.dynamodb.table import requests as ask
+
+
+def may_split(seen: Seen, largest: dict[str, int]) -> bool:
+    """Whether both halves would still hold a token, and the most that was asked for at once."""
+    if seen.depth >= DEPTH_MAX:
+        return False
+    child = child_of(seen.shard, seen.depth)
+    return all(
+        capacity_share(spec.capacity_milli, child, seen.depth + 1)
+        >= max(MILLI, largest.get(spec.name, 0))
+        for spec in seen.whole.core.specs
+    )
+
+
+def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
+    """Half of the shard goes to a new one."""
+    moment_ms = _moment(seen, now_ms=now_ms)
+    depth = seen.depth + 1
+    child = child_of(seen.shard, seen.depth)
+    draft = Draft()
+    draft.equal(GENERATION, seen.generation)
+    given: Item = {}
+    for cell in cells_of(seen.record):
+        names = names_of(cell.spec.name)
+        half = cell.level_milli(moment_ms) // 2
+        arrived = moves.arrived_milli(cell, moment_ms)
+        if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
+            draft.set_number(names.tokens, cell.spec.capacity_milli - half)
+            draft.at_least(names.tokens, cell.spec.capacity_milli - arrived)
+        elif half < 0:  # whatever moved a debt meanwhile would leave one half owing more
+            draft.add(names.tokens, arrived - half)
+            draft.equal(names.tokens, cell.tokens_milli)
+        else:
+            room = cell.spec.capacity_milli - cell.spec.capacity_milli // 2
+            draft.add(names.tokens, arrived - half)
+            draft.between(names.tokens, half - arrived, room + half - arrived)
+        given |= {names.tokens: number(half), names.consumed: number(0)}
+    _rebased(draft, seen, moment_ms, depth)
+    if seen.ttl_s is not None:
+        draft.remove(TTL)
+    made = {
+        **keyed(bucket_key(key, child)),
+        **static_attributes(key, child, seen.whole, depth),
+        **given,
+        EPOCH: number(moment_ms),
+        GENERATION: number(new_generation()),
+        WRITTEN: number(0),
+        SPLIT_AT: number(moment_ms),
+    }
+    parts = [{"Update": draft.write(bucket_key(key, seen.shard))}, ask.put(made, ask.ABSENT)]
+    return ask.transaction(table, parts, secrets.token_hex(16))
+
+
+def merging(table: str, key: BucketKey, elder: Seen, child: Seen, now_ms: int) -> Request:
+    """The child's tokens and consumption go back to the shard it came from, and it is gone."""
+    moment_ms = _moment(elder, child, now_ms=now_ms)
+    depth = elder.depth - 1
+    draft, gone = Draft(), Draft()
+    draft.equal(GENERATION, elder.generation)
+    gone.equal(GENERATION, child.generation)
+    ends: list[int | None] = []
+    for cell, other in _pairs(elder, child):
+        names = names_of(cell.spec.name)
+        arrived = moves.arrived_milli(cell, moment_ms)
+        back = other.level_milli(moment_ms)
+        low = cell.tokens_milli - cell.spec.capacity_milli
+        if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
+            draft.set_number(names.tokens, cell.spec.capacity_milli + back)
+            draft.at_least(names.tokens, cell.spec.capacity_milli - arrived)
+            least = cell.spec.capacity_milli + back
+        else:
+            draft.add(names.tokens, arrived + back)
+            draft.between(names.tokens, low, cell.spec.capacity_milli - arrived)
+            least = low + arrived + back
+        draft.add(names.consumed, other.consumed_milli)
+        draft.add(names.merged, other.consumed_milli)  # counted when the child consumed it
+        gone.equal(names.tokens, other.tokens_milli)
+        gone.equal(names.consumed, other.consumed_milli)
+        ends.append(_whole_at_ms(elder, cell.spec.name, depth, least, moment_ms))
+    _rebased(draft, elder, moment_ms, depth)
+    if depth == 0 and None not in ends:
+        draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
+    parts: list[ask.Write] = [
+        {"Update": draft.write(bucket_key(key, elder.shard))},
+        {"Delete": gone.check(bucket_key(key, child.shard))},
+    ]
+    return ask.transaction(table, parts, secrets.token_hex(16))
+
+
+def mergeable(elder: Seen, child: Seen) -> bool:
+    """Whether the two are halves of one, neither of them divided further, under the same limits."""
+    return (
+        elder.depth == child.depth > 0
+        and child.shard == child_of(elder.shard, elder.depth - 1)
+        and elder.whole.specs == child.whole.specs
+    )
+
+
+def is_lossless(elder: Seen, child: Seen, now_ms: int) -> bool:
+    """Whether nothing smaller than a millitoken is under way, which merging would drop: a caller
+    who was told a wait must get in after it."""
+    return all(
+        _settled(cell, now_ms) and _settled(other, now_ms) for cell, other in _pairs(elder, child)
+    )
+
+
+def _settled(cell: Cell, now_ms: int) -> bool:
+    elapsed = (now_ms - cell.epoch_ms) * cell.spec.amount_milli
+    full = cell.level_milli(now_ms) >= cell.spec.capacity_milli
+    return full or elapsed % cell.spec.period_ms == 0
+
+
+def _rebased(draft: Draft, seen: Seen, moment_ms: int, depth: int) -> None:
+    """Everything counts from one moment, in a new generation."""
+    draft.set_number(EPOCH, moment_ms)
+    draft.set_number(GENERATION, seen.generation + 1)
+    draft.set_number(SPLIT_AT, moment_ms)
+    if depth:
+        draft.set_number(DEPTH, depth)
+    else:
+        draft.remove(DEPTH)
+    for cell in cells_of(seen.record):  # one that is the item's by chance would stay behind
+        draft.remove(names_of(cell.spec.name).epoch)
+
+
+def _moment(*shards: Seen, now_ms: int) -> int:
+    """Now, but before no epoch: a clock that is behind moves none back."""
+    epochs = [cell.epoch_ms for seen in shards for cell in cells_of(seen.record)]
+    return max(now_ms, *(seen.epoch_ms for seen in shards), *epochs)
+
+
+def _pairs(elder: Seen, child: Seen) -> Iterator[tuple[Cell, Cell]]:
+    yield from zip(cells_of(elder.record), cells_of(child.record), strict=True)
+
+
+def _whole_at_ms(
+    seen: Seen, name: str, depth: int, tokens_milli: int, moment_ms: int
+) -> int | None:
+    """When a limit is full that has these tokens now, at the pace of another depth."""
+    spec = seen.whole.specs[seen.whole.index[name]]
+    share = spec._replace(
+        capacity_milli=capacity_share(spec.capacity_milli, seen.shard, depth),
+        period_ms=spec.period_ms << depth,
+    )
+    return moves.full_at_ms(Cell(share, moment_ms, tokens_milli, 0, 0), tokens_milli)

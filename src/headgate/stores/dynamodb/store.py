@@ -1,0 +1,360 @@
+"""Buckets in DynamoDB: a take is one conditional write; several buckets go in step, with undo."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.core.decision import Demand, Verdict
+from headgate.core.decision__corrections import credit_of
+from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
+from headgate.core.levels__entities import Page
+from headgate.core.record import TERMS, BucketKey, Record, Terms, opened
+from headgate.core.store import Outcome, Shard, Sighting, one_by_one, raise_trouble
+from headgate.stores.dynamodb.catalog.items import Item
+from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.dynamodb.protocol import find as finding
+from headgate.stores.dynamodb.protocol.adjust import Adjuster
+from headgate.stores.dynamodb.protocol.adjust__once import Once
+from headgate.stores.dynamodb.protocol.find__forgetting import forget
+from headgate.stores.dynamodb.protocol.flow import Together, alone, outcome_of
+from headgate.stores.dynamodb.protocol.item import bucket_key
+from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, standing_under
+from headgate.stores.dynamodb.protocol.state_cache import Book, Known
+from headgate.stores.dynamodb.protocol.take import Taker
+from headgate.stores.dynamodb.protocol.transaction import take_all
+from headgate.stores.dynamodb.sharding.pool import Pool, PooledVerdict, judged
+from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.store__waves import waves
+from headgate.stores.dynamodb.table.table import Table
+from headgate.stores.dynamodb.usage_buffer import Tally
+
+UNDOS_MAX = 12  # over some seconds: a key is held back for the rest of one
+UNDOS_AWAY_MAX = 5  # of them that the store did not answer: each of those may take a whole timeout
+UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
+
+
+class DynamoStore:
+    """All buckets of one table. `tally` collects usage where no aggregator does."""
+
+    def __init__(
+        self, table: Table, book: Book, tally: Tally | None, *, strict: bool = False
+    ) -> None:
+        self._table = table
+        self._port = table.port
+        self._book = book
+        self._tally = tally
+        self._taker = Taker(table.name, book, strict=strict)
+        self._adjuster = Adjuster(self._taker)
+        self._once = Once(table, book, self._adjuster)
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        if self._tally is not None:
+            await self._tally.shed(len(demands) + 1)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        if len(demands) == 1:
+            result = await alone(self._port, self._taker.take(demands[0], moment_ms))
+            if isinstance(result, Landed):
+                verdict: Verdict = TakenVerdict(demands, (result,), moment_ms)
+            else:
+                verdict = _verdict(demands, [result], moment_ms)
+        else:
+            verdict = await self._consume_all(demands, moment_ms)
+        if self._tally is not None and verdict.allowed:
+            self._tally.count_all(demands, moment_ms, 1)
+        return verdict
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        """Buckets of different names side by side, those of one name one after another."""
+        found: dict[int, Outcome] = {}
+        for wave in waves(groups):
+            singles = [place for place in wave if len(groups[place]) == 1]
+            found.update(await self._side_by_side(groups, singles, now_ms))
+            for place in wave:
+                if place not in found:
+                    found[place] = (await one_by_one(self, [groups[place]], now_ms))[0]
+        return [found[place] for place in range(len(groups))]
+
+    async def _side_by_side(
+        self, groups: Sequence[Sequence[Demand]], places: Sequence[int], now_ms: int | None
+    ) -> dict[int, Outcome]:
+        if self._tally is not None:
+            await self._tally.shed(len(places) + 1)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        flows = [outcome_of(self._taker.take(groups[place][0], moment_ms)) for place in places]
+        together = Together(self._port, flows)
+        await together.finish()
+        found: dict[int, Outcome] = {}
+        for at, place in enumerate(places):
+            result = together.results[at]
+            if isinstance(result, HeadgateError):
+                found[place] = result
+                continue
+            verdict = found[place] = _verdict(groups[place], [result], moment_ms)
+            if self._tally is not None and verdict.allowed:
+                self._tally.count_all(groups[place], moment_ms, 1)
+        return found
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        if self._tally is not None:
+            await self._tally.shed(len(demands) + 1)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        if once is not None:
+            applied = await self._once.adjust(demands, moment_ms, metered=metered, once=once)
+        else:
+            await self._adjust_all(demands, moment_ms, metered=metered)
+            applied = True
+        if self._tally is not None and metered and applied:
+            self._tally.count_all(demands, moment_ms, 0)
+        return applied
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        found = await self._table.get_all(bucket_key(key) for key in keys)
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        records: list[Record | None] = []
+        pools: dict[str, Pool] = {}
+        for key in keys:
+            known = self._book.open(key)
+            seen = known.note(0, found.get(bucket_key(key)), moment_ms)
+            if seen is not None and seen.depth:
+                pool = await self._pool(known, moment_ms)
+                if pool is not None:
+                    pools[key.text] = pool
+                records.append(None if pool is None else pool.record(moment_ms))
+            else:
+                records.append(None if seen is None else seen.record)
+        if not pools:
+            return Sighting(moment_ms, records)
+        return Sighting(
+            moment_ms, records, lambda demands: judged(demands, records, pools, moment_ms)
+        )
+
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+        moment_ms = self._port.now_ms() if now_ms is None else now_ms
+        known = self._book.open(key)
+        found = await alone(self._port, read_shards(self._table.name, known, moment_ms))
+        return moment_ms, [
+            Shard(seen.shard, seen.depth, known.written_per_s(seen.shard), seen.record)
+            for seen in found
+        ]
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        for key in keys:
+            await alone(self._port, forget(self._table.name, self._book.open(key)))
+            self._book.drop(key)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        return await finding.page(self._table, namespace, entity_id, resource, limit, cursor)
+
+    async def close(self) -> None:
+        try:
+            if self._tally is not None:
+                await self._tally.leave()
+        finally:
+            await self._port.close()
+
+    def prime(self, key: BucketKey, item: Item | None, now_ms: int) -> None:
+        """What a lookup found of a bucket, so that the first take plans on it."""
+        known = self._book.open(key)
+        if not known.shards:
+            known.note(0, item, now_ms)
+
+    async def _pool(self, known: Known, now_ms: int) -> Pool | None:
+        shards = await alone(self._port, read_shards(self._table.name, known, now_ms))
+        return Pool.of(shards) if shards else None
+
+    async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        """All in step; what has landed is given back unless everything has (S6)."""
+        if self._taker.strict:
+            results = await alone(self._port, take_all(self._taker, demands, now_ms))
+            if results is not None:
+                return _verdict(demands, results, now_ms)
+        flows = [self._taker.take(demand, now_ms) for demand in demands]
+        together = Together(self._port, flows)
+        try:
+            await together.finish(Refused, StoreTrouble)
+        except BaseException:
+            await self._undo(demands, together.results, now_ms)
+            raise
+        found = together.results
+        in_order = map(found.get, range(len(demands)))
+        landed = [one for one in in_order if isinstance(one, Landed)]
+        if len(landed) == len(demands):
+            return TakenVerdict(demands, landed, now_ms)
+        kept = await self._undo(demands, found, now_ms)
+        refused = any(isinstance(one, Refused) for one in found.values())
+        raise_trouble(found.values(), kept, refused=refused)
+        await self._look_at([one for at, one in enumerate(demands) if at not in found], now_ms)
+        return self._refusal(demands, found, now_ms)
+
+    async def _look_at(self, undecided: Sequence[Demand], now_ms: int) -> None:
+        """How buckets stand that were given up half-way: the wait of a refusal counts on them."""
+        for demand in undecided:
+            with contextlib.suppress(StoreTrouble):  # then what is known has to do
+                await self._pool(self._book.open(demand.key), now_ms)
+
+    def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
+        """The refusal, with the buckets that were given back or not asked as they stand."""
+        stand: list[Landed | Refused] = []
+        for place, demand in enumerate(demands):
+            result = results.get(place)
+            if isinstance(result, Refused):
+                stand.append(result)
+                continue
+            shards = list(self._book.open(demand.key).shards.values())
+            records = [standing_under(seen, demand, now_ms) for seen in shards]
+            if len(records) == 1:
+                stand.append(Refused(records[0]))
+            elif records:
+                stand.append(Refused(Pool(shards[0].whole, records).record(now_ms)))
+            else:
+                stand.append(Refused(opened(demand.terms, now_ms)))
+        return _verdict(demands, stand, now_ms)
+
+    async def _undo(
+        self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int
+    ) -> StoreTrouble | None:
+        """Gives back what landed; returns the trouble if some of it may still be taken.
+
+        A credit that certainly was not applied is sent again. A cancellation that arrives before a
+        credit was sent waits until it is: it is raised then.
+        """
+        interrupted: BaseException | None = None
+        kept: StoreTrouble | None = None
+        away = 0
+        left = [
+            credit_of(demand, result.passed(demand, now_ms))
+            for place, demand in enumerate(demands)
+            if isinstance(result := results.get(place), Landed)
+        ]
+        for attempt in range(UNDOS_MAX):
+            if not left:
+                break
+            flows = [self._adjuster.adjust(demand, now_ms, metered=True) for demand in left]
+            together = Together(self._port, flows)
+            try:
+                await together.finish()
+            except BaseException as error:
+                if interrupted is not None:
+                    raise
+                interrupted = error
+            again: list[Demand] = []
+            for place, demand in enumerate(left):
+                result = together.results.get(place)
+                if place not in together.results or isinstance(result, UNSENT):
+                    again.append(demand)
+                elif isinstance(result, StoreTrouble):
+                    kept = result
+            left = again
+            unsent = [one for one in together.results.values() if isinstance(one, UNSENT)]
+            away += any(isinstance(one, Unreachable) for one in unsent)
+            if left and (attempt == UNDOS_MAX - 1 or away == UNDOS_AWAY_MAX):
+                kept = unsent[0] if unsent else kept
+                break
+            if left and interrupted is None:
+                await self._table.pause(attempt)
+        if interrupted is not None:
+            raise interrupted
+        return kept
+
+    async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
+        flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]
+        if len(flows) == 1:
+            await alone(self._port, flows[0])
+            return
+        together = Together(self._port, flows)
+        await together.finish()
+        for result in together.results.values():
+            if isinstance(result, StoreTrouble):
+                raise result
+
+
+class TakenVerdict(Verdict):
+    """Everything landed; how the buckets were and are is made when somebody reads it."""
+
+    __slots__ = ("_landed", "_soft")
+
+    def __init__(self, demands: Sequence[Demand], landed: Sequence[Landed], now_ms: int) -> None:
+        self.allowed = True
+        self.demands = demands
+        self.now_ms = now_ms
+        self.outdated = self._soft = False
+        for demand, one in zip(demands, landed, strict=True):
+            terms = one.terms
+            if terms.soft:
+                self._soft = True
+            if demand.terms is not terms and _is_outdated(demand, terms):
+                self.outdated = True
+        self._landed = landed
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "before":
+            self.before = [one.before for one in self._landed]
+            return self.before
+        if name == "records":
+            self.records = [one.after for one in self._landed]
+            return self.records
+        raise AttributeError(name)
+
+    @property
+    def untaken(self) -> Sequence[tuple[int, str]]:
+        return self._untaken() if self._soft else ()
+
+    def _untaken(self) -> list[tuple[int, str]]:
+        """As the writes had it: a state that was read again may tell otherwise."""
+        return [
+            (place, name)
+            for place, (demand, one) in enumerate(zip(self.demands, self._landed, strict=True))
+            for name in one.passed(demand, self.now_ms)
+        ]
+
+
+def _is_outdated(demand: Demand, held: Terms) -> bool:
+    terms = demand.terms
+    return terms is not held and not terms.own and terms.version < held.version
+
+
+def _verdict(
+    demands: Sequence[Demand], results: Sequence[Landed | Refused], now_ms: int
+) -> Verdict:
+    landed = [result for result in results if isinstance(result, Landed)]
+    if len(landed) == len(results):
+        return TakenVerdict(demands, landed, now_ms)
+    before: list[Record] = []
+    after: list[Record] = []
+    for result in results:
+        if isinstance(result, Landed):
+            before.append(result.before)
+            after.append(result.after)
+        else:
+            before.append(result.record)
+            after.append(result.record)
+    waits = {
+        demand.key.text: result.waits_ms
+        for demand, result in zip(demands, results, strict=True)
+        if isinstance(result, Refused) and result.waits_ms is not None
+    }
+    kind = PooledVerdict if waits else Verdict
+    verdict = kind(False, demands, after, now_ms, before)
+    if isinstance(verdict, PooledVerdict):
+        verdict.tell(waits)
+    verdict.outdated = any(map(_is_outdated, demands, [record[TERMS] for record in after]))
+    return verdict

@@ -1,0 +1,292 @@
+"""Buckets in a dict under one lock; bounded.
+
+A full bucket carries no information, so it makes room when the store is at its bound. Where no
+bucket that was looked at is full, a new one is refused: making room by forgetting a bucket in use
+would admit more than was promised. Only a stand-in for a store that is away (`gives_way`) forgets
+the fullest of those it looked at instead: it must serve whoever comes. Such a stand-in keeps no
+usage history, which nobody could read: at a million keys it had been most of what an outage cost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from headgate.core.decision import (
+    Demand,
+    Verdict,
+    adjusted,
+    decide,
+    only_credits,
+    take,
+    worth_keeping,
+)
+from headgate.core.errors import Contended, Full, HeadgateError
+from headgate.core.history import counted, uncounted
+from headgate.core.levels__entities import Page
+from headgate.core.limits__names import SEPARATOR
+from headgate.core.record import (
+    HOUR,
+    HOUR_MS,
+    TERMS,
+    BucketKey,
+    Record,
+    after_clock_step,
+    cells_of,
+    full_at_ms,
+    opened,
+)
+from headgate.core.runtime__clock import Clock, steady_clock
+from headgate.core.store import Outcome, Sighting
+from headgate.stores.memory.ledger import USAGE_ROWS_MAX, MemoryLedger
+
+BUCKETS_MAX = 1_000_000
+STAND_IN_BUCKETS_MAX = 10_000
+LOOKS_PER_INSERT = 8
+LOOKS_AT_BOUND = 64
+ONCE_MS = 24 * HOUR_MS
+ONCE_MAX = 100_000
+
+
+class MemoryStore:
+    """All buckets of this process."""
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        ledger: MemoryLedger | None = None,
+        buckets_max: int = BUCKETS_MAX,
+        gives_way: bool = False,
+    ) -> None:
+        self._clock = clock or steady_clock()
+        self._ledger = ledger or MemoryLedger(usage_rows_max=0 if gives_way else USAGE_ROWS_MAX)
+        self._ledger.live = self.flush
+        self._buckets_max = buckets_max
+        self._gives_way = gives_way
+        self._buckets: dict[str, Record] = {}
+        self._to_look_at: list[str] = []
+        self._once: dict[tuple[str, str, str], int] = {}
+        self._lock = threading.RLock()  # a thread may come in again, see _moved
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        if now_ms is None:
+            now_ms = self._clock()
+        with self._lock:
+            return self._consume(demands, now_ms)
+
+    async def consume_each(
+        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
+    ) -> list[Outcome]:
+        if now_ms is None:
+            now_ms = self._clock()
+        found: list[Outcome] = []
+        with self._lock:
+            for demands in groups:
+                try:
+                    found.append(self._consume(demands, now_ms))
+                except HeadgateError as error:
+                    found.append(error)
+        return found
+
+    def _consume(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        if len(demands) == 1:
+            demand = demands[0]
+            text = demand.key.text
+            record = self._buckets.get(text)
+            if (
+                record is not None
+                and record[TERMS].core is demand.terms
+                and record[HOUR] == now_ms // HOUR_MS
+            ):
+                after = take(record, demand, now_ms)
+                if after is None:
+                    return Verdict(False, demands, (record,), now_ms)
+                if self._buckets.get(text) is record:
+                    self._buckets[text] = after
+                    return Verdict(True, demands, (after,), now_ms, (record,))
+        return self._consume_all(demands, now_ms)
+
+    def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        while True:
+            found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+            verdict, after = decide(demands, found, now_ms)
+            if verdict.allowed:
+                self._make_room(sum(record is None for record in found), now_ms)
+            if not self._moved(demands, found):
+                break
+        for demand, before, record in zip(demands, found, after, strict=True):
+            if worth_keeping(verdict, before, record):
+                self._buckets[demand.key.text] = record
+        return verdict
+
+    async def adjust(
+        self,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        *,
+        metered: bool = True,
+        once: str | None = None,
+    ) -> bool:
+        if now_ms is None:
+            now_ms = self._clock()
+        with self._lock:
+            while True:
+                found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
+                after = {
+                    demand.key.text: adjusted(
+                        record or opened(demand.terms, now_ms), demand, now_ms, metered=metered
+                    )
+                    for demand, record in zip(demands, found, strict=True)
+                    if record is not None or not only_credits(demand)
+                }
+                self._make_room(sum(text not in self._buckets for text in after), now_ms)
+                if once is not None and not self._claim(demands[0].key, once, now_ms):
+                    return False
+                once = None
+                if not self._moved(demands, found):
+                    self._buckets.update(after)
+                    return True
+
+    def _moved(self, demands: Sequence[Demand], found: Sequence[Record | None]) -> bool:
+        """Whether a bucket changed under the lock. Collecting garbage may end a generator that has
+        a lease, and so give back in the middle of whatever this thread does here."""
+        for demand, record in zip(demands, found, strict=True):
+            if self._buckets.get(demand.key.text) is not record:
+                return True
+        return False
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+        now_ms = self._clock() if now_ms is None else now_ms
+        found = [self._buckets.get(key.text) for key in keys]
+        return Sighting(now_ms, [one and after_clock_step(one, now_ms) for one in found])
+
+    def glance(self, key: BucketKey) -> Record | None:
+        """The record now, without waiting: this store is the process's own."""
+        return self._buckets.get(key.text)
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        with self._lock:
+            for key in keys:
+                record = self._buckets.pop(key.text, None)
+                if record is not None:
+                    self._ledger.count(key, record)
+
+    async def find(
+        self,
+        namespace: str,
+        *,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page:
+        with self._lock:
+            texts = sorted(
+                text
+                for text in self._buckets
+                if _matches(text, namespace, entity_id, resource) and text > (cursor or "")
+            )
+        page = tuple(BucketKey.from_text(text) for text in texts[:limit])
+        return Page(page, page[-1].text if len(texts) > limit else None)
+
+    async def close(self) -> None:
+        return None
+
+    def flush(
+        self, namespace: str, entity_id: str | None, resource: str | None, now_ms: int | None
+    ) -> None:
+        """Usage history holds all that the buckets know."""
+        now_ms = self._clock() if now_ms is None else now_ms
+        with self._lock:
+            for text, record in self._buckets.items():
+                if _matches(text, namespace, entity_id, resource) and uncounted(record):
+                    self._ledger.count(BucketKey.from_text(text), record)
+                    self._buckets[text] = counted(record, now_ms)
+
+    def drop_namespace(self, namespace: str) -> int:
+        with self._lock:
+            texts = [text for text in self._buckets if text.startswith(namespace + SEPARATOR)]
+            for text in texts:
+                del self._buckets[text]
+        return len(texts)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def _in_this_hour(self, key: BucketKey, now_ms: int) -> Record | None:
+        """The record; what it consumed in an hour that has passed goes to usage history."""
+        record = self._buckets.get(key.text)
+        if record is None or record[HOUR] == now_ms // HOUR_MS:
+            return record
+        self._ledger.count(key, record)
+        record = self._buckets[key.text] = counted(record, now_ms)
+        return record
+
+    def _make_room(self, new: int, now_ms: int) -> None:
+        if not new or len(self._buckets) + new <= self._buckets_max // 2:
+            return
+        free = self._buckets_max - len(self._buckets)
+        looks = LOOKS_PER_INSERT if free >= new else LOOKS_AT_BOUND
+        in_use: list[str] = []
+        for _ in range(looks * new):
+            self._to_look_at = self._to_look_at or list(self._buckets)
+            if not self._to_look_at:
+                break
+            text = self._to_look_at.pop()
+            if not self._evict_if_full(text, now_ms):
+                in_use.append(text)
+        over = len(self._buckets) + new - self._buckets_max
+        if over > 0 and self._gives_way:
+            self._evict_fullest(in_use, over, now_ms)
+        elif over > 0:
+            raise Full(
+                f"the memory store is at its bound of {self._buckets_max} buckets in use; open it "
+                f"with memory://?buckets_max=… or use a shared store"
+            )
+
+    def _evict_if_full(self, text: str, now_ms: int) -> bool:
+        record = self._buckets.get(text)
+        if record is None:
+            return True
+        full_ms = full_at_ms(record)
+        if full_ms is None or full_ms > now_ms:
+            return False
+        self._evict(text)
+        return True
+
+    def _evict_fullest(self, texts: list[str], count: int, now_ms: int) -> None:
+        by_fill = sorted(set(texts), key=lambda text: -_fill(self._buckets[text], now_ms))
+        for text in by_fill[:count]:
+            self._evict(text)
+
+    def _evict(self, text: str) -> None:
+        self._ledger.count(BucketKey.from_text(text), self._buckets.pop(text))
+
+    def _claim(self, key: BucketKey, once: str, now_ms: int) -> bool:
+        name = key.namespace, key.entity_id, once
+        if self._once.get(name, now_ms) > now_ms:
+            return False
+        if len(self._once) >= ONCE_MAX:
+            self._once = {key: end_ms for key, end_ms in self._once.items() if end_ms > now_ms}
+        if len(self._once) >= ONCE_MAX:
+            raise Contended(f"more than {ONCE_MAX} idempotency keys in a day; use a shared store")
+        self._once[name] = now_ms + ONCE_MS
+        return True
+
+
+def stand_in(clock: Clock) -> MemoryStore:
+    """The buckets of this process that decide while the store is away, where that was chosen."""
+    return MemoryStore(clock, buckets_max=STAND_IN_BUCKETS_MAX, gives_way=True)
+
+
+def _fill(record: Record, now_ms: int) -> float:
+    """How full the emptiest limit is, 1.0 at the brim."""
+    return min(cell.level_milli(now_ms) / cell.spec.capacity_milli for cell in cells_of(record))
+
+
+def _matches(text: str, namespace: str, entity_id: str | None, resource: str | None) -> bool:
+    prefix = namespace + SEPARATOR
+    if entity_id is not None:
+        prefix += entity_id + SEPARATOR
+    return text.startswith(prefix) and (resource is None or text.endswith(SEPARATOR + resource))

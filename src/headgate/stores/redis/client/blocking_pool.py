@@ -1,0 +1,166 @@
+"""A few blocking connections to one node; a call that finds none free waits for one."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import socket
+import time
+from typing import Any
+
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+from headgate.stores.redis.client import errors as trouble
+from headgate.stores.redis.client.commands import NOTHING, connection_options, new_reader
+from headgate.stores.redis.client.url import Access, Node
+
+RECEIVE_BYTES = 65_536
+
+
+class Socket:
+    """One connection, used by one thread at a time."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self._socket = plain
+        self._reader = new_reader()
+        self._poll: select.poll | None = None
+        if hasattr(select, "poll"):  # Windows has none; elsewhere select fails past 1024 files
+            self._poll = select.poll()
+            self._poll.register(plain, select.POLLIN)
+
+    def quiet(self) -> bool:
+        """Whether it can be used: one that says something unasked has been closed."""
+        if self._poll is None:
+            return not select.select((self._socket,), (), (), 0)[0]
+        return not self._poll.poll(0)
+
+    def ask(self, packed: bytes, replies: int, due_s: float) -> Any:
+        """The last of so many replies; after any trouble the connection is of no use."""
+        self._set_timeout(due_s)
+        self._socket.sendall(packed)
+        reply: Any = None
+        for _ in range(replies):
+            while (reply := self._reader.gets()) is NOTHING:
+                self._receive(due_s)
+        return reply
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _receive(self, due_s: float) -> None:
+        self._set_timeout(due_s)
+        data = self._socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        self._reader.feed(data)
+
+    def _set_timeout(self, due_s: float) -> None:
+        left_s = due_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left_s)
+
+
+class Pool:
+    """At most `size` connections to a node; the one used last is used first."""
+
+    def __init__(self, node: Node, access: Access, size: int, timeout_ms: int) -> None:
+        self._node = node
+        self._access = access
+        self._size = size
+        self._timeout_ms = timeout_ms
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # a semaphore, written in C
+        for _ in range(size):
+            self._room.put(None)
+        self._free: list[Socket] = []
+        self._open: set[Socket] = set()
+        self._era = 0  # connections of an era that is over are not used again
+        self._closed = False
+
+    @property
+    def up(self) -> bool:
+        return bool(self._open)
+
+    def ask(self, packed: bytes, replies: int, due_s: float) -> Any:
+        try:
+            self._room.get(timeout=max(0, due_s - time.monotonic()))
+        except queue.Empty:
+            raise trouble.pool_busy(self._node, self._size, self._timeout_ms) from None
+        try:
+            if self._closed:
+                raise trouble.closed()
+            era = self._era
+            line = self._take() or self._dial(due_s)
+            reply = self._asked(line, packed, replies, due_s)
+            self._free.append(line)
+            if era != self._era:
+                self._empty()
+            return reply
+        finally:
+            self._room.put(None)
+
+    def retire(self) -> None:
+        """What is in use now is closed after its call."""
+        self._era += 1
+        self._empty()
+
+    def close(self) -> None:
+        self._closed = True
+        self.retire()
+
+    def _take(self) -> Socket | None:
+        while (line := self._pop()) is not None:
+            if line.quiet():
+                return line
+            self._drop(line)
+        return None
+
+    def _empty(self) -> None:
+        while (line := self._pop()) is not None:
+            self._drop(line)
+
+    def _pop(self) -> Socket | None:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def _drop(self, line: Socket) -> None:
+        self._open.discard(line)
+        line.close()
+
+    def _dial(self, due_s: float) -> Socket:
+        left_s = max(due_s - time.monotonic(), 0.001)
+        options = connection_options(self._node, self._access, left_s)
+        connection = _kind(self._node, self._access)(**options)
+        try:
+            connection.connect()
+        except Exception as error:
+            connection.disconnect()
+            raise trouble.of_dialing(error, self._node, self._timeout_ms) from error
+        plain, connection._sock = connection._sock, None
+        line = Socket(plain)
+        self._open.add(line)
+        return line
+
+    def _asked(self, line: Socket, packed: bytes, replies: int, due_s: float) -> Any:
+        answered = False
+        try:
+            reply = line.ask(packed, replies, due_s)
+            answered = True
+        except TimeoutError as error:
+            raise trouble.overdue(self._node, self._timeout_ms) from error
+        except Exception as error:
+            raise trouble.lost(self._node, error) from error
+        finally:
+            if not answered:  # its replies are out of step from now on
+                self._drop(line)
+        return reply
+
+
+def _kind(node: Node, access: Access) -> Any:
+    if node.port == 0:
+        return UnixDomainSocketConnection
+    return Connection if access.tls is None else SSLConnection

@@ -1,0 +1,224 @@
+"""Redis Cluster: a call goes to the master of its slot, and after it when the slot has moved.
+
+A redirected call was not applied, so it is sent again; a call that was sent and not answered is
+not. Every attempt happens within the deadline of the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
+from headgate.stores.redis.client import errors as trouble
+from headgate.stores.redis.client.cluster__cluster_map import SlotMap, redirection, slot_of
+from headgate.stores.redis.client.commands import NotSent, Part, Parts, Ready, ServerError, Wire
+from headgate.stores.redis.client.commands__port_calls import MissingScripts, Script, ScriptCall
+from headgate.stores.redis.client.commands__port_scan import walked
+from headgate.stores.redis.client.url import Node
+
+ATTEMPTS_MAX = 8
+PAUSE_S = 0.02  # before asking again; doubled each time
+REFRESH_S_MIN = 0.1  # between two looks at the map
+
+
+class ClusterPort:
+    def __init__(self, wire: Wire, seeds: Sequence[Node]) -> None:
+        self._wire = wire
+        self._seeds = tuple(seeds)
+        self._map: SlotMap | None = None
+        self._missing = MissingScripts(wire)
+        self._doubted: set[Node] = set()  # gave trouble since the map was read
+        self._looked_s = float("-inf")
+        self._refused: NotSent | StoreDenied | None = None  # why the last look showed nothing
+
+    async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
+        parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        return await self._send(slot_of(keys[0]) if keys else 0, parts, script)
+
+    def again(self, script: Script, parts: Ready) -> Coroutine[Any, Any, Any]:
+        return self._send(slot_of(str(parts[3])), parts, script)
+
+    async def command(self, *parts: Part, key: str | None = None) -> Any:
+        if key is None:
+            key = str(parts[1]) if len(parts) > 1 else ""
+        return await self._send(slot_of(key), parts, None)
+
+    async def everywhere(self, *parts: Part) -> list[Any]:
+        due_s = self._wire.now_s() + self._wire.timeout_s
+        known = self._map
+        if known is None or self._doubted:
+            known = await self._refreshed(known, due_s)
+        flows = [self._checked(master, parts, due_s) for master in known.masters]
+        outcomes = await self._wire.together(flows)
+        for outcome in outcomes:
+            if isinstance(outcome, StoreTrouble):
+                raise outcome
+        return outcomes
+
+    async def scan(self, pattern: str) -> list[str]:
+        known = self._map
+        if known is None or self._doubted:
+            known = await self._refreshed(known, self._wire.now_s() + self._wire.timeout_s)
+        found: list[str] = []
+        for master in known.masters:
+
+            async def ask(*parts: Part, node: Node = master) -> Any:
+                return await self._checked(node, parts, self._wire.now_s() + self._wire.timeout_s)
+
+            found += await walked(ask, pattern)
+        return found
+
+    def slot(self, key: str) -> int:
+        return slot_of(key)
+
+    async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
+        return await self._wire.together([self.script(*call) for call in calls])
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def _send(self, slot: int, parts: Parts, script: Script | None) -> Any:
+        wire = self._wire
+        due_s = wire.now_s() + wire.timeout_s
+        known = self._map
+        node = known[slot] if known is not None else None
+        if node is None or node in self._doubted:
+            node = await self._located(slot, due_s)
+        try:
+            reply = await wire.ask(node, parts, due_s)
+        except NotSent as error:
+            reply, node = await self._elsewhere(slot, node, parts, due_s, error)
+        except Unreachable:
+            self._doubted.add(node)
+            raise
+        if type(reply) is not ServerError:
+            return reply
+        return await self._pursued(slot, node, parts, script, reply, due_s)
+
+    async def _elsewhere(
+        self, slot: int, node: Node, parts: Parts, due_s: float, error: NotSent
+    ) -> tuple[Any, Node]:
+        """The node cannot be reached, so nothing was sent: perhaps it has a successor."""
+        self._doubted.add(node)
+        successor = node
+        with contextlib.suppress(Unreachable):
+            successor = await self._located(slot, due_s)
+        if successor == node:
+            raise error
+        return await self._wire.ask(successor, parts, due_s), successor
+
+    async def _pursued(
+        self,
+        slot: int,
+        node: Node,
+        parts: Parts,
+        script: Script | None,
+        reply: ServerError,
+        due_s: float,
+    ) -> Any:
+        """The call, sent again for as long as the replies say that it was not applied."""
+        asking = again = False
+        pause_s = PAUSE_S
+        for _ in range(ATTEMPTS_MAX):
+            match reply.code:
+                case "NOSCRIPT" if script is not None:
+                    parts, due_s = self._missing.retry(node, script, parts, again=again)
+                    again = True
+                case "MOVED":
+                    node, asking = await self._moved(slot, redirection(reply.text, node), due_s)
+                case "ASK":
+                    node, asking = redirection(reply.text, node), True
+                case "TRYAGAIN" | "CLUSTERDOWN" if self._wire.now_s() + pause_s < due_s:
+                    await self._wire.pause(pause_s)
+                    pause_s *= 2
+                case _:
+                    break
+            reply = await self._wire.ask(node, parts, due_s, asking=asking)
+            if type(reply) is not ServerError:
+                return reply
+        if reply.code in ("MOVED", "ASK"):
+            raise trouble.still_moving(node, reply)
+        raise trouble.of_reply(reply, node)
+
+    async def _moved(self, slot: int, target: Node, due_s: float) -> tuple[Node, bool]:
+        """The slot is there now; where it is one of many that moved, the map is read anew."""
+        seen = self._map
+        if seen is not None:
+            self._map = seen = seen.moved(slot, target)
+        if not self._looked_lately():
+            with contextlib.suppress(Unreachable):  # what was said of this slot is enough for now
+                await self._refreshed(seen, due_s, first=target)
+        return target, False
+
+    async def _located(self, slot: int, due_s: float) -> Node:
+        seen = self._map
+        if seen is None or not self._looked_lately():
+            seen = await self._refreshed(seen, due_s)
+        node = seen[slot]
+        if node is None:
+            raise NotSent(
+                f"no node of the cluster serves slot {slot}; nothing was sent: see CLUSTER INFO"
+            )
+        return node
+
+    async def _refreshed(
+        self, seen: SlotMap | None, due_s: float, first: Node | None = None
+    ) -> SlotMap:
+        """A map newer than the one seen; callers who come together share one look."""
+        async with self._wire.alone(due_s):
+            if self._map is not None and self._map is not seen:
+                return self._map
+            if self._refused is not None and self._looked_lately():
+                raise type(self._refused)(*self._refused.args)
+            self._refused = None
+            try:
+                self._map = await self._read(due_s, first)
+            except (NotSent, StoreDenied) as error:
+                self._refused = error
+                raise
+            finally:
+                self._looked_s = self._wire.now_s()
+            self._doubted.clear()
+            return self._map
+
+    def _looked_lately(self) -> bool:
+        return self._wire.now_s() - self._looked_s < REFRESH_S_MIN
+
+    async def _read(self, due_s: float, first: Node | None) -> SlotMap:
+        masters = self._map.masters if self._map is not None else ()
+        known = dict.fromkeys((*([first] if first else ()), *masters, *self._seeds))
+        tellers = sorted(known, key=lambda node: node in self._doubted)[:ATTEMPTS_MAX]
+        said: object = ""
+        denied: StoreDenied | None = None
+        for place, teller in enumerate(tellers):
+            left_s = due_s - self._wire.now_s()
+            share_s = left_s / 2 if place + 1 < len(tellers) else left_s
+            try:
+                reply = await self._wire.ask(teller, ("CLUSTER", "SLOTS"), due_s - left_s + share_s)
+            except Unreachable as error:
+                said = error
+                continue
+            except StoreDenied as error:
+                denied = error
+                continue
+            if type(reply) is list and reply:
+                return SlotMap.from_reply(reply, teller)
+            if type(reply) is ServerError:
+                found = trouble.of_reply(reply, teller)
+                denied = found if isinstance(found, StoreDenied) else denied
+            said = reply or f"{teller} serves no slots"
+        if denied is not None:
+            raise denied
+        raise NotSent(f"no node of the cluster shows its map; nothing was sent ({said})")
+
+    async def _checked(self, node: Node, parts: Parts, due_s: float) -> Any:
+        try:
+            reply = await self._wire.ask(node, parts, due_s)
+        except Unreachable:
+            self._doubted.add(node)
+            raise
+        if type(reply) is ServerError:
+            raise trouble.of_reply(reply, node)
+        return reply

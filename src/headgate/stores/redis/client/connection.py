@@ -1,0 +1,295 @@
+"""One connection to one node that carries every call of an event loop at once.
+
+Calls of one turn of the loop are written together, or by the dozen if they are many. Replies come
+in order, so a line of waiters is all the bookkeeping there is. One timer watches the head of the
+line: when that is overdue, order cannot be kept any more, so the connection is given up and every
+call that was sent is told that its outcome is unknown. Calls that were not sent yet wait for the
+next connection. No call is ever sent twice.
+
+Deadlines are times of a LoopClock, which stands still while the loop is too busy to listen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headgate.core.errors import StoreTrouble
+from headgate.stores.redis.client import errors as trouble
+from headgate.stores.redis.client.commands import NOTHING, Reader, new_reader
+from headgate.stores.redis.client.connection__wire_line import (
+    ASKING,
+    Ended,
+    Entry,
+    Future,
+    Line,
+    LoopClock,
+    fail,
+    seen_through,
+    settle,
+)
+from headgate.stores.redis.client.url import Node
+from headgate.transport.ownership__port_inlet import Inlet
+
+CALLS_MAX = 10_000
+EARLY_CALLS = 16  # do not wait for the turn's end: the server works while this side goes on
+GRACE_S = 0.001
+
+Dial = Callable[[Node], Awaitable[Line]]
+
+
+class Link(Inlet):
+    def __init__(self, node: Node, dial: Dial, clock: LoopClock, timeout_ms: int) -> None:
+        super().__init__()
+        self.node = node
+        self._dial = dial
+        self._clock = clock
+        self._loop = clock.loop
+        self._timeout_ms = timeout_ms
+        self._unsent: list[Entry] = []
+        self._sent: deque[Entry] = deque()
+        self._line: Line | None = None
+        self._reader: Reader = new_reader()
+        self._dialing: asyncio.Task[None] | None = None
+        self._gone: Future | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: Entry | None = None
+        self._last_due_s = 0.0
+        self._flush_planned = self._paused = self._retired = self._closed = False
+        self._answers: dict[Future, Any] = {}  # for callers that were cancelled a moment ago
+
+    @property
+    def up(self) -> bool:
+        return self._line is not None and not self._retired
+
+    async def ask(self, packed: bytes, due_s: float, asking: bool = False) -> Any:
+        """The reply; once sent, a cancelled caller still waits for it and is cancelled later."""
+        future = self._submit(packed, due_s, asking)
+        try:
+            return await future
+        except asyncio.CancelledError as cancelled:
+            answer = self._answer_of(future)
+            if answer is None:
+                raise  # never sent, nothing to wait for
+            why = cancelled
+        return await seen_through(answer, why)
+
+    def _submit(self, packed: bytes, due_s: float, asking: bool) -> Future:
+        if self._closed:
+            raise trouble.closed()
+        if len(self._unsent) + len(self._sent) >= CALLS_MAX:
+            raise trouble.crowded(self.node, CALLS_MAX)
+        future: Future = self._loop.create_future()
+        if due_s < self._last_due_s:  # a second attempt, older than the line it joins
+            self._expire(future, due_s)
+        else:
+            self._last_due_s = due_s
+        if asking:  # it works on the very next command, so the two stay together
+            self._unsent.append((self._loop.create_future(), self._last_due_s, ASKING))
+        self._unsent.append((future, self._last_due_s, packed))
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+        elif len(self._unsent) >= EARLY_CALLS and self._line is not None:
+            self._write(self._line)
+        return future
+
+    def retire(self) -> None:
+        """What was sent is still answered; what comes next goes over a new connection."""
+        self._retired = self._line is not None
+
+    async def close(self) -> None:
+        """Waits for what was sent, which its deadline bounds; refuses the rest."""
+        self._closed = True
+        self._fail_unsent(trouble.closed())
+        if self._dialing is not None:
+            self._dialing.cancel()
+        waiting = [entry[0] for entry in self._sent if not entry[0].done()]
+        if waiting:
+            await asyncio.wait(waiting)
+        if self._line is not None:
+            self._gone = self._loop.create_future()
+            self._line.transport.abort()
+            await asyncio.wait((self._gone,), timeout=1)
+
+    def abandon(self) -> None:
+        """Ends it now, from a callback of its loop."""
+        self._closed = True
+        self._fail_unsent(trouble.closed())
+        if self._line is not None:
+            self._line.transport.abort()
+
+    def leave(self) -> None:
+        """Ends it after its loop was closed, when nothing can be awaited or called back."""
+        line, self._line = self._line, None
+        if line is not None:
+            with contextlib.suppress(OSError, TypeError):  # uvloop has closed it already
+                line.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def received(self, data: bytes) -> None:
+        reader, sent = self._reader, self._sent
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not NOTHING:
+                future = sent.popleft()[0]
+                if not future.done():
+                    future.set_result(reply)
+                elif future.cancelled():
+                    self._answers[future] = reply
+        except Exception as error:  # noqa: BLE001  # whatever it is, the order of replies is lost
+            self._hang_up(f"it sent what is no reply: {error!r}")
+        if self._retired and not sent:
+            self._hang_up("retired")
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._line = None
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        self._fail_sent(error or "it closed the connection")
+        if self._unsent:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        unsent = self._unsent
+        if not unsent:
+            return
+        line = self._line
+        if line is None:
+            if self._dialing is None:
+                self._dialing = self._loop.create_task(self._connect(unsent[0][1]))
+            return
+        if self._retired and not self._sent:
+            self._hang_up("retired")
+        else:
+            self._write(line)
+
+    def _write(self, line: Line) -> None:
+        if self._paused or self._retired or line.transport.is_closing():
+            return
+        unsent, self._unsent = self._unsent, []
+        self._sent.extend(unsent)
+        line.transport.write(b"".join([entry[2] for entry in unsent]))
+        self._watch()
+
+    async def _connect(self, due_s: float) -> None:
+        try:
+            async with asyncio.timeout(due_s - self._clock.now_s()):
+                line = await self._dial(self.node)
+        except asyncio.CancelledError:
+            self._fail_unsent(trouble.of_dialing(ConnectionError("cancelled"), self.node, 0))
+            raise
+        except Exception as error:  # noqa: BLE001  # every failure to connect is the same news
+            self._dialing = None
+            why = trouble.of_dialing(error, self.node, self._timeout_ms)
+            late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf
+            self._fail_unsent(why, late_s)
+            self._flush()  # who has time left, also since this loop was busy, has another attempt
+            return
+        finally:
+            self._dialing = None
+        if self._closed:
+            line.transport.abort()
+            return
+        self._line, self._reader = line, new_reader()
+        self._paused = self._retired = False
+        line.transport.set_protocol(self)
+        self._flush()
+
+    def _watch(self) -> None:
+        if self._timer is None and self._sent:
+            left_s = self._sent[0][1] - self._clock.now_s()
+            self._timer = self._loop.call_later(max(0, left_s), self._look)
+
+    def _look(self) -> None:
+        """Deadlines are in order, so the head of the line is the first that can be overdue."""
+        self._timer = None
+        if self._sent and self._sent[0][1] <= self._clock.now_s():
+            if self._suspect is not self._sent[0]:
+                # A loop that was busy may have the answer unread: it reads once more, then.
+                self._suspect = self._sent[0]
+                self._timer = self._loop.call_later(GRACE_S, self._look)
+                return
+            self._fail_sent(None)
+            self._hang_up("overdue")
+        self._suspect = None
+        self._watch()
+
+    def _expire(self, future: Future, due_s: float) -> None:
+        if future.done():
+            return
+        left_s = due_s - self._clock.now_s()
+        if left_s > 0:
+            self._loop.call_later(left_s, self._expire, future, due_s)
+            return
+        why = trouble.too_late if self._withdraw(future) else trouble.overdue
+        future.set_exception(why(self.node, self._timeout_ms))
+
+    def _hang_up(self, reason: object) -> None:
+        """Gives the connection up now; what is sent from here on goes over another."""
+        line, self._line = self._line, None
+        self._retired = False
+        if line is not None:
+            line.transport.set_protocol(Ended(line, self._gone))
+            line.transport.abort()
+        self._fail_sent(reason)
+        if self._unsent:
+            self._flush()
+
+    def _fail_sent(self, reason: object | None) -> None:
+        entries, self._sent = self._sent, deque()
+        for future, _, packed in entries:
+            why = (
+                trouble.overdue(self.node, self._timeout_ms)
+                if reason is None
+                else trouble.lost(self.node, reason)
+            )
+            if not future.done():
+                fail(future, why, packed)
+            elif future.cancelled():
+                self._answers[future] = why
+
+    def _fail_unsent(self, why: StoreTrouble, late_s: float = math.inf) -> None:
+        """Those that were due by then, or all."""
+        entries = self._unsent
+        self._unsent = [entry for entry in entries if entry[1] > late_s]
+        for future, due_s, packed in entries:
+            if due_s <= late_s and not future.done():
+                fail(future, type(why)(*why.args), packed)
+
+    def _answer_of(self, future: Future) -> Future | None:
+        """Where the answer of a cancelled caller's call arrives; None if it was never sent."""
+        if not future.cancelled():
+            return future
+        answer: Future = self._loop.create_future()
+        if future in self._answers:
+            settle(answer, self._answers.pop(future))
+            return answer
+        for place, entry in enumerate(self._sent):
+            if entry[0] is future:
+                self._sent[place] = (answer, *entry[1:])
+                return answer
+        self._withdraw(future)
+        return None
+
+    def _withdraw(self, future: Future) -> bool:
+        """Whether the call was still here to be kept back."""
+        unsent = self._unsent
+        for place, entry in enumerate(unsent):
+            if entry[0] is future:
+                asked = place > 0 and unsent[place - 1][2] is ASKING
+                del unsent[place - asked : place + 1]
+                return True
+        return False

@@ -1,0 +1,121 @@
+"""Namespaces: who may be looked up at all, and the version their configuration is at."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
+from headgate.core.levels__entities import Namespace
+from headgate.core.limits__names import new_namespace_id
+from headgate.stores.sqlite.rows import namespace_from_row
+from headgate.stores.sqlite.rows__history import note
+from headgate.stores.sqlite.schema__queries import Connection, named_queries
+
+PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
+
+SQL = named_queries("catalog.sql")
+COUNTED = ("entities", "stored", "buckets", "usage", "audit")
+
+
+def version_of(connection: Connection, namespace: str) -> int:
+    """Which configuration version the active namespace is at."""
+    row = connection.execute(SQL["namespace_get"], (namespace,)).fetchone()
+    if row is None:
+        raise NamespaceNotFoundError(namespace)
+    found = namespace_from_row(row)
+    if found.state != "active":
+        raise NamespaceStateError(
+            found.name, found.state, f"recover_namespace('{namespace}') brings it back"
+        )
+    version: int = row[5]
+    return version
+
+
+def moved_on(connection: Connection, namespace: str) -> int:
+    """The namespace's next version: its configuration changes in this transaction."""
+    version: int = connection.execute(SQL["namespace_changed"], (namespace,)).fetchone()[0]
+    return version
+
+
+def active(connection: Connection, name: str) -> Namespace | None:
+    row = connection.execute(SQL["namespace_active"], (name,)).fetchone()
+    return None if row is None else namespace_from_row(row)
+
+
+def listed(connection: Connection, state: str) -> list[Namespace]:
+    """Those of a state by name; one that is half purged counts as deleted."""
+    query = SQL["namespaces_active" if state == "active" else "namespaces_deleted"]
+    return [namespace_from_row(row) for row in connection.execute(query).fetchall()]
+
+
+def register(connection: Connection, name: str, principal: str | None, now_ms: int) -> Namespace:
+    found = active(connection, name)
+    if found is not None:
+        return found
+    made = Namespace(new_namespace_id(), name, "active", now_ms)
+    connection.execute(SQL["namespace_add"], (made.id, name, now_ms))
+    note(connection, made.id, now_ms, "namespace_registered", "$SYSTEM", principal,
+         before=None, after=asdict(made))  # fmt: skip
+    return made
+
+
+def delete(connection: Connection, name: str, principal: str | None, now_ms: int) -> Namespace:
+    found = active(connection, name)
+    if found is None:
+        raise NamespaceNotFoundError(name)
+    after = replace(found, state="deleted", deleted_ms=now_ms)
+    _set_state(connection, after)
+    note(connection, found.id, now_ms, "namespace_deleted", "$SYSTEM", principal,
+         before=asdict(found), after=asdict(after))  # fmt: skip
+    return after
+
+
+def recover(
+    connection: Connection, namespace: str, principal: str | None, now_ms: int
+) -> Namespace:
+    found = _deleted(connection, namespace, "there is nothing to recover")
+    if found.state == PURGING:
+        raise NamespaceStateError(found.name, PURGING, "part of it is gone; purge it again")
+    if active(connection, found.name) is not None:
+        raise NamespaceStateError(
+            found.name, "registered again since", "delete that one first, then recover this id"
+        )
+    after = replace(found, state="active", deleted_ms=None)
+    _set_state(connection, after)
+    moved_on(connection, namespace)
+    note(connection, namespace, now_ms, "namespace_recovered", "$SYSTEM", principal,
+         before=asdict(found), after=asdict(after))  # fmt: skip
+    return after
+
+
+def begin_purge(connection: Connection, namespace: str) -> None:
+    """From now on the namespace cannot be recovered."""
+    found = _deleted(connection, namespace, "delete_namespace comes before purge_namespace")
+    _set_state(connection, replace(found, state=PURGING))
+
+
+def purge_some(connection: Connection, namespace: str, limit: int) -> tuple[int, bool]:
+    """How many records went, at most `limit` of each kind, and whether nothing is left."""
+    gone = [
+        connection.execute(SQL[f"purge_{kind}"], (namespace, limit)).rowcount
+        for kind in (*COUNTED, "once", "drawer")
+    ]
+    done = max(gone) < limit
+    if done:
+        connection.execute(SQL["namespace_delete"], (namespace,))
+    return sum(gone[: len(COUNTED)]) + done, done
+
+
+def _set_state(connection: Connection, namespace: Namespace) -> None:
+    values = (namespace.state, namespace.deleted_ms, namespace.id)
+    connection.execute(SQL["namespace_state"], values)
+
+
+def _deleted(connection: Connection, namespace: str, advice: str) -> Namespace:
+    row = connection.execute(SQL["namespace_get"], (namespace,)).fetchone()
+    if row is None:
+        raise NamespaceNotFoundError(namespace)
+    found = namespace_from_row(row)
+    if found.state == "active":
+        raise NamespaceStateError(found.name, found.state, advice)
+    return found
