@@ -14,7 +14,7 @@ import grpc
 
 from headgate import Limit
 from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.grpc.turbo import TurboServer
 from headgate.service.program import Options, Program

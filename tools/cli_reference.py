@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.app import cli
-from headgate.cli.app__table import SECTIONS
+from headgate.cli.app import SECTIONS, cli
 from headgate.cli.options import Common, Told, example_lines
 
 PAGE = Path(__file__).parents[1] / "docs/reference/cli.md"

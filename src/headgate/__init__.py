@@ -30,14 +30,14 @@ if TYPE_CHECKING:
         VersionMismatchError,
     )
     from headgate.core.history import AuditEvent, UsageSnapshot
-    from headgate.core.levels__entities import Entity, OnUnavailable
+    from headgate.core.levels import Entity, OnUnavailable
     from headgate.core.limits import Limit
-    from headgate.core.plan_cache__cache import CacheStats
-    from headgate.core.runtime__observe import Event
+    from headgate.core.plan_cache import CacheStats
+    from headgate.core.runtime import Event
     from headgate.limiter import Lease, RateLimiter
     from headgate.repository import Repository
     from headgate.sync import SyncLease, SyncRateLimiter
-    from headgate.sync_admin__sync_repository import SyncRepository
+    from headgate.sync_admin import SyncRepository
 
 __version__ = "0.1.0"
 

@@ -8,23 +8,19 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.admin.operations import parse_rule
-from headgate.admin.operations__operations import Operations
+from headgate.admin.operations import Operations, parse_rule
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Want
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.lease import LeaseBook
-from headgate.core.levels import Explanation
-from headgate.core.levels__entities import OnUnavailable
+from headgate.core.levels import Explanation, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.core.plan_cache import Defaults
-from headgate.core.runtime__clock import Clock
-from headgate.core.runtime__observe import Observer
+from headgate.core.runtime import Clock, Observer
 from headgate.core.store import Store
 from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, detach, layered
-from headgate.repository import Repository
-from headgate.repository__connect import check_strict, layer_switches
+from headgate.repository import Repository, check_strict, layer_switches
 from headgate.stores.memory.buckets import stand_in
 from headgate.transport.gates import cancelled_now, cancelling, ended, pace_for
 

@@ -3,16 +3,231 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from headgate.admin.namespaces import Tenancy
-from headgate.admin.operations__operations import Operations
-from headgate.core.limits__names import DEFAULT_NAMESPACE
+from headgate.admin.operations import Operations
+from headgate.core.errors import ValidationError
+from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.core.plan_cache import Configs
-from headgate.core.runtime__clock import Clock, steady_clock
+from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Backend
-from headgate.repository__connect import open_backend
+from headgate.layers.stack import split_options
+
+# --------------------------------------------------------------------------------------------------
+# From a URL to a backend: one table of stores; a new one is one line.
+
+URL_LENGTH_MAX = 4096
+DAYS_MAX = 36_500  # a century
+
+_PASSWORD = re.compile(r"(password=)[^&]*", re.IGNORECASE)
+_TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an opener is given: the URL in parts, the caller's colour and clock."""
+
+    url: str
+    parts: SplitResult
+    options: Mapping[str, str]
+    blocking: bool
+    clock: Clock | None
+    strict: bool = False
+
+    @property
+    def shown(self) -> str:
+        return shown(self.url)
+
+    def only(self, *known: str) -> None:
+        """Refuses options that would be ignored."""
+        unknown = sorted(set(self.options) - set(known))
+        if unknown:
+            offered = ", ".join(known) or "none"
+            raise ValidationError(
+                "url", self.shown, f"has an unknown option {unknown[0]!r}; there are: {offered}"
+            )
+
+    def whole_number(self, name: str, default: int, *, least: int, most: int) -> int:
+        text = self.options.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) < 19) or not (
+            least <= int(text) <= most
+        ):
+            raise ValidationError(
+                "url", self.shown, f"has {name}={text!r}; it must be from {least} to {most}"
+            )
+        return int(text)
+
+    def days(self, name: str) -> int | None:
+        return self.whole_number(name, 0, least=1, most=DAYS_MAX) or None
+
+    def one_of(self, name: str, default: str, *others: str) -> str:
+        text = self.options.get(name, default)
+        if text not in (default, *others):
+            offered = ", ".join((default, *others))
+            raise ValidationError("url", f"{name}={text}", f"must be one of {offered}")
+        return text
+
+
+def _memory(opening: Opening) -> Backend:
+    from headgate.stores.memory import open_memory
+    from headgate.stores.memory.buckets import BUCKETS_MAX
+
+    opening.only("buckets_max")
+    if opening.parts.netloc or opening.parts.path not in ("", "/"):
+        raise ValidationError("url", opening.shown, "names something; memory:// has no name")
+    bound = opening.whole_number("buckets_max", BUCKETS_MAX, least=1, most=10**8)
+    return open_memory(opening.clock, buckets_max=bound)
+
+
+def _sqlite(opening: Opening) -> Backend:
+    from headgate.stores.sqlite import open_sqlite
+
+    opening.only("synchronous", "timeout_ms")
+    if opening.parts.netloc:
+        raise ValidationError(
+            "url", opening.shown, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
+        )
+    path = unquote(opening.parts.path.removeprefix("/"))
+    timeout_ms = opening.whole_number("timeout_ms", 5000, least=0, most=600_000)
+    synchronous = opening.options.get("synchronous", "normal")
+    return open_sqlite(
+        path,
+        clock=opening.clock,
+        blocking=opening.blocking,
+        timeout_ms=timeout_ms,
+        synchronous=synchronous,
+    )
+
+
+def _redis(opening: Opening) -> Backend:
+    try:
+        from headgate.stores.redis import open_redis
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "url", opening.parts.scheme + "://…",
+            f"needs a package that is not installed ({error.name}): pip install 'headgate[redis]'",
+        ) from error  # fmt: skip
+    usage = opening.one_of("usage", "on", "off")
+    rest = urlencode([pair for pair in opening.options.items() if pair[0] != "usage"])
+    url = opening.url.split("?", 1)[0] + ("?" + rest if rest else "")
+    return open_redis(url, blocking=opening.blocking, usage=usage == "on")
+
+
+def _dynamodb(opening: Opening) -> Backend:
+    try:
+        from headgate.stores.dynamodb import open_dynamodb
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            "url", "dynamodb://…",
+            f"needs a package that is not installed ({error.name}): "
+            f"pip install 'headgate[dynamodb]'",
+        ) from error  # fmt: skip
+    opening.only(*_DYNAMODB)
+    name = opening.parts.netloc
+    if not _TABLE.fullmatch(name) or opening.parts.path not in ("", "/"):
+        raise ValidationError(
+            "url", opening.shown,
+            "must name a table, as in dynamodb://headgate?region=eu-west-1: 3 to 255 letters, "
+            "digits and _ . -",
+        )  # fmt: skip
+    return open_dynamodb(
+        name,
+        region=opening.options.get("region"),
+        endpoint=opening.options.get("endpoint"),
+        blocking=opening.blocking,
+        timeout_ms=opening.whole_number("timeout_ms", 2000, least=1, most=600_000),
+        connections=opening.whole_number("connections", 16, least=1, most=1000),
+        strict=opening.strict or opening.one_of("strict", "off", "on") == "on",
+        usage=opening.one_of("usage", "local", "stream", "off"),
+        audit_days=opening.days("audit_days"),
+        usage_days=opening.days("usage_days"),
+    )
+
+
+_DYNAMODB = (
+    *("region", "endpoint", "timeout_ms", "connections", "strict"),
+    *("usage", "audit_days", "usage_days"),
+)
+
+
+OPENERS: dict[str, Callable[[Opening], Backend]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "unix": _redis,
+    "redis+sentinel": _redis,
+    "rediss+sentinel": _redis,
+    "redis+cluster": _redis,
+    "rediss+cluster": _redis,
+    "dynamodb": _dynamodb,
+}
+
+
+def open_backend(
+    url: object, *, blocking: bool, clock: Clock | None = None, strict: bool = False
+) -> Backend:
+    """The backend a URL names; nothing is contacted yet. Layers are the limiter's business.
+
+    `strict` asks for several buckets in one step; a store that cannot is refused.
+    """
+    parts, options = _read(url)
+    opener = OPENERS[parts.scheme]
+    _, rest = split_options(shown(str(url)), options)
+    backend = opener(Opening(str(url), parts, rest, blocking, clock, strict))
+    return check_strict(backend) if strict else backend
+
+
+def check_strict(backend: Backend) -> Backend:
+    """The backend, if it decides several buckets in one step."""
+    if backend.capabilities.atomic != "one step":
+        raise ValidationError(
+            "strict", True,
+            f"is not what {backend.capabilities.name} can do as it was opened: it takes from "
+            f"several buckets apart and undoes; open dynamodb://…?strict=on, one Redis server "
+            f"instead of a cluster, or leave strict out",
+        )  # fmt: skip
+    return backend
+
+
+def shown(url: str) -> str:
+    """A URL as an error may quote it: logins and passwords stay hidden, wherever they stand."""
+    head, slashes, rest = url.partition("://")
+    _, at, place = rest.rpartition("@")
+    return _PASSWORD.sub(r"\1…", f"{head}{slashes}…@{place}" if at else url)
+
+
+def layer_switches(url: str) -> dict[str, bool]:
+    """Which layers a URL switches on or off, as in `redis://…?prefetch=on&breaker=off`."""
+    _, options = _read(url)
+    return split_options(shown(url), options)[0]
+
+
+def _read(url: object) -> tuple[SplitResult, dict[str, str]]:
+    if not isinstance(url, str) or len(url) > URL_LENGTH_MAX:
+        raise ValidationError(
+            "url", "<not shown>", f"must be a str of at most {URL_LENGTH_MAX} characters"
+        )
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise ValidationError("url", shown(url), f"cannot be read: {error}") from error
+    if parts.scheme not in OPENERS or "://" not in url:
+        schemes = ", ".join(f"{scheme}://" for scheme in OPENERS)
+        raise ValidationError("url", shown(url), f"has no store behind it; use one of {schemes}")
+    if len(dict(options)) != len(options):
+        raise ValidationError("url", shown(url), "gives an option twice")
+    return parts, dict(options)
+
 
 DEFAULT_URL = "memory://"
 CACHE_TTL_S = 60.0

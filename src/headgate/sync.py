@@ -13,15 +13,11 @@ from typing import Any, Self
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Want
 from headgate.core.lease import LeaseBook
-from headgate.core.levels import Explanation
-from headgate.core.levels__entities import OnUnavailable
+from headgate.core.levels import Explanation, OnUnavailable
 from headgate.core.limits import Limit
-from headgate.core.runtime import run
-from headgate.core.runtime__clock import Clock
-from headgate.core.runtime__observe import Observer
+from headgate.core.runtime import Clock, Observer, run
 from headgate.limiter import RateLimiter, also_wanted, entered_before, many_wanted
-from headgate.sync_admin import SyncAdmin
-from headgate.sync_admin__sync_repository import SyncRepository
+from headgate.sync_admin import SyncAdmin, SyncRepository
 
 
 class SyncLease(LeaseBook):

@@ -12,9 +12,8 @@ import pytest
 
 from headgate.core.decision import Demand
 from headgate.core.errors import HeadgateError, NamespaceNotFoundError, NamespaceStateError
-from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
-from headgate.core.limits import Limit
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend

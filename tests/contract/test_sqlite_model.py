@@ -12,8 +12,7 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.history import UsageQuery
 from headgate.core.limits import Limit, Spec
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, full_at_ms
-from headgate.core.runtime import run
-from headgate.core.runtime__clock import wall_clock_ms
+from headgate.core.runtime import run, wall_clock_ms
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import CAPABILITIES
@@ -22,7 +21,7 @@ from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.catalog import SqliteCatalog
 from headgate.stores.sqlite.ledger import SqliteLedger
 from headgate.stores.sqlite.port import BlockingPort
-from headgate.stores.sqlite.schema__queries import Connection
+from headgate.stores.sqlite.schema import Connection
 
 STEPS = 400
 START_MS = 1_750_000_000_000

@@ -19,7 +19,7 @@ from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.sqlite import bucket_table as shelf
 from headgate.stores.sqlite import open_sqlite, schema
-from headgate.stores.sqlite.schema__queries import named_queries
+from headgate.stores.sqlite.schema import named_queries
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")

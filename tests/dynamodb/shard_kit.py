@@ -11,7 +11,7 @@ from headgate.core.record import BucketKey, Terms, cell_of
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.protocol.flow import alone
 from headgate.stores.dynamodb.protocol.item import Seen
-from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.shares import parent_of
 from headgate.stores.dynamodb.sharding.split import mergeable, merging
 from headgate.stores.dynamodb.store import DynamoStore

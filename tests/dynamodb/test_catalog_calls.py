@@ -9,7 +9,7 @@ import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, prepared, registered, table_of, watching
 from headgate.core.history import Usage, UsageQuery, audit_event
-from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS
 from headgate.core.runtime import run

@@ -10,12 +10,11 @@ import pytest
 from contract.test_sqlite_catalog import Call, Changes, everything, outcome, trail
 from dynamodb.test_catalog_kit import NOW_MS, prepared, registered, table_of
 from headgate.core.errors import EntityNotFoundError
-from headgate.core.levels__entities import Entity, Level
-from headgate.core.levels__lineage import LINEAGE_MAX
+from headgate.core.levels import LINEAGE_MAX, Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb.catalog import entities__people_leaving as people_leaving
+from headgate.stores.dynamodb.catalog import entities as people_leaving
 from headgate.stores.dynamodb.catalog.items import CHILDREN, entity_key, number_of
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.memory import open_memory

@@ -18,7 +18,7 @@ from dynamodb.test_catalog_kit import (
 )
 from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError, Unreachable
 from headgate.core.history import Usage
-from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog import registry as tenants

@@ -29,7 +29,7 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.core.levels__entities import Entity, Level, Mode
+from headgate.core.levels import Entity, Level, Mode
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import schema

@@ -26,7 +26,7 @@ from headgate.stores.dynamodb.protocol import take as taking
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.update_expression import Draft
 from headgate.stores.dynamodb.sharding import gather as gathering
-from headgate.stores.dynamodb.sharding import gather__placing as placing
+from headgate.stores.dynamodb.sharding import gather as placing
 from headgate.stores.dynamodb.sharding import router as sharing
 
 STATES_MAX = 15_000

@@ -16,7 +16,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb.catalog.items__items_history import usage_key
+from headgate.stores.dynamodb.catalog.items import usage_key
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.memory import open_memory
 

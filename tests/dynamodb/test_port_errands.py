@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.stores.dynamodb.client.http import Reply
-from headgate.stores.dynamodb.client.pool_async__wire_errand import Batch, Errand
+from headgate.stores.dynamodb.client.pool_async import Batch, Errand
 
 REPLY = Reply(200, b"", b"{}", True)
 

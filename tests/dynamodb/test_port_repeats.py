@@ -123,7 +123,7 @@ def test_the_last_reply_of_a_connection_ends_it(canned: Canned, blocking: bool) 
 def test_an_old_connection_is_not_used(
     canned: Canned, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_async__wire_line.IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_async.IDLE_S_MAX", 0.05)
     monkeypatch.setattr("headgate.stores.dynamodb.client.pool_blocking.IDLE_S_MAX", 0.05)
 
     async def test(port: Port) -> None:

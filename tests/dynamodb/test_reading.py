@@ -6,7 +6,7 @@ from dynamodb.shard_kit import Bucket
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.store import DynamoStore
 
 

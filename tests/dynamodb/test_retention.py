@@ -13,8 +13,7 @@ from headgate.core.errors import ValidationError
 from headgate.core.history import DAY_MS
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.catalog.items import as_json
-from headgate.stores.dynamodb.catalog.items__retention import (
+from headgate.stores.dynamodb.catalog.items import (
     AUDIT_KEPT_MS,
     DAYS_MAX,
     NOTES,
@@ -22,6 +21,7 @@ from headgate.stores.dynamodb.catalog.items__retention import (
     USAGE_KEPT_MS,
     Kept,
     Retention,
+    as_json,
 )
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import requests as ask
@@ -110,7 +110,7 @@ def test_opening_tells_it_and_a_change_reads_nothing_more(dynamo_endpoint: str) 
     port = Watched(port_to(dynamo_endpoint))
     table = Table(port, name, pace_for(None, blocking=True))
     from headgate.core.history import audit_event
-    from headgate.stores.dynamodb.table.create__versions import check
+    from headgate.stores.dynamodb.table.create import check
 
     assert run(check(table))
     ledger = DynamoLedger(table)

@@ -8,18 +8,19 @@ import pytest
 
 from dynamodb.test_catalog_kit import table_at
 from headgate.core.history import AuditEvent, Usage, UsageQuery
-from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable, Stored
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable, Stored
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.dynamodb import ledger__usage as usage
+from headgate.stores.dynamodb import ledger as usage
 from headgate.stores.dynamodb.catalog import lookup as levels_lookup
 from headgate.stores.dynamodb.catalog.items import (
     entity_as_item,
     entity_from_item,
+    event_as_item,
+    event_from_item,
     level_as_item,
     level_from_item,
 )
-from headgate.stores.dynamodb.catalog.items__items_history import event_as_item, event_from_item
 from headgate.stores.dynamodb.ledger import old_usage
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table import table

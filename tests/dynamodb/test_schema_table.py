@@ -9,13 +9,13 @@ import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, Watched, port_to, table_at, table_name
 from headgate.core.errors import IncompatibleSchemaError
-from headgate.core.levels__entities import Entity
+from headgate.core.levels import Entity
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import number, system_key
 from headgate.stores.dynamodb.client.port import Rejected, Request, TableMissing
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.create__versions import RECORD
+from headgate.stores.dynamodb.table.create import RECORD
 from headgate.stores.dynamodb.table.table import Table
 
 

@@ -15,10 +15,9 @@ from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import number, text
 from headgate.stores.dynamodb.client.port import Request
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.table import migrate__migrations_usage as migrations_usage
+from headgate.stores.dynamodb.table import migrate as migrations_usage
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.create import creation
-from headgate.stores.dynamodb.table.create__versions import RECORD
+from headgate.stores.dynamodb.table.create import RECORD, creation
 from headgate.stores.dynamodb.table.migrate import Progress, upgrade
 from headgate.stores.dynamodb.table.table import Table
 

@@ -13,7 +13,7 @@ from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
 from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
 from headgate.stores.dynamodb.protocol.update_expression import Draft
-from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding import split as splitting
 
 NOW_MS = 1_000_000

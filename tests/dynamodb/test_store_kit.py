@@ -5,8 +5,8 @@ from __future__ import annotations
 from dynamodb.test_catalog_kit import table_at, table_name
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.repository__connect import open_backend
-from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.repository import open_backend
+from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.table import create as table_making
 
 

@@ -18,7 +18,7 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.port import ConditionFailed, Request
 from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
 from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS, rebasing
-from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.store import DynamoStore
 
 HOUR_MS = 3_600_000

@@ -18,7 +18,7 @@ from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.port import TransactionCancelled
 from headgate.stores.dynamodb.protocol.adjust import STILL_TRIES
-from headgate.stores.dynamodb.sharding.gather__placing import evened, parted
+from headgate.stores.dynamodb.sharding.gather import evened, parted
 from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.dynamodb.sharding.split import splitting
 from headgate.stores.dynamodb.store import DynamoStore

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from dynamodb.shard_kit import Bucket
-from headgate.core.decision__corrections import credits_of
+from headgate.core.decision import credits_of
 from headgate.core.errors import RateLimitExceeded
-from headgate.core.lease__refusal import refusal
+from headgate.core.lease import refusal
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore

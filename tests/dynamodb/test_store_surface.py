@@ -14,10 +14,10 @@ from headgate import (
     ValidationError,
 )
 from headgate.core.runtime import run
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.stores.dynamodb.catalog.items import number
 from headgate.stores.dynamodb.client.port import Request
-from headgate.stores.dynamodb.table.create__versions import RECORD, SCHEMA
+from headgate.stores.dynamodb.table.create import RECORD, SCHEMA
 
 
 @pytest.mark.parametrize(

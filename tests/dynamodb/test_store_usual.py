@@ -12,10 +12,9 @@ from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, opened
 from headgate.stores.dynamodb.protocol import fast_take as usual
-from headgate.stores.dynamodb.protocol import fast_take__usual_opening as usual_opening_module
+from headgate.stores.dynamodb.protocol import fast_take as usual_opening_module
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import usual_take
-from headgate.stores.dynamodb.protocol.fast_take__usual_opening import usual_opening
+from headgate.stores.dynamodb.protocol.fast_take import usual_opening, usual_take
 from headgate.stores.dynamodb.protocol.item import (
     Seen,
     as_made,
@@ -25,7 +24,7 @@ from headgate.stores.dynamodb.protocol.item import (
 )
 from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
 from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 
 NOW_MS = 1_767_225_600_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flows.declaring_kit import plan_and_apply
 from headgate import Limit, RateLimiter, Repository
-from headgate.core.levels__entities import Level
+from headgate.core.levels import Level
 from headgate.declare.apply import preview
 from headgate.declare.declaration import Action, LevelChange
 

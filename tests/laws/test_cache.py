@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.plan_cache__cache import Cache, CacheStats
+from headgate.core.plan_cache import Cache, CacheStats
 from laws.kit import LAW
 
 verbs = st.sampled_from(("get", "put", "put", "drop", "stale"))

@@ -13,7 +13,7 @@ from headgate.core.decision import Demand
 from headgate.core.record import CELLS, EPOCH, HOUR_MS, BucketKey, Terms, after_clock_step, opened
 from headgate.core.runtime import run
 from headgate.core.store import Store
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 
 NOW_MS = 1_800_000_000_000
 YEAR_MS = 365 * 24 * HOUR_MS

@@ -6,8 +6,16 @@ from itertools import product
 
 import pytest
 
-from headgate.core.levels import LEVELS, resolve
-from headgate.core.levels__entities import Entity, Lookup, Mode, OnUnavailable, Standing, Stored
+from headgate.core.levels import (
+    LEVELS,
+    Entity,
+    Lookup,
+    Mode,
+    OnUnavailable,
+    Standing,
+    Stored,
+    resolve,
+)
 from headgate.core.limits import Limit
 from headgate.core.plan import make_plan
 from headgate.core.record import Terms

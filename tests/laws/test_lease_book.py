@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.core.decision import Demand, adjusted, decide
 from headgate.core.errors import LeaseExpiredError, ValidationError
-from headgate.core.lease import LeaseBook
-from headgate.core.lease__debits import DEBITS_MAX
+from headgate.core.lease import DEBITS_MAX, LeaseBook
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.core.plan import merged
 from headgate.core.record import BucketKey, Terms, cells_of, opened

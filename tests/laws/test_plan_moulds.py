@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from headgate.core.levels__entities import Entity, Lookup, Mode, Standing, Stored
+from headgate.core.levels import Entity, Lookup, Mode, Standing, Stored
 from headgate.core.limits import Limit
 from headgate.core.plan import MOULDS_MAX, Moulds, Plan, make_plan
 

@@ -14,8 +14,7 @@ import pytest
 from headgate.core.bucket import Rate
 from headgate.core.decision import Demand, decide
 from headgate.core.errors import ValidationError
-from headgate.core.limits import Limit, parse_amount
-from headgate.core.limits__names import parse_entity_id
+from headgate.core.limits import Limit, parse_amount, parse_entity_id
 from headgate.core.record import BucketKey, Record, Terms, opened
 from laws.kit import DAY_MS, Kept
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.core import limits__names as names
+from headgate.core import limits as names
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.limits import (
     AMOUNT_MAX,

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.runtime__clock import steady_clock
+from headgate.core.runtime import steady_clock
 from headgate.core.store import Store
 from headgate.layers.breaker import Breaker, Circuit
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.stack import layered
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 
 LAYERS: dict[str, Callable[[Store], Store]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
-from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.redis.catalog import RedisCatalog

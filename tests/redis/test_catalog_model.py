@@ -10,8 +10,7 @@ from catalog_kit import NOW_MS, opened, registered
 
 from contract.test_sqlite_catalog import Call, Changes, everything, outcome, trail
 from headgate.core.errors import EntityNotFoundError
-from headgate.core.levels__entities import Entity, Level
-from headgate.core.levels__lineage import LINEAGE_MAX
+from headgate.core.levels import LINEAGE_MAX, Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend

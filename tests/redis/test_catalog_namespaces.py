@@ -16,12 +16,12 @@ from headgate.core.errors import (
     NamespaceStateError,
     Unreachable,
 )
-from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import keys
 from headgate.stores.redis.catalog import RedisCatalog
 
 RPM = Limit.per_minute("rpm", 10)

@@ -16,7 +16,7 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.core.levels__entities import Entity, Level, Mode
+from headgate.core.levels import Entity, Level, Mode
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend

@@ -14,7 +14,7 @@ from headgate import Limit
 from headgate.core.decision import Demand
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.stores.redis import keys
 
 HOUR_MS = 3_600_000

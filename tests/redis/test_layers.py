@@ -8,9 +8,9 @@ import pytest
 import servers
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
-from headgate.core.runtime__clock import steady_clock
+from headgate.core.runtime import steady_clock
 from headgate.layers.stack import layered
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 
 STACKS = {

@@ -20,7 +20,7 @@ from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.redis import keys, ledger
-from headgate.stores.redis import ledger__usage_rows as usage_rows
+from headgate.stores.redis import ledger as usage_rows
 from headgate.stores.redis.ledger import RedisLedger
 
 DAY_MS = 24 * HOUR_MS

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from faults.machines.machine import StoreMachine, steady
 from headgate.core.store import Store
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 
 PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "40"))
 

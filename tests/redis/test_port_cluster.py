@@ -14,7 +14,7 @@ import servers
 
 from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.core.runtime import run
-from headgate.stores.redis.client.cluster__cluster_map import slot_of
+from headgate.stores.redis.client.cluster import slot_of
 from headgate.stores.redis.client.port import Port, Script, Unexpected, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")

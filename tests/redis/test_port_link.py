@@ -11,8 +11,7 @@ import pytest
 
 from headgate.core.errors import Unreachable
 from headgate.stores.redis.client.commands import NotSent, pack
-from headgate.stores.redis.client.connection import EARLY_CALLS, Link
-from headgate.stores.redis.client.connection__wire_line import Line, LoopClock
+from headgate.stores.redis.client.connection import EARLY_CALLS, Line, Link, LoopClock
 from headgate.stores.redis.client.url import Node
 
 PING = pack(("PING",))

@@ -17,7 +17,7 @@ from headgate import (
     SyncRateLimiter,
 )
 from headgate.core.errors import StoreTrouble, Unreachable
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.stores.redis.client.port import open_port
 from headgate.testing import Case, cases, run_case
 

@@ -22,7 +22,7 @@ from headgate.service.decide.requests import CheckRequest
 from headgate.service.decide.rules import NoPolicies, Rule
 from headgate.service.decide.service import Service
 from headgate.service.http.asgi import Rest
-from headgate.service.policies.values__policies_amounts import TOKENS_MAX
+from headgate.service.policies.values import TOKENS_MAX
 from headgate.service.program import Options, Program
 from programs.rest.rest_kit import PATHS, served, until
 

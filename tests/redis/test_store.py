@@ -20,7 +20,7 @@ from headgate.core.decision import Demand, Verdict, adjusted, decide, only_credi
 from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of, opened
 from headgate.core.runtime import run
 from headgate.core.store import Store
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 
 START_MS = 1_767_225_600_000

@@ -23,8 +23,7 @@ from typing import Any
 import pytest
 
 from headgate import SyncRepository
-from headgate.service.demo.program import started
-from headgate.service.demo.program__options import Demo
+from headgate.service.demo.program import Demo, started
 from headgate.service.demo.sample import LEVELS, MODELS, PEOPLE
 from headgate.service.demo.traffic import BATCH, HABITS, calls
 

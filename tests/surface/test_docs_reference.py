@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import headgate
-from headgate import repository__connect as connect
+from headgate import repository as connect
 from headgate.layers.stack import Layering
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 

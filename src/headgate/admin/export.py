@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports__desk import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX
 from headgate.core.errors import ValidationError
 from headgate.core.history import UsageSnapshot, parse_time_ms, parse_window_type, window_around
-from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
-from headgate.core.limits import Limit, parse_amount, parse_limits
-from headgate.core.limits__names import (
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import (
+    Limit,
+    parse_amount,
     parse_config_resource,
     parse_entity_id,
     parse_limit_name,
+    parse_limits,
     parse_resource,
 )
 from headgate.core.store import limits_as_json

@@ -11,7 +11,7 @@ from headgate.admin.export import Moved, MovedLevel
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
 from headgate.core.history import Usage, UsageSnapshot, parse_time_ms, window_around
-from headgate.core.levels__entities import Entity, Mode
+from headgate.core.levels import Entity, Mode
 from headgate.repository import Repository
 
 BATCH = 500

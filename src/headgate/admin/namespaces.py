@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headgate.admin.reports__desk import Desk
+from headgate.admin.reports import Desk
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.history import DAY_MS, audit_event, window_around
-from headgate.core.levels import resolve
-from headgate.core.levels__entities import Namespace, OnUnavailable
-from headgate.core.limits import Limit
-from headgate.core.limits__names import DEFAULT_NAMESPACE, parse_namespace, parse_namespace_id
-from headgate.core.plan_cache__cache import CacheStats
+from headgate.core.levels import Namespace, OnUnavailable, resolve
+from headgate.core.limits import DEFAULT_NAMESPACE, Limit, parse_namespace, parse_namespace_id
+from headgate.core.plan_cache import CacheStats
 from headgate.core.store import Capabilities
 
 DAYS_MAX = 36_500

@@ -9,14 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.admin.reports__desk import PAGE_MAX, Desk, parse_page
+from headgate.admin.reports import PAGE_MAX, Desk, Reports, parse_page
 from headgate.core.errors import ValidationError
-from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
-from headgate.core.limits import Limit, parse_limits
-from headgate.core.limits__names import (
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.limits import (
     DEFAULT_RESOURCE,
+    Limit,
     parse_config_resource,
     parse_entity_id,
+    parse_limits,
     parse_resource,
 )
 
@@ -298,3 +299,11 @@ def _parse_metadata(metadata: object) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+# --------------------------------------------------------------------------------------------------
+# All operator flows together: what a limiter and a repository both offer.
+
+
+class Operations(EntityAdmin, LimitAdmin, Reports):
+    """Entities, stored limits, buckets and history of one namespace."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.admin.reports__desk import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX
 from headgate.core.bucket import MILLI
 from headgate.core.record import cells_of
 from headgate.repository import Repository

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports__desk import PAGE_MAX, Desk, parse_page
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
@@ -22,10 +21,50 @@ from headgate.core.history import (
     parse_window_type,
     summarize,
 )
-from headgate.core.limits import parse_amount
-from headgate.core.limits__names import parse_entity_id, parse_limit_name, parse_resource
-from headgate.core.plan_cache import NO_DEFAULTS, Defaults
+from headgate.core.levels import Level
+from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name, parse_resource
+from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
+from headgate.core.runtime import Clock
+from headgate.core.store import Backend
+
+# --------------------------------------------------------------------------------------------------
+# What every operator flow stands on: a backend, its configuration cache, a clock.
+
+PAGE_MAX = 1000
+
+
+class Desk:
+    """The flows of one namespace of one backend."""
+
+    backend: Backend
+    configs: Configs
+    clock: Clock
+    drives_time: bool
+
+    def _sit(self, backend: Backend, configs: Configs, clock: Clock, *, drives_time: bool) -> None:
+        self.backend = backend
+        self.configs = configs
+        self.clock = clock
+        self.drives_time = drives_time
+
+    def _store_ms(self) -> int | None:
+        """The time to pass to a store: ours if we drive it, else its own."""
+        return self.clock() if self.drives_time else None
+
+    async def _change_level(
+        self, level: Level, changes: dict[str, Any], principal: str | None
+    ) -> None:
+        namespace = await self.configs.namespace_id()
+        await self.backend.catalog.update_stored(namespace, level, changes, principal, self.clock())
+        self.configs.invalidate()
+
+
+def parse_page(limit: object) -> int:
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        raise ValidationError("limit", limit, f"must be an int from 1 to {PAGE_MAX}")
+    return limit
+
 
 ONCE_LENGTH_MAX = 128
 SUMMARY_MAX = 100_000

@@ -4,16 +4,172 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 import headgate
-from headgate.cli.app__table import COMMANDS, SECTIONS
 from headgate.cli.errors import tell
-from headgate.cli.options import SETTINGS, Noun, section
-from headgate.cli.options__session import Session
-from headgate.cli.output__text import lenient
+from headgate.cli.options import SETTINGS, Noun, Session, Verb, pass_session, section
+from headgate.cli.output import lenient
+
+# --------------------------------------------------------------------------------------------------
+# The table of commands. A new command is one line here; its module is loaded when it is used.
+#
+# `where` is `module:object` below headgate.cli, the object a click command made with `verb` or
+# `noun`. Or it is the whole name of a program elsewhere, as in `headgate.aws.infra.deploy:main`,
+# that
+# takes its words as a list and returns its exit code; `extra` is what must be installed for it.
+
+
+class Entry(NamedTuple):
+    name: str
+    where: str
+    summary: str
+    extra: str = ""
+
+
+SECTIONS: dict[str, tuple[Entry, ...]] = {
+    "Decide": (
+        Entry("check", "commands.check:check", "Would it pass? With --take: take it."),
+        Entry(
+            "explain",
+            "commands.check:explain",
+            "Which level gave each limit, and what it overrides.",
+        ),
+    ),
+    "Configure": (
+        Entry(
+            "entity",
+            "commands.entity:entity",
+            "Who is limited: create, limit, switch, reset, top up.",
+        ),
+        Entry("resource", "commands.defaults:resource", "Default limits of what is used."),
+        Entry("system", "commands.defaults:system", "Default limits of everything."),
+        Entry("limits", "commands.limits:limits", "Limits declared in a file: plan, apply, diff."),
+        Entry("namespace", "commands.namespace:namespace", "Tenants of one store."),
+    ),
+    "Look": (
+        Entry("top", "commands.top:top", "The busiest buckets, live."),
+        Entry("usage", "commands.usage:usage", "What was consumed per hour, day and month."),
+        Entry("audit", "commands.audit:audit", "Who changed what."),
+        Entry("bench", "commands.bench:bench", "Measure acquire on a store."),
+        Entry(
+            "version", "commands.store:version", "Versions of headgate, of Python and of the store."
+        ),
+    ),
+    "Move": (
+        Entry(
+            "export",
+            "commands.move:export",
+            "Entities, limits and usage of a namespace, as JSON lines.",
+        ),
+        Entry("import", "commands.move:import_", "What an export wrote, into this store."),
+        Entry("upgrade", "commands.store:upgrade", "Move a store on from an older schema."),
+        Entry("trim", "commands.store:trim", "Delete usage and audit history that is old."),
+    ),
+    "AWS": (
+        Entry("deploy", "commands.stack:deploy", "Make a stack, or change one.", "aws"),
+        Entry("status", "commands.stack:status", "How a stack is.", "aws"),
+        Entry("list", "commands.stack:list_", "All stacks in a region.", "aws"),
+        Entry("upgrade-stack", "commands.stack:upgrade_stack", "Bring a stack up to date.", "aws"),
+        Entry("delete", "commands.stack:delete", "Delete a stack.", "aws"),
+        Entry("cfn-template", "commands.stack:cfn_template", "The CloudFormation template.", "aws"),
+        Entry(
+            "lambda-export", "commands.stack:lambda_export", "The aggregator as a zip file.", "aws"
+        ),
+        Entry("cost", "commands.stack:cost", "What a table costs a month."),
+    ),
+    "Run": (
+        Entry("serve", "commands.serve:serve", "The REST and gRPC service."),
+        Entry(
+            "demo",
+            "commands.serve:demo",
+            "A sample company, traffic, the service and its dashboard.",
+        ),
+        Entry("policies", "commands.serve:policies", "The service's policy file."),
+        Entry("keys", "commands.serve:keys", "API keys of the service."),
+        Entry(
+            "aggregate", "commands.aggregate:aggregate", "Usage from a table's stream.", "dynamodb"
+        ),
+        Entry("local", "commands.local:local", "A local AWS engine to try DynamoDB with."),
+        Entry("completion", "commands.store:completion", "Completion for bash, zsh and fish."),
+    ),
+}
+
+COMMANDS: dict[str, Entry] = {
+    entry.name: entry for section in SECTIONS.values() for entry in section
+}
+
+
+# --------------------------------------------------------------------------------------------------
+# Programs that read their own options: everything after their name is handed over as it is.
+
+OWN_OPTIONS = {**SETTINGS, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class PassedOn(Verb):
+    """Its line belongs to the program, as does its output; the common options stand before its
+    name."""
+
+    answers = False
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.params = [one for one in self.params if isinstance(one, click.Argument)]
+
+
+def passed_on(
+    name: str, *, examples: str
+) -> Callable[[Callable[[Session, tuple[str, ...]], int]], PassedOn]:
+    def made(function: Callable[[Session, tuple[str, ...]], int]) -> PassedOn:
+        taking = click.argument(
+            "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]..."
+        )
+        return click.command(name, cls=PassedOn, examples=examples, context_settings=OWN_OPTIONS)(
+            taking(pass_session(function))
+        )
+
+    return made
+
+
+def handed_over(entry: Entry) -> PassedOn:
+    """The command of a program elsewhere, which is loaded when the command is run."""
+
+    def run(session: Session, arguments: tuple[str, ...]) -> int:
+        return called(entry.where, arguments, extra=entry.extra)
+
+    command = passed_on(entry.name, examples=f"headgate {entry.name} --help")(run)
+    command.help = entry.summary
+    return command
+
+
+def program(where: str, *, extra: str) -> Any:
+    """The object a `module:name` text names; what is missing is named with its remedy."""
+    module, _, name = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if f"{module}.".startswith(f"{missing}.") or not missing.startswith("headgate"):
+            raise NotInstalled(missing, extra) from error
+        raise
+
+
+def called(where: str, arguments: Sequence[str], *, extra: str) -> int:
+    """The exit code of a program's main."""
+    code: int = program(where, extra=extra)(list(arguments)) or 0
+    return code
+
+
+class NotInstalled(click.ClickException):
+    """A part of headgate whose packages are not here."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.advice = f"pip install 'headgate[{extra}]'"
+        super().__init__(f"this command needs {package}, which is not installed")
+
 
 EXAMPLES = """
 export HEADGATE_URL=sqlite:///limits.db
@@ -34,8 +190,6 @@ class Root(Noun):
         if entry is None:
             return None
         if entry.where.startswith("headgate."):
-            from headgate.cli.app__passing import handed_over
-
             return handed_over(entry)
         module, _, name = entry.where.partition(":")
         found: click.Command = getattr(importlib.import_module(f"headgate.cli.{module}"), name)

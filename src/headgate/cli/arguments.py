@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.options__session import Misuse
+from headgate.cli.options import Misuse
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit

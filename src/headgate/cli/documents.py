@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.admin.reports import BucketState
-from headgate.cli.output import Rows
-from headgate.cli.output__text import amount
+from headgate.cli.output import Rows, amount
 from headgate.core.bucket import MILLI
 from headgate.core.decision import LimitStatus
 from headgate.core.history import iso_time
-from headgate.core.levels import Explanation
-from headgate.core.levels__entities import Entity, Namespace
+from headgate.core.levels import Entity, Explanation, Namespace
 from headgate.core.limits import Limit
 from headgate.core.store import entity_as_json, limits_as_json
 

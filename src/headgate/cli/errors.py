@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import click
 
-from headgate.cli.options__session import Misuse, Session
-from headgate.cli.output__text import clean, speaks_utf8
+from headgate.cli.options import Misuse, Session
+from headgate.cli.output import clean, speaks_utf8
 from headgate.core import errors
 
 OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4

@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from headgate.client.errors import ClientError, RateLimited
-from headgate.client.quota import Quota, parse_quotas
-from headgate.client.quota__quota_values import rfc3339_ms
-from headgate.client.retry__replies import seconds_ms
+from headgate.client.quota import Quota, parse_quotas, rfc3339_ms
+from headgate.client.retry import seconds_ms
 from headgate.transport.http1 import Fields
 
 

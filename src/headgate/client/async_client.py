@@ -30,7 +30,7 @@ from headgate.client.requests import (
     parse_outcome,
 )
 from headgate.client.retry import Retry
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 
 _COLOUR = Colour(False, port.connect, port.here)
 

@@ -30,8 +30,7 @@ from headgate.client.requests import (
     parse_outcome,
 )
 from headgate.client.retry import Retry
-from headgate.core.runtime import run
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock, run
 
 _COLOUR = Colour(True, port_blocking.connect, port_blocking.here)
 

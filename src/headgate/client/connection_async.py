@@ -7,12 +7,11 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from headgate.client.connect__address import Address
-from headgate.client.connect__links import Lost, Unsent
-from headgate.client.requests__wire import response_reader
+from headgate.client.connect import Address, Lost, Unsent
+from headgate.client.requests import response_reader
 from headgate.transport.gates import finished
 from headgate.transport.http1 import BadResponse, Response, ResponseReader
-from headgate.transport.ownership__port_inlet import Inlet
+from headgate.transport.ownership import Inlet
 
 Result = TypeVar("Result")
 

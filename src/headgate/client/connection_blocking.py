@@ -7,9 +7,8 @@ import select
 import socket
 import time
 
-from headgate.client.connect__address import Address
-from headgate.client.connect__links import Lost, Unsent
-from headgate.client.requests__wire import response_reader
+from headgate.client.connect import Address, Lost, Unsent
+from headgate.client.requests import response_reader
 from headgate.transport.http1 import BadResponse, Response, ResponseReader
 
 READ_BYTES = 65_536

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -369,3 +369,56 @@ def _statuses(demand: Demand, before: Record, after: Record, now_ms: int) -> Ite
         if was is not None and now is not None:
             source = terms.sources[terms.index[name]]
             yield build_limit_status(demand.key, was, now, wanted, now_ms, source)
+
+
+# --------------------------------------------------------------------------------------------------
+# Demands that say more than amounts: what was only counted, and what several parts asked together.
+#
+# A soft limit that is passed counts what was wanted and takes nothing. Whoever undoes that gives no
+# tokens back, or the bucket would gain what it never gave; the consumption alone is put right.
+
+
+class Correction(Demand):
+    """An adjustment that moves the consumption by other amounts than the tokens.
+
+    A limit whose consumption alone moves has 0 among the amounts, not None.
+    """
+
+    __slots__ = ("counted",)
+
+    def __init__(self, key: BucketKey, terms: Terms, amounts: Amounts, counted: Amounts) -> None:
+        super().__init__(key, terms, amounts)
+        self.counted = counted
+
+
+class Joint(Demand):
+    """A demand of several parts of a request on one bucket: how many of them want each limit."""
+
+    __slots__ = ("parts",)
+
+    def __init__(
+        self, key: BucketKey, terms: Terms, amounts: Amounts, parts: tuple[int, ...]
+    ) -> None:
+        super().__init__(key, terms, amounts)
+        self.parts = parts
+
+
+def credit_of(demand: Demand, passed: Collection[str]) -> Demand:
+    """What undoes a take that passed these soft limits."""
+    credit = demand.negated()
+    if not passed:
+        return credit
+    tokens = tuple(
+        0 if amount and spec.name in passed else amount
+        for amount, spec in zip(credit.amounts, demand.terms.specs, strict=True)
+    )
+    return Correction(demand.key, demand.terms, tokens, credit.amounts)
+
+
+def credits_of(verdict: Verdict) -> list[Demand]:
+    """What undoes all that the verdict took, and gives no more."""
+    untaken = verdict.untaken
+    return [
+        credit_of(demand, [name for at, name in untaken if at == place])
+        for place, demand in enumerate(verdict.demands)
+    ]

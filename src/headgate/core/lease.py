@@ -6,19 +6,142 @@ soft limit of one may have been passed: then it was counted there, and nothing w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Demand
-from headgate.core.decision__corrections import Correction
-from headgate.core.errors import LeaseExpiredError, ValidationError
-from headgate.core.lease__debits import Debit, less, more, total_milli, without
-from headgate.core.limits import AMOUNT_MAX, Spec, parse_amount
+from headgate.core.decision import Correction, Demand, LimitStatus, Verdict
+from headgate.core.errors import (
+    DemandTooLarge,
+    HeadgateError,
+    LeaseExpiredError,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    StoreDenied,
+    StoreTrouble,
+    Throttled,
+    ValidationError,
+)
+from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
+from headgate.core.plan import check_capacity
+from headgate.core.runtime import Clock
 from headgate.core.store import Store
+from headgate.core.wait_queue import Lines
 
-if TYPE_CHECKING:
-    from headgate.core.lease__settling import Settlements
+# --------------------------------------------------------------------------------------------------
+# What a lease has debited from one limit of one bucket, and what a credit undoes of it; pure.
+
+DEBITS_MAX = 64  # of one limit of one bucket; a stream may adjust its lease for hours
+
+
+class Debit(NamedTuple):
+    """One debit that stands. One that passed a soft limit was counted and took nothing."""
+
+    at_ms: int
+    milli: int
+    taken: bool = True
+
+
+class Undone(NamedTuple):
+    """What stands after a credit, and how much it undid of debits that took, and of those that
+    were counted only."""
+
+    left: list[Debit]
+    taken_milli: int
+    counted_milli: int
+
+
+def more(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
+    """What stands with one more; where that is too many, the two oldest of a kind are one.
+
+    It counts from the older: all that was refilled since is lost to a refund, so it makes no burst.
+    """
+    found = [*standing, debit]
+    if len(found) > DEBITS_MAX:
+        first, second = found[:2] if found[0].taken == found[1].taken else _alike(found)
+        found.remove(second)
+        found[found.index(first)] = first._replace(milli=first.milli + second.milli)
+    return found
+
+
+def _alike(found: Sequence[Debit]) -> tuple[Debit, Debit]:
+    """The first two differ: the third is like one of them."""
+    one, other, third = found[:3]
+    return (one if one.taken == third.taken else other), third
+
+
+def less(standing: Sequence[Debit], credit_milli: int) -> Undone:
+    """The newest debits are undone first."""
+    left = list(standing)
+    undone = {True: 0, False: 0}
+    while credit_milli > 0 and left:
+        debit = left.pop()
+        part = min(debit.milli, credit_milli)
+        if debit.milli > part:
+            left.append(debit._replace(milli=debit.milli - part))
+        undone[debit.taken] += part
+        credit_milli -= part
+    return Undone(left, undone[True], undone[False])
+
+
+def without(standing: Sequence[Debit], lost_milli: int) -> list[Debit]:
+    """What stands once it is known that the newest so much was never taken."""
+    taken = less([debit for debit in standing if debit.taken], lost_milli).left
+    return sorted([*(debit for debit in standing if not debit.taken), *taken])
+
+
+def total_milli(standing: Sequence[Debit]) -> int:
+    return sum(debit.milli for debit in standing)
+
+
+# --------------------------------------------------------------------------------------------------
+# From a verdict or a trouble to the error a caller sees.
+
+
+def refusal(verdict: Verdict) -> HeadgateError:
+    """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
+    statuses = verdict.statuses
+    for status in statuses:
+        if status.exceeded and status.never and not status.limit.soft:
+            return DemandTooLarge(
+                status.entity_id,
+                status.resource,
+                status.limit_name,
+                status.requested,
+                status.limit.capacity,
+            )
+    return RateLimitExceeded(statuses)
+
+
+def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
+    """A store's own speed limit on a key is a refusal of that key, never an open gate.
+
+    All its limits are told as hard: it is the store that refuses, so a soft one does, too.
+    """
+    return RateLimitExceeded(
+        [
+            LimitStatus(
+                demand.key.entity_id, demand.key.resource, spec.name,
+                Limit.from_spec(spec._replace(soft=False)),
+                0, wanted // MILLI, True, trouble.wait_ms, "store",
+            )
+            for demand in demands
+            for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
+            if wanted is not None
+        ]
+    )  # fmt: skip
+
+
+def raise_unavailable(
+    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
+) -> NoReturn:
+    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
+    if isinstance(trouble, StoreDenied):
+        raise trouble
+    raise RateLimiterUnavailable(
+        trouble, entity_id, resource, maybe_applied=maybe_applied
+    ) from trouble
+
 
 Spot = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
 Changes = dict[Spot, int]  # millitokens: debits are positive, credits negative
@@ -233,3 +356,123 @@ def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
     who tries again at once would be refused for it."""
     refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms
     return max(0, debit.milli - refilled)
+
+
+# --------------------------------------------------------------------------------------------------
+# What happens to a lease after its acquire: adjust, consume more, release, settle, leave.
+#
+# Debits that the store did not take are owed and written at the end of the block; a credit is sent
+# at most once, because sending it twice could admit more than was promised.
+
+Tell = Callable[[str, str, str, str], None]
+
+
+class Settlements:
+    """The flows of open leases, in whole units of one engine."""
+
+    def __init__(self, clock: Clock, lines: Lines, tell: Tell, *, drives_time: bool) -> None:
+        self._clock = clock
+        self._lines = lines
+        self._tell = tell
+        self._drives_time = drives_time
+
+    async def adjust(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """Debits and credits by limit; a lease gives back at most what it holds."""
+        await self._apply(book, book.spread(book.parse_changes(changes, signed=True)))
+
+    async def consume(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
+        wanted = book.spread(book.parse_changes(changes))
+        demands = book.demands_for(wanted)
+        if not demands:
+            return
+        for demand in demands:
+            check_capacity(demand)
+        key = demands[0].key
+        now_ms = self._clock()
+        try:
+            verdict = await book.store.consume(demands, self._store_ms(now_ms))
+        except StoreTrouble as trouble:
+            raise_unavailable(trouble, key.entity_id, key.resource)
+        if not verdict.allowed:
+            self._tell("refused", key.entity_id, key.resource, "")
+            raise refusal(verdict)
+        if not verdict.demands:  # let pass by a shadow: nothing was taken
+            return
+        places = {demand.key: place for place, demand in enumerate(book.demands)}
+        untaken = {(places[verdict.demands[at].key], name) for at, name in verdict.untaken}
+        book.debit(wanted, now_ms, untaken)
+
+    async def release(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+        """Gives back part of what the lease holds."""
+        wanted = book.parse_changes(changes)
+        for name, milli in wanted.items():
+            most = book.held_milli(name)
+            if book.demands and milli > most:
+                raise ValidationError(
+                    name, milli // MILLI,
+                    f"is more than the lease holds ({most // MILLI}); release at most that",
+                )  # fmt: skip
+        await self._apply(book, book.spread({name: -milli for name, milli in wanted.items()}))
+
+    async def settle(self, book: LeaseBook, actual: Mapping[str, int]) -> None:
+        """The lease comes to hold exactly the actual amounts; saying it twice changes nothing."""
+        wanted = book.parse_changes(actual)
+        await self._apply(book, book.missing(wanted))
+        book.settled = (book.settled or set()) | set(wanted)
+
+    async def leave(self, book: LeaseBook, failed: bool) -> None:
+        """The end of the block: what is owed is written, a failure refunds unless kept."""
+        if book.closed:
+            return
+        book.closed = True
+        await self._write_owed(book)
+        if failed and not book.keep:
+            refunds = book.refunds(self._clock())
+            if refunds and await self._write(book, refunds, "credit_lost"):
+                key = refunds[0].key
+                self._tell("refunded", key.entity_id, key.resource, "")
+
+    async def _apply(self, book: LeaseBook, changes: Changes) -> None:
+        debits = {spot: milli for spot, milli in changes.items() if milli > 0}
+        credits = {spot: milli for spot, milli in changes.items() if milli < 0}
+        if debits:
+            await self._debit(book, debits)
+        back = book.give_back(credits)
+        if back:
+            await self._write(book, back, "credit_lost")
+
+    async def _debit(self, book: LeaseBook, debits: Changes) -> None:
+        """Owed where the store does not take it; not the lease's where it was not even sent."""
+        now_ms = self._clock()
+        book.debit(debits, now_ms)
+        demands = book.demands_for(debits)
+        try:
+            taken = not demands or await self._write(book, demands, None)
+        except BaseException:
+            book.strike(debits, now_ms)
+            raise
+        if not taken:
+            book.owe(debits)
+
+    async def _write_owed(self, book: LeaseBook) -> None:
+        """What stays unwritten was never taken, so no refund may give it back."""
+        owed = book.owed or {}
+        demands = book.demands_for(owed)
+        if demands and not await self._write(book, demands, "debit_lost"):
+            book.lose(owed)
+
+    async def _write(self, book: LeaseBook, demands: list[Demand], lost: str | None) -> bool:
+        """Whether the store has it; where not, `lost` names the event to report."""
+        try:
+            await book.store.adjust(demands, self._store_ms(self._clock()))
+        except StoreTrouble as trouble:
+            if lost is not None:
+                key = demands[0].key
+                self._tell(lost, key.entity_id, key.resource, str(trouble))
+            return False
+        self._lines.nudge([demand.key.text for demand in demands])
+        return True
+
+    def _store_ms(self, now_ms: int) -> int | None:
+        return now_ms if self._drives_time else None

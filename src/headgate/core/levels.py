@@ -6,11 +6,115 @@ a limit at one level never switches another one off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from headgate.core.levels__entities import Mode, OnUnavailable, Standing
+from headgate.core.errors import EntityNotFoundError, ValidationError, VersionMismatchError
 from headgate.core.limits import Limit
+
+# --------------------------------------------------------------------------------------------------
+# What a catalog holds: entities, stored limits, namespaces.
+
+HIDDEN = "$"  # metadata whose name begins so is kept; audits tell that it is there, not what it is
+
+
+class OnUnavailable(enum.Enum):
+    """What an acquire does while the store gives no answer."""
+
+    ALLOW = "allow"
+    BLOCK = "block"
+
+
+class Mode(enum.Enum):
+    """An operator's switch on an entity or a resource."""
+
+    NORMAL = "normal"
+    DISABLED = "disabled"
+    BYPASS = "bypass"
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Who is limited. With `cascade`, what it consumes its parent consumes too."""
+
+    id: str
+    name: str | None = None
+    parent_id: str | None = None
+    cascade: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode = Mode.NORMAL
+    version: int = 1
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The limits kept at one configuration level, and the version they were written at."""
+
+    limits: tuple[Limit, ...] = ()
+    version: int = 0
+    on_unavailable: OnUnavailable | None = None
+    mode: Mode = Mode.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Where limits are stored: system (no names), a resource, or an entity for a resource."""
+
+    entity_id: str | None = None
+    resource: str | None = None
+
+    @property
+    def audit_id(self) -> str:
+        if self.entity_id is not None:
+            return self.entity_id
+        return "$SYSTEM" if self.resource is None else f"$RESOURCE:{self.resource}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One entity's configuration for one resource, level by level."""
+
+    entity_id: str
+    entity: Entity | None
+    own: Stored | None
+    own_default: Stored | None
+    resource: Stored | None
+    system: Stored | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """All that a plan needs from the catalog, read at one moment.
+
+    `version` counts the namespace's configuration writes, deletions included, so whoever read
+    later holds the higher number. `lineage` is the entity, then its parents while they cascade.
+    """
+
+    version: int
+    lineage: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A tenant: a name for people, an opaque id in every key."""
+
+    id: str
+    name: str
+    state: str
+    created_ms: int
+    deleted_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A bounded part of a listing; `cursor` continues it, None at the end."""
+
+    items: tuple[Any, ...]
+    cursor: str | None
+
 
 LEVELS = ("entity", "entity_default", "resource", "system", "limiter")
 
@@ -143,3 +247,54 @@ def _mode(standing: Standing, resource: str) -> tuple[Mode, str]:
             if mode is wanted:
                 return mode, source
     return Mode.NORMAL, ""
+
+
+# --------------------------------------------------------------------------------------------------
+# Rules about parents that every catalog applies before it writes.
+
+LINEAGE_MAX = 8
+
+GetEntity = Callable[[str], Entity | None]
+
+
+def lineage(entity_id: str, get: GetEntity) -> list[tuple[str, Entity | None]]:
+    """The entity, then its parents while each cascades; at most LINEAGE_MAX of them."""
+    found: list[tuple[str, Entity | None]] = []
+    wanted: str | None = entity_id
+    while wanted is not None and len(found) < LINEAGE_MAX:
+        entity = get(wanted)
+        found.append((wanted, entity))
+        wanted = entity.parent_id if entity is not None and entity.cascade else None
+    return found
+
+
+def check_parent(entity_id: str, parent_id: str | None, get: GetEntity) -> None:
+    """A parent must exist, must not descend from its child, and must not lie too deep."""
+    ancestor = parent_id
+    for depth in range(LINEAGE_MAX):
+        if ancestor is None:
+            return
+        if ancestor == entity_id:
+            raise ValidationError(
+                "parent_id", parent_id, f"descends from {entity_id}; a parent cannot be below it"
+            )
+        entity = get(ancestor)
+        if entity is None:
+            if depth == 0:
+                raise EntityNotFoundError(ancestor)
+            return
+        ancestor = entity.parent_id
+    raise ValidationError(
+        "parent_id", parent_id, f"has {LINEAGE_MAX} generations above it; attach it higher up"
+    )
+
+
+def changed(entity: Entity, changes: dict[str, Any], expected: int | None) -> Entity:
+    """The entity after a guarded change, at its next version."""
+    if expected is not None and expected != entity.version:
+        raise VersionMismatchError(f"entity {entity.id!r}", expected, entity.version)
+    return replace(entity, **changes, version=entity.version + 1)
+
+
+def updated(stored: Stored | None, changes: dict[str, Any], version: int) -> Stored:
+    return replace(stored or Stored(), **changes, version=version)

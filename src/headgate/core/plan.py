@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Demand
-from headgate.core.decision__corrections import Joint
+from headgate.core.decision import Demand, Joint
 from headgate.core.errors import DemandTooLarge, DisabledError, ValidationError
-from headgate.core.levels import Resolution, resolve
-from headgate.core.levels__entities import Lookup, Mode, OnUnavailable
+from headgate.core.levels import Lookup, Mode, OnUnavailable, Resolution, resolve
 from headgate.core.limits import AMOUNT_MAX, Limit, parse_amount
 from headgate.core.record import BucketKey, Terms
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from headgate.core import bucket
 from headgate.core.errors import ValidationError
-from headgate.core.limits import Spec
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.limits import SEPARATOR, Spec
 
 HOUR_MS = 3_600_000
 TERMS, HOUR, EVENTS, CELLS = 0, 1, 2, 3

@@ -6,7 +6,11 @@ suspending, so a single `send(None)` carries the flow to its end.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import importlib
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -21,3 +25,70 @@ def run(flow: Coroutine[Any, Any, Result]) -> Result:
         return result
     flow.close()
     raise AssertionError("a blocking port suspended: it must finish its call before it returns")
+
+
+# --------------------------------------------------------------------------------------------------
+# Time as an integer of milliseconds, read at the edge and passed down as a value.
+
+Clock = Callable[[], int]
+
+
+def wall_clock_ms() -> int:
+    """The host's wall clock: the same for every process on one machine."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Clock:
+    """Wall time when made, monotonic from then on: it never steps back."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    monotonic_ns = time.monotonic_ns
+
+    def now_ms() -> int:
+        return (monotonic_ns() + offset_ns) // 1_000_000
+
+    return now_ms
+
+
+# --------------------------------------------------------------------------------------------------
+# One hook, one frozen event: everything worth counting passes through it.
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a request.
+
+    `kind` is one of: admitted, refused, degraded (admitted or refused without the store),
+    unavailable, denied (the store refuses the limiter itself; `detail` says why), adjusted,
+    refunded, credit_lost, debit_lost, shadowed (let pass although a limit would have refused),
+    breaker (it changed its state, which `detail` names; of no entity).
+    """
+
+    kind: str
+    namespace: str
+    entity_id: str
+    resource: str
+    detail: str = ""
+
+
+Observer = Callable[[Event], None]
+
+
+# --------------------------------------------------------------------------------------------------
+# Programs begin here: one whose packages are not installed says which, and what to do.
+
+
+def started(where: str, told: str, extra: str) -> int:
+    """The exit code of the function that a `module:name` text names."""
+    module, _, name = where.partition(":")
+    try:
+        main = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "headgate":
+            raise
+        sys.stderr.write(
+            f"headgate: {told} needs a package that is not installed ({error.name}): "
+            f"pip install 'headgate[{extra}]'\n"
+        )
+        return 2
+    code: int = main()
+    return code

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
 from headgate.core.history import AuditEvent, UsageQuery
-from headgate.core.levels__entities import (
+from headgate.core.levels import (
     HIDDEN,
     Entity,
     Level,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from headgate.core.decision import Verdict
 from headgate.core.errors import ValidationError
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.transport.gates import Gate, Pace
 from headgate.transport.ownership import reborn_in_children
 

@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports__desk import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.levels import resolve
-from headgate.core.levels__entities import Entity, Level, Stored
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.levels import Entity, Level, Stored, resolve
+from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.record import BucketKey, Record, cell_of
 from headgate.declare.declaration import (
     Action,

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.core.levels__entities import Entity, Level, OnUnavailable, Standing, Stored
-from headgate.core.limits import Limit
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.levels import Entity, Level, OnUnavailable, Standing, Stored
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
 from headgate.core.http_fields import Headers
-from headgate.integrations.gate import Gate, Options, async_gate
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates, async_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter

@@ -19,8 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import async_only_middleware, sync_only_middleware
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, Options
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter

@@ -8,8 +8,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.throttling import BaseThrottle
 
 from headgate.integrations.django import caller_of
-from headgate.integrations.gate import Gate, Options, blocking_gate
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates, blocking_gate
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 

@@ -32,8 +32,7 @@ from headgate.integrations.asgi import (
     refuse_websocket,
     with_headers,
 )
-from headgate.integrations.gate import Gate, Options, async_gate
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates, async_gate
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 

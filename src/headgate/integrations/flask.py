@@ -14,8 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, request
 
-from headgate.integrations.gate import Gate, Options, blocking_gate
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates, blocking_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter

@@ -7,22 +7,48 @@ handler fail gave the tokens back, that would be the way around the limit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
 from headgate.core.engine import Want
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.core.levels__entities import OnUnavailable
-from headgate.core.limits import parse_amount
-from headgate.core.limits__names import parse_resource
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import LIMITS_MAX, Limit, parse_amount, parse_limits, parse_resource
 from headgate.core.plan import Each
 from headgate.core.runtime import run
-from headgate.integrations.gate__rates import Rates, parse_rates
 from headgate.integrations.keys import Caller, Key, by_ip
 from headgate.integrations.responses import OFF, Answer, failed, ruled
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
+
+# --------------------------------------------------------------------------------------------------
+# Limits as people write them beside a route: `"5/minute;100/hour"`.
+
+Rates = str | Limit | Sequence[Limit] | None
+
+TEXT_LENGTH_MAX = 1024
+
+
+def parse_rates(rates: Rates) -> tuple[Limit, ...] | None:
+    """The limits meant; None leaves it to what is stored and to the limiter's defaults."""
+    if rates is None:
+        return None
+    if isinstance(rates, Limit):
+        return (rates,)
+    if isinstance(rates, str):
+        return parse_limits([Limit.parse(part) for part in _parts(rates)])
+    return parse_limits(list(rates) if isinstance(rates, tuple) else rates)
+
+
+def _parts(text: str) -> list[str]:
+    if len(text) > TEXT_LENGTH_MAX:
+        raise ValidationError("limits", text, f"is longer than {TEXT_LENGTH_MAX} characters")
+    parts = text.split(";")
+    if len(parts) > LIMITS_MAX:
+        raise ValidationError("limits", text, f"holds more than {LIMITS_MAX} limits")
+    return parts
+
 
 Cost = int | Callable[[Caller], int]
 Resource = str | Callable[[Caller], str]

@@ -18,8 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, Options, async_gate, blocking_gate
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Gate, Options, Rates, async_gate, blocking_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter

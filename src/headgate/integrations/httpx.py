@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 
-from headgate.integrations.gate import asyncio_limiter, blocking_limiter, is_off
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Rates, asyncio_limiter, blocking_limiter, is_off
 from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Any, NamedTuple
 
 from headgate.core.errors import ValidationError
-from headgate.core.http_fields__scoped import entity_id_of
+from headgate.core.http_fields import entity_id_of
 
 HOPS_MAX = 16
 HEADER_LENGTH_MAX = 4096

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine
 from headgate.core.errors import HeadgateError
-from headgate.core.levels__entities import OnUnavailable
-from headgate.core.limits import Limit, parse_amount
-from headgate.core.limits__names import parse_resource
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import Limit, parse_amount, parse_resource
 from headgate.core.plan import Each
-from headgate.integrations.gate__rates import Rates, parse_rates
+from headgate.integrations.gate import Rates, parse_rates
 from headgate.integrations.keys import scoped
 from headgate.integrations.llm.provider import Told, debit_for, read_headers
 

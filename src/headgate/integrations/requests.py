@@ -17,8 +17,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from headgate.integrations.gate import blocking_limiter, is_off
-from headgate.integrations.gate__rates import Rates
+from headgate.integrations.gate import Rates, blocking_limiter, is_off
 from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
 from headgate.sync import SyncRateLimiter
 

@@ -23,9 +23,9 @@ from typing import TypeVar
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Unreachable, ValidationError
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Guard, Outcome, Sighting, Store, consume_each
 from headgate.layers.layer import Layer
 from headgate.transport.ownership import reborn_in_children

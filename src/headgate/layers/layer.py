@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from headgate.core.decision import Demand, Verdict
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.store import Guard, Outcome, Sighting, Store, one_by_one
 from headgate.transport.ownership import reborn_in_children

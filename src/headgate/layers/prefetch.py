@@ -15,11 +15,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headgate.core.decision import Amounts, Demand, Verdict
-from headgate.core.decision__corrections import credit_of
+from headgate.core.decision import Amounts, Demand, Verdict, credit_of
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import TERMS, BucketKey, Record
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Store
 from headgate.layers.held_tokens import SHARE, Pot, with_held
 from headgate.layers.layer import Layer

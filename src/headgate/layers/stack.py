@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from headgate.core.errors import ValidationError
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Capabilities, Store
 from headgate.layers.breaker import Breaker, Circuit, Patience, State
 from headgate.layers.layer import Layer

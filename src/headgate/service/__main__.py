@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from headgate.core.runtime__starting import started
+from headgate.core.runtime import started
 
 
 def start() -> int:

@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Self
 
 from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble, ValidationError
 from headgate.core.limits import Limit
-from headgate.core.runtime__clock import Clock, steady_clock
+from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Store
 from headgate.layers.breaker import Patience
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.keys.access import Refusal
 from headgate.service.keys.audit import Denials, KeyNotes
-from headgate.service.keys.authenticate import Door
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Door, Entrance
 from headgate.service.keys.file import FileShelf
 from headgate.service.keys.stored import CatalogShelf
 from headgate.service.metrics.registry import Reading
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.metrics.workers import Board
 from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import Result, Standing, Watcher
-from headgate.service.policies.watch__policies_audit import note_policies
+from headgate.service.policies.watch import Result, Standing, Watcher, note_policies
 from headgate.service.settings import Settings, Undecided, Unknown
 
 if TYPE_CHECKING:

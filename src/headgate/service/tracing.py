@@ -15,7 +15,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from headgate.core.decision import Demand, Verdict
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.store import Outcome, Sighting, Store, consume_each
 from headgate.layers.layer import Layer

@@ -13,7 +13,7 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.core.levels__entities import Entity, Level, Mode, OnUnavailable
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.testing.arena import Arena
 

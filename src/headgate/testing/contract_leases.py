@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
-from headgate.core.decision__corrections import credits_of
+from headgate.core.decision import credits_of
 from headgate.core.history import UsageQuery
-from headgate.core.lease import LeaseBook
-from headgate.core.lease__settling import Settlements
+from headgate.core.lease import LeaseBook, Settlements
 from headgate.core.limits import Limit
 from headgate.core.wait_queue import Lines
 from headgate.testing.arena import Arena

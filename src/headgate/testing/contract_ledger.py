@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
-from headgate.core.levels__entities import Entity, Level
+from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.testing.arena import Arena
 

@@ -7,7 +7,7 @@ import random
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Verdict, adjusted, decide, only_credits
 from headgate.core.errors import RateLimitExceeded
-from headgate.core.lease__refusal import refusal
+from headgate.core.lease import refusal
 from headgate.core.limits import Limit
 from headgate.core.record import Record, opened
 from headgate.testing.arena import Arena

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import HeadgateError
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.store import Outcome, Sighting, Store, consume_each
 

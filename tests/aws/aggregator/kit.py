@@ -7,9 +7,8 @@ from typing import Any
 
 from dynamodb.test_catalog_kit import port_to
 from dynamodb.test_store_kit import fresh_table, opened
-from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.process__settings import Settings
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.process import Aggregator, Settings
+from headgate.aws.aggregator.s3 import Service
 from headgate.aws.aggregator.streams import Stream, stream_of
 from headgate.core.history import UsageQuery, UsageSnapshot
 from headgate.core.runtime import run

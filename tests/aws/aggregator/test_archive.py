@@ -16,12 +16,11 @@ from headgate.aws.aggregator.archive import SHEET_BYTES_MAX, events_in, read_arc
 from headgate.aws.aggregator.open import open_objects
 from headgate.aws.aggregator.process import Aggregator
 from headgate.aws.aggregator.records import Expired, parsed
-from headgate.aws.aggregator.s3 import Objects
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.s3 import Objects, Service
 from headgate.core.errors import Damaged, Unreachable, ValidationError
 from headgate.core.history import DAY_MS, AuditEvent, audit_event
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.catalog.items__items_history import event_as_item
+from headgate.stores.dynamodb.catalog.items import event_as_item
 
 from .kit import NS, Record, Rig, Tape
 

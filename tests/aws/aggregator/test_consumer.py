@@ -13,8 +13,7 @@ from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
 from headgate.aws.aggregator.consumer import UNMARKED_MAX, Consumer
 from headgate.aws.aggregator.open import open_consumer
-from headgate.aws.aggregator.process import Aggregator, Report
-from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.process import Aggregator, Report, Settings
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey, Terms

@@ -25,7 +25,7 @@ from headgate.aws.aggregator.dead_letters import (
     parse_place,
 )
 from headgate.aws.aggregator.open import open_letters
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.s3 import Service
 from headgate.aws.aggregator.streams import stream_of
 from headgate.cli.app import cli
 from headgate.core.decision import Demand

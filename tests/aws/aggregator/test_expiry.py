@@ -17,8 +17,7 @@ from click.testing import CliRunner
 from headgate import Limit, SyncRepository
 from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.archive import read_archived
-from headgate.aws.aggregator.s3 import Objects
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.s3 import Objects, Service
 from headgate.aws.aggregator.streams import stream_of
 from headgate.cli.app import cli
 from headgate.core.runtime import run

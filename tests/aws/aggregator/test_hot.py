@@ -10,11 +10,9 @@ import pytest
 from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
-from headgate.aws.aggregator import hot_shards__splits as splits
-from headgate.aws.aggregator.hot_shards import Hot, Paces
-from headgate.aws.aggregator.hot_shards__splits import Splits
-from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator import hot_shards as splits
+from headgate.aws.aggregator.hot_shards import Hot, Paces, Splits
+from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.records import Change, parsed
 from headgate.core.errors import Throttled
 from headgate.core.record import BucketKey

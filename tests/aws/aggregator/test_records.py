@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.aws.aggregator.process__settings import Settings, settings_from
+from headgate.aws.aggregator.process import Settings, settings_from
 from headgate.aws.aggregator.records import Change, parsed, sequence_text
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.history import DAY_MS

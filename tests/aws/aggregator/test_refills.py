@@ -13,8 +13,7 @@ from aws.infra.guarding import Guarded
 from aws.infra.rendering import Rendered
 from dynamodb.shard_kit import Bucket
 from headgate import Limit
-from headgate.aws.aggregator.process import Aggregator, Report
-from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.process import Aggregator, Report, Settings
 from headgate.aws.aggregator.refills import REFILLS_MAX, Refills
 from headgate.aws.infra import StackOptions
 from headgate.cli.app import cli

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from aws.infra import cloud
 from dynamodb import engine
 from headgate import Limit, SyncRateLimiter, SyncRepository
-from headgate.aws.infra import inspect__watching as watching
+from headgate.aws.infra import inspect as watching
 from headgate.cli.app import cli
 
 Run = Callable[..., Any]

@@ -13,8 +13,15 @@ from click.testing import CliRunner
 
 from headgate import ValidationError
 from headgate.aws.infra import Load, cost
-from headgate.aws.infra.cost import HELD_MAX, MONTH_S, distinct
-from headgate.aws.infra.cost__prices import PRICED_ON, PUBLISHED, REGION, Prices
+from headgate.aws.infra.cost import (
+    HELD_MAX,
+    MONTH_S,
+    PRICED_ON,
+    PUBLISHED,
+    REGION,
+    Prices,
+    distinct,
+)
 from headgate.cli.app import cli
 from headgate.stores.dynamodb.usage_buffer import HOURS_MAX
 

@@ -17,8 +17,7 @@ from headgate import (
     SyncRateLimiter,
     SyncRepository,
 )
-from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.process__settings import Settings
+from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.infra import StackOptions
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run

@@ -9,9 +9,9 @@ import pytest
 from aws.infra.iam import Context, allowed, many
 from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
 from headgate.aws.infra import StackOptions, namespace_policy
-from headgate.aws.infra.template__policies import USAGE_ATTRIBUTES
+from headgate.aws.infra.template import USAGE_ATTRIBUTES
 from headgate.core.history import Usage
-from headgate.stores.dynamodb import ledger__usage as usage
+from headgate.stores.dynamodb import ledger as usage
 from headgate.stores.dynamodb import schema
 
 NS, OTHER = "AAAAAAAAAAA", "BBBBBBBBBBB"

@@ -18,7 +18,7 @@ from aws.aggregator.mapping import Mapped, expired
 from aws.infra import cloud
 from dynamodb import engine
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.s3 import Service
 from headgate.aws.aggregator.streams import Stream
 from headgate.aws.infra import (
     InfrastructureNotFoundError,
@@ -36,9 +36,9 @@ from headgate.aws.infra import (
     status,
     upgrade,
 )
-from headgate.aws.infra import inspect__watching as watching
+from headgate.aws.infra import inspect as watching
 from headgate.aws.infra import stack as stack_module
-from headgate.aws.infra.remove__buckets import remove
+from headgate.aws.infra.remove import remove
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 

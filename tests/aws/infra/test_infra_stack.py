@@ -23,9 +23,15 @@ from headgate.aws.infra import (
     upgrade,
 )
 from headgate.aws.infra import stack as stack_module
-from headgate.aws.infra.inspect import CLOUDFORMATION, PAGES_MAX, events
-from headgate.aws.infra.inspect__watching import POLL_MS, POLLS_MAX, until_at_rest
-from headgate.aws.infra.remove__buckets import empty
+from headgate.aws.infra.inspect import (
+    CLOUDFORMATION,
+    PAGES_MAX,
+    POLL_MS,
+    POLLS_MAX,
+    events,
+    until_at_rest,
+)
+from headgate.aws.infra.remove import empty
 from headgate.aws.infra.template import TEMPLATE_VERSION
 
 OURS = {"headgate:stack": "1", "headgate:version": "0.1.0"}

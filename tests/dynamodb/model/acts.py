@@ -12,7 +12,7 @@ from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb.protocol.flow import Flow, alone
 from headgate.stores.dynamodb.protocol.rebase import rebasing
-from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.router import changed
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import mergeable, merging

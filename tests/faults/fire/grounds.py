@@ -23,7 +23,7 @@ from fire.worker import BUCKETS, RESOURCE, limits
 from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.record import cell_of
 from headgate.core.runtime import run
-from headgate.stores.redis.client.cluster__cluster_map import slot_of
+from headgate.stores.redis.client.cluster import slot_of
 
 TIMEOUT_MS = 1000
 PATIENCE_MS = 20_000  # where nothing is done to the engine, only the machine can be late

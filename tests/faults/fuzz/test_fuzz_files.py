@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from faults.fuzz.kit import FUZZ, bent, odd_text, outcome, values
 from headgate import ValidationError
 from headgate.admin.export import FORMAT, read_lines
-from headgate.cli.commands import limits__limits_file as limits_file
+from headgate.cli.commands import limits as limits_file
 from headgate.declare.yaml_tree import Broken, Findings
-from headgate.service.keys.file__keys_decode import decode_keys
+from headgate.service.keys.file import decode_keys
 from headgate.service.policies.policies import Policies, check_content
 
 POLICIES = {

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate import Limit
 from headgate.aws.aggregator.records import Change, parsed, sequence_text
-from headgate.core.decision import Demand
-from headgate.core.decision__corrections import Joint
+from headgate.core.decision import Demand, Joint
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
-from headgate.core.lease import LeaseBook, Spot
-from headgate.core.lease__debits import Debit
+from headgate.core.lease import Debit, LeaseBook, Spot
 from headgate.core.record import BucketKey, Terms, opened
 from headgate.service.decide.answers import LeaseState
 from headgate.service.leases.text import lease_as_text, parts_of

@@ -13,14 +13,14 @@ from headgate.core.http_fields import sf_string
 from headgate.service.decide import requests
 from headgate.service.decide.answers import Applied, CheckAnswer
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.targets__identity import (
+from headgate.service.decide.targets import (
     entity_id_of,
     identity_of,
     is_identifier,
     is_scope,
 )
-from headgate.service.http.read__rest_query import query_of
-from headgate.service.http.write__headers import check_headers
+from headgate.service.http.read import query_of
+from headgate.service.http.write import check_headers
 
 ITEM = {"identifier": "ann", "resource": "api", "tokens": 2, "scope": "user", "dry_run": False,
         "metadata": {"ip_address": "::1"}, "endpoint": "GET /x"}  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_quoted_name_is_a_structured_string(text: str) -> None:
 @FUZZ
 @given(anything, anything)
 def test_who_is_limited_has_an_entity_id_that_tells_who(scope: Any, identifier: Any) -> None:
-    from headgate.core.limits__names import parse_entity_id
+    from headgate.core.limits import parse_entity_id
 
     if is_scope(scope) and is_identifier(identifier):
         entity_id = entity_id_of(scope, identifier)

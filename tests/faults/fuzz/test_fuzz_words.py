@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, anything, odd_text, outcome
 from headgate import Limit, ValidationError
-from headgate.core import limits__names as names
+from headgate.core import limits as names
 from headgate.core.history import iso_time, parse_time_ms
 from headgate.core.runtime import run
-from headgate.integrations.gate__rates import parse_rates
-from headgate.repository__connect import OPENERS, layer_switches, open_backend
+from headgate.integrations.gate import parse_rates
+from headgate.repository import OPENERS, layer_switches, open_backend
 from headgate.service.keys import key as keys
 from headgate.stores.redis.client.url import parse as parse_redis
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import ValidationError
-from headgate.core.limits__names import parse_entity_id, parse_namespace_id, parse_resource
+from headgate.core.limits import parse_entity_id, parse_namespace_id, parse_resource
 from headgate.core.record import BucketKey
-from headgate.service.decide.targets__identity import entity_id_of, identity_of
+from headgate.service.decide.targets import entity_id_of, identity_of
 from headgate.stores.dynamodb import schema
 from headgate.stores.redis import keys
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from faults.machines.exact import Exact, Row, Spent, Told
-from headgate.core.decision import Demand, Verdict
-from headgate.core.decision__corrections import credits_of
+from headgate.core.decision import Demand, Verdict, credits_of
 from headgate.core.limits import Limit
 from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of
 from headgate.core.runtime import run

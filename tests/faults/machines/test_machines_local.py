@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from faults.machines.machine import StoreMachine, steady
-from headgate.core.runtime__clock import wall_clock_ms
+from headgate.core.runtime import wall_clock_ms
 from headgate.core.store import Store
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.sqlite.bucket_table import Shelf

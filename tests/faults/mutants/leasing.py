@@ -21,7 +21,7 @@ MUTANTS = [
     ),
     Mutant(
         "a credit undoes the oldest debit first",
-        "core/lease__debits.py",
+        "core/lease.py",
         "        debit = left.pop()\n        part = min(debit.milli, credit_milli)\n"
         "        if debit.milli > part:\n            left.append(",
         "        debit = left.pop(0)\n        part = min(debit.milli, credit_milli)\n"
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lease gives back more than it holds",
-        "core/lease__debits.py",
+        "core/lease.py",
         "    return Undone(left, undone[True], undone[False])\n",
         "    return Undone(left, undone[True] + credit_milli, undone[False])\n",
         ("laws/test_lease_book.py::test_each_bucket_has_an_account_of_its_own",),
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         "more of a passed soft limit counts as taken",
-        "core/lease__settling.py",
+        "core/lease.py",
         "        book.debit(wanted, now_ms, untaken)\n",
         "        book.debit(wanted, now_ms)\n",
         (
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         "an undo credits what a soft limit did not give",
-        "core/decision__corrections.py",
+        "core/decision.py",
         "        0 if amount and spec.name in passed else amount\n",
         "        amount\n",
         (
@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that was never written is refunded",
-        "core/lease__settling.py",
+        "core/lease.py",
         "            book.lose(owed)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_was_lost_for_good_is_not_refunded",),
@@ -122,28 +122,28 @@ MUTANTS = [
     ),
     Mutant(
         "a lease that ended is refunded again",
-        "core/lease__settling.py",
+        "core/lease.py",
         "        if book.closed:\n            return\n        book.closed = True\n",
         "",
         ("flows/test_once_only.py::test_a_lease_that_was_refunded_is_not_refunded_again",),
     ),
     Mutant(
         "what is to be kept is refunded",
-        "core/lease__settling.py",
+        "core/lease.py",
         "        if failed and not book.keep:\n",
         "        if failed:\n",
         ("flows/test_acquire.py::test_on_error_keep_keeps[blocking-memory]",),
     ),
     Mutant(
         "a failed block keeps what it took",
-        "core/lease__settling.py",
+        "core/lease.py",
         "        if failed and not book.keep:\n",
         "        if failed and book.keep:\n",
         ("flows/test_acquire.py::test_an_exception_refunds[blocking-memory]",),
     ),
     Mutant(
         "a credit whose answer was lost is sent again",
-        "core/lease__settling.py",
+        "core/lease.py",
         "            if lost is not None:\n                key = demands[0].key\n",
         "            if lost is not None:\n"
         "                await book.store.adjust(demands, self._store_ms(self._clock()))\n"
@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that failed is forgotten",
-        "core/lease__settling.py",
+        "core/lease.py",
         "            book.owe(debits)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),

@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a busy loop's own time counts as the server's silence",
-        "stores/redis/client/connection__wire_line.py",
+        "stores/redis/client/connection.py",
         "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
         "        return self.loop.time()\n",
         (
@@ -198,7 +198,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: whoever misses a script sends all of it",
-        "stores/redis/client/commands__port_calls.py",
+        "stores/redis/client/commands.py",
         "        if again or now_s - sent_s > timeout_s:\n",
         "        if True:\n",
         (

@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a misspelt field is ignored",
-        "service/decide/requests__fields.py",
+        "service/decide/requests.py",
         "    if not values.keys() <= known:\n",
         "    if not known:\n",
         ("programs/service/test_service_requests.py::test_bad[bad misspelt]",),
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns large messages away",
-        "service/grpc/guard__grpc_settings.py",
+        "service/grpc/guard.py",
         '("grpc.max_receive_message_length", self.receive_bytes_max)',
         '("grpc.max_receive_message_length", self.message_bytes_max)',
         (
@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns too many calls away",
-        "service/grpc/guard__grpc_settings.py",
+        "service/grpc/guard.py",
         "REJECTED_FROM = 4 ",
         "REJECTED_FROM = 1 ",
         ("programs/envoy/test_envoy_undecided.py::test_calls_beyond_the_bound_are_answered",),
@@ -495,7 +495,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: null is as good as nothing",
-        "service/decide/requests__fields.py",
+        "service/decide/requests.py",
         "            if value is None and name not in nullable:\n",
         "            if value is None and name not in known:\n",
         (
@@ -659,7 +659,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: amounts are more than Redis keeps",
-        "service/policies/values__policies_amounts.py",
+        "service/policies/values.py",
         "TOKENS_MAX = 10**12",
         "TOKENS_MAX = 10**13",
         (
@@ -736,7 +736,7 @@ MUTANTS = [
     ),
     Mutant(
         "dashboard: a page of a neighbouring site may ask",
-        "service/dashboard/app__origin.py",
+        "service/dashboard/app.py",
         'in (b"cross-site", b"same-site")',
         'in (b"cross-site",)',
         ("programs/dashboard/test_dashboard_pulse.py::test_where_a_request_began",),

@@ -130,14 +130,14 @@ MUTANTS = [
     ),
     Mutant(
         "names: a newline may follow",
-        "core/limits__names.py",
+        "core/limits.py",
         "    if pattern.fullmatch(text) is None:\n",
         '    if re.match(f"^(?:{pattern.pattern})$", text) is None:\n',
         ("laws/test_traps.py::test_a_trailing_newline_is_not_part_of_a_name",),
     ),
     Mutant(
         "names: the separator is a letter",
-        "core/limits__names.py",
+        "core/limits.py",
         '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
         '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
         ("flows/test_bad_input.py::test_names['a#b']",),
@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         "names: identifiers are not escaped",
-        "core/http_fields__scoped.py",
+        "core/http_fields.py",
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]{1,128}")',
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]{1,128}")',
         ("programs/service/test_service_identity.py::test_readable_where_it_can_be",),
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a debt is divided by capacities",
-        "stores/dynamodb/sharding/gather__placing.py",
+        "stores/dynamodb/sharding/gather.py",
         "        shares = (_paces(cells) if owing else None) or rooms\n",
         "        shares = rooms\n",
         (
@@ -337,7 +337,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what nobody asked for begins the next reply",
-        "stores/dynamodb/client/pool_async__wire_line.py",
+        "stores/dynamodb/client/pool_async.py",
         "            self.hang_up()  # nobody asked",
         "            self._reader.feed(data)  # nobody asked",
         ("dynamodb/test_port_trouble.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.aws.infra.cost__prices import PUBLISHED
+from headgate.aws.infra.cost import PUBLISHED
 
 from .cloud import Cloud
 from .fleet import Tally

@@ -23,11 +23,11 @@ from headgate.core.errors import (
     ValidationError,
 )
 from headgate.core.record import BucketKey
-from headgate.core.runtime__observe import Event as Told
+from headgate.core.runtime import Event as Told
 from headgate.layers.breaker import Breaker
 from headgate.layers.prefetch import Prefetch
 from headgate.stores.dynamodb.protocol.flow import Flow, alone
-from headgate.stores.dynamodb.sharding.pool__reading import read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.router import changed
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import may_split, mergeable, merging

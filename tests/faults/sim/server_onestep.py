@@ -15,7 +15,7 @@ from faults.sim.network import Network
 from faults.sim.shelf import Bucket, from_record
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, HeadgateError, Throttled
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.core.store import Sighting

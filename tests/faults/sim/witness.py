@@ -11,7 +11,7 @@ from faults.sim.laws import Laws
 from faults.sim.shelf import Part
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Throttled
-from headgate.core.levels__entities import OnUnavailable
+from headgate.core.levels import OnUnavailable
 from headgate.core.record import BucketKey, Terms
 from headgate.core.store import Guard, Sighting, Store
 from headgate.layers.breaker import PROBE_MS_MAX, Circuit, State

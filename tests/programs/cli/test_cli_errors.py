@@ -148,7 +148,7 @@ def test_a_traceback_only_with_debug(run: Any, monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("headgate.cli.options__session.Session.repository", broken)
+    monkeypatch.setattr("headgate.cli.options.Session.repository", broken)
     answer = run("entity", "list")
     assert answer.code == 1
     _three_lines(answer.err)

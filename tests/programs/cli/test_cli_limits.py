@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.commands.limits__limits_file import FILE_BYTES_MAX, decode
-from headgate.core.levels__entities import Level
+from headgate.cli.commands.limits import FILE_BYTES_MAX, decode
+from headgate.core.levels import Level
 from headgate.declare.declaration import Declaration, DeclaredEntity, Held, changes
 from headgate.declare.yaml_tree import Findings
 

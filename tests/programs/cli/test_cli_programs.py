@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.app__table import COMMANDS, Entry
+from headgate.cli.app import COMMANDS, Entry
 
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.cli"]
 

@@ -13,8 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from headgate.cli.app import cli
-from headgate.cli.app__table import COMMANDS
+from headgate.cli.app import COMMANDS, cli
 from headgate.cli.options import Told, example_lines
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from headgate.client import AsyncClient, Client
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.service.http.asgi import Rest
 from headgate.service.program import Options, Program
 from headgate.testing import FakeClock

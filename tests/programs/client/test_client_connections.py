@@ -16,9 +16,9 @@ import pytest
 from client_kit import ALLOWED, COLOURS, HANG_UP, play, problem, response, scripted
 
 from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
-from headgate.client.connect__links import Lines
+from headgate.client.connect import Lines
 from headgate.client.pool import IDLE_MS_MAX, Pool
-from headgate.client.retry__replies import Trouble
+from headgate.client.retry import Trouble
 from headgate.core.runtime import run
 from headgate.testing import FakeClock
 from headgate.transport.gates import BlockingPace

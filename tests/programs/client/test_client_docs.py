@@ -16,7 +16,7 @@ import pytest
 from client_kit import Served, served
 
 import headgate.client
-from headgate.core.runtime__clock import steady_clock
+from headgate.core.runtime import steady_clock
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "docs/how-to/use-the-client.md", ROOT / "docs/reference/client.md"]

@@ -19,9 +19,15 @@ from headgate.client import (
 )
 from headgate.client.flow import Flow, Timing
 from headgate.client.lease import LeaseCore
-from headgate.client.requests import Check, acquire_call, check_all_call, check_call
-from headgate.client.requests__wire import Head, response_reader
-from headgate.client.retry__replies import Trouble
+from headgate.client.requests import (
+    Check,
+    Head,
+    acquire_call,
+    check_all_call,
+    check_call,
+    response_reader,
+)
+from headgate.client.retry import Trouble
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run
 from headgate.testing import FakeClock

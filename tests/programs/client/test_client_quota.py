@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.client import Quota, parse_quota, parse_quotas
-from headgate.client.quota__quota_fields import MEMBERS_MAX, members
-from headgate.client.quota__quota_values import AWAY_MS_MAX, milliseconds, moment_ms, wait_ms, whole
+from headgate.client.quota import (
+    AWAY_MS_MAX,
+    MEMBERS_MAX,
+    members,
+    milliseconds,
+    moment_ms,
+    wait_ms,
+    whole,
+)
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 

@@ -10,12 +10,15 @@ from headgate.client.requests import Effect
 from headgate.client.retry import (
     ATTEMPTS_MAX,
     SEND_MS_LEAST,
+    Outcome,
+    Reply,
     Retry,
     Schedule,
+    Trouble,
     next_pause_ms,
+    seconds_ms,
     took_nothing,
 )
-from headgate.client.retry__replies import Outcome, Reply, Trouble, seconds_ms
 from headgate.core.errors import ValidationError
 
 ONCE, REPEATABLE = Effect.ONCE, Effect.REPEATABLE

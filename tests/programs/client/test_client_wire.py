@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.client.requests__wire import Head
+from headgate.client.requests import Head
 
 
 def test_a_request() -> None:

@@ -9,9 +9,8 @@ from functools import partial
 
 from headgate.service.dashboard import Dashboard
 from headgate.service.demo.faulty_store import StoreSwitch
-from headgate.service.demo.program import beside, program_on
-from headgate.service.demo.program__options import Demo
-from headgate.service.demo.traffic__port import pause_ms
+from headgate.service.demo.program import Demo, beside, program_on
+from headgate.service.demo.traffic import pause_ms
 from headgate.service.http.asgi import Rest
 from headgate.service.http.callers import recognised
 from programs.dashboard.dashboard_kit import Place

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.service.demo.faulty_store import StoreSwitch
-from headgate.service.demo.traffic__port import pause_ms
+from headgate.service.demo.traffic import pause_ms
 from programs.dashboard.dashboard_kit import SPACE, Place, dashboard
 from programs.dashboard.demo_kit import demo
 from programs.dashboard.test_dashboard_http import key_in

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.core import runtime as bridge
 from headgate.core.errors import Unreachable
-from headgate.service.dashboard.app__files import FOLDER, files
+from headgate.service.dashboard.app import FOLDER, files
 from headgate.service.dashboard.feed import VIEWERS_MAX
 from headgate.service.keys.file import FileShelf
 from headgate.service.keys.key import mint, parse_grant

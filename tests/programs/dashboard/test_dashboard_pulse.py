@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.core.runtime__observe import Event
-from headgate.service.dashboard.app__origin import is_foreign, is_own
-from headgate.service.dashboard.feed__port import WAITING_MAX, Viewer
+from headgate.core.runtime import Event
+from headgate.service.dashboard.app import is_foreign, is_own
+from headgate.service.dashboard.feed import WAITING_MAX, Viewer
 from headgate.service.dashboard.window import TOLD_MAX, Pulse, Told
 
 

@@ -10,8 +10,7 @@ import pytest
 from dynamodb.model.engine import Engine
 from dynamodb.model.port import ModelPort
 from headgate.core.record import BucketKey
-from headgate.core.runtime import run
-from headgate.core.runtime__clock import steady_clock
+from headgate.core.runtime import run, steady_clock
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.metrics.service import ServiceMetrics

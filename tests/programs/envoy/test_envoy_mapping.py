@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ValidationError
-from headgate.service.decide.targets__identity import is_identifier
+from headgate.service.decide.targets import is_identifier
 from headgate.service.grpc.envoy.mapping import (
     DEFAULT_MAPPING,
     EnvoyMapping,

@@ -21,11 +21,9 @@ from headgate.core.errors import (
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.keys.authenticate import TTL_MS, Door
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import TTL_MS, Door, Entrance
 from headgate.service.keys.key import mint, parse_grant
-from headgate.service.keys.stored import INDEX_MS, CatalogShelf
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.keys.stored import INDEX_MS, CatalogShelf, MemoryShelf
 from headgate.service.settings import Undecided, Unknown
 from programs.envoy.envoy_kit import (
     ADDRESS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.turbo import TurboServer
 from headgate.service.program import Options, Program
 

@@ -11,13 +11,12 @@ import pytest
 
 from headgate.service.decide.answers import Applied, BatchAnswer, CheckAnswer, CombinedAnswer
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.grpc.turbo import TurboServer
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Entrance
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
 from headgate.service.settings import Undecided

@@ -14,10 +14,9 @@ from headgate.service.grpc.callers import Visitor, is_here, visitor_of
 from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.access import Because
-from headgate.service.keys.authenticate import Door
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Door, Entrance
 from headgate.service.keys.key import Grant, Minted, mint, parse_grant
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.keys.stored import MemoryShelf
 from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
 from programs.grpc.grpc_kit import problem_of as problem
 from programs.service.kit import World

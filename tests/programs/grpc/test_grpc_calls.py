@@ -11,11 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.authenticate import Door
-from headgate.service.keys.authenticate__app_door import Entrance
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.keys.authenticate import Door, Entrance
+from headgate.service.keys.stored import MemoryShelf
 from programs.grpc.grpc_kit import both_servers, message_of, program_of, sent, started, wired  # noqa: F401
 from programs.service.cases import ask
 from programs.service.kit import World

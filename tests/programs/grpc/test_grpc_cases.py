@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.grpc.calls__grpc_messages import (
+from headgate.service.grpc.calls import (
     acquire_values,
     batch_values,
     descriptors_values,
 )
-from headgate.service.grpc.calls__grpc_messages import values_of as plain_values
+from headgate.service.grpc.calls import values_of as plain_values
 from headgate.service.settings import Unknown
 from programs.grpc.grpc_kit import both_servers, message_of, sent, wired  # noqa: F401
 from programs.service.cases import CASES, Case

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headgate.service.decide.problems import PROBLEMS, Code
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.settings import Settings
 

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headgate.core.errors import ValidationError
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings, Tls
+from headgate.service.grpc.guard import GrpcSettings, Tls
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.grpc.turbo import TurboServer

@@ -10,12 +10,11 @@ import grpc
 import pytest
 
 from headgate.service.grpc.calls import RateLimiterCalls
-from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.grpc.turbo__grpc_turbo import UnaryGrpc
-from headgate.service.keys.authenticate import Door
-from headgate.service.keys.authenticate__app_door import Entrance
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.grpc.turbo import UnaryGrpc
+from headgate.service.keys.authenticate import Door, Entrance
+from headgate.service.keys.stored import MemoryShelf
 from programs.grpc.grpc_kit import program_of
 from programs.service.kit import World
 

@@ -10,7 +10,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.integrations.responses import ruled
 from headgate.service.decide.evaluate import read
-from headgate.service.http.write__headers import check_headers
+from headgate.service.http.write import check_headers
 
 NOW_MS = 1_767_225_600_123
 

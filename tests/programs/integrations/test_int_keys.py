@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from int_kit import caller
 
 from headgate import Limit, ValidationError
-from headgate.core.limits__names import parse_entity_id
-from headgate.integrations.gate__rates import parse_rates
+from headgate.core.limits import parse_entity_id
+from headgate.integrations.gate import parse_rates
 from headgate.integrations.keys import by_header, by_ip, everybody, scoped
-from headgate.service.decide.targets__identity import entity_id_of
+from headgate.service.decide.targets import entity_id_of
 
 ME = "198.51.100.7"
 PROXY = "10.0.0.1"

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter
-from headgate.core.levels__entities import OnUnavailable
+from headgate.core.levels import OnUnavailable
 from headgate.integrations.gate import Gate, Options
 from headgate.integrations.keys import by_ip
 

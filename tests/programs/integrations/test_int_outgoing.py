@@ -22,9 +22,8 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
-from headgate.core.runtime__observe import Event
-from headgate.integrations.gate import limits_off
-from headgate.integrations.gate__rates import Rates
+from headgate.core.runtime import Event
+from headgate.integrations.gate import Rates, limits_off
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.llm.limiter import LlmLimiter
 from headgate.integrations.llm.sync import SyncLlmLimiter

@@ -26,7 +26,7 @@ from headgate.service.keys.audit import AGAIN_MS, SHOWN_MAX
 from headgate.service.keys.file import FileShelf
 from headgate.service.keys.key import Grant, Scope, mint
 from headgate.service.program import Options, Program
-from headgate.service.server.serve__serve_key import make_key
+from headgate.service.server.serve import make_key
 from headgate.testing import FakeClock
 from programs.rest.rest_kit import call, run
 

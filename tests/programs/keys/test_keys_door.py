@@ -12,7 +12,7 @@ from headgate.service.keys import authenticate as keys_door
 from headgate.service.keys.access import Because, Caller, Refusal
 from headgate.service.keys.authenticate import Door
 from headgate.service.keys.key import Grant, Key, Minted, Scope, mint
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.keys.stored import MemoryShelf
 
 GRANT = Grant(frozenset({Scope.CHECK}), "default")
 

@@ -15,17 +15,15 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import Unreachable, ValidationError
-from headgate.core.levels__entities import Entity
-from headgate.core.runtime__clock import steady_clock
+from headgate.core.levels import Entity
+from headgate.core.runtime import steady_clock
 from headgate.declare.yaml_tree import Broken
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.service.keys import file as keys_file
 from headgate.service.keys.access import KEYS_NAMESPACE
-from headgate.service.keys.file import FileShelf, KeyFileError
-from headgate.service.keys.file__keys_decode import decode_keys
+from headgate.service.keys.file import FileShelf, KeyFileError, decode_keys
 from headgate.service.keys.key import Grant, Key, Scope, mint
-from headgate.service.keys.stored import CatalogShelf
-from headgate.service.keys.stored__keys_shelf import KeyShelf, MemoryShelf
+from headgate.service.keys.stored import CatalogShelf, KeyShelf, MemoryShelf
 
 WIDE = Grant(frozenset(Scope), "*")
 NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")

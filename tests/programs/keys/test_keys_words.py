@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import Code
-from headgate.service.keys.access import DEV_CALLER, KEYS_NAMESPACE, Because, Caller, Refusal
-from headgate.service.keys.access__keys_certificates import caller_of, parse_san, sans_of
+from headgate.service.keys.access import (
+    DEV_CALLER,
+    KEYS_NAMESPACE,
+    Because,
+    Caller,
+    Refusal,
+    caller_of,
+    parse_san,
+    sans_of,
+)
 from headgate.service.keys.key import (
     Grant,
     Scope,

@@ -120,7 +120,7 @@ def test_nobody_is_named(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_grpc_call_has_one_too(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
-    from headgate.service.grpc.guard__grpc_settings import GrpcSettings
+    from headgate.service.grpc.guard import GrpcSettings
     from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
     from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
     from headgate.service.grpc.server import GrpcServer

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.policies.decode import _POLICY, _SECTIONS, COST_MAX
-from headgate.service.policies.decode__policies_runtime import _BREAKER, _KEYS
+from headgate.service.policies.decode import _BREAKER, _KEYS, _POLICY, _SECTIONS, COST_MAX
 from headgate.service.policies.policies import Policies, check_content
-from headgate.service.policies.values__policies_amounts import AMOUNTS, TOKENS_MAX
+from headgate.service.policies.values import AMOUNTS, TOKENS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/policies.md").read_text()
 WORDS = set(re.findall(r"[a-z_]+", PAGE))

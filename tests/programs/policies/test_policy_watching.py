@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.policies import policies__policies_file as policies_file
+from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import PolicyFileError
 from headgate.service.policies.watch import POLL_MS, Result, Standing, Watcher, watch
 

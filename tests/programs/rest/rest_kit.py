@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from headgate.service.http.asgi import Rest
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Entrance
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
 from headgate.service.server.options import Serving

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from headgate.service.http.callers import SANS
-from headgate.service.http.callers__rest_ask import Endpoint
-from headgate.service.http.openapi__openapi_schemas import REQUESTS
+from headgate.service.http.callers import SANS, Endpoint
+from headgate.service.http.openapi import REQUESTS
 from headgate.service.http.routes import ENDPOINTS
-from headgate.service.keys.authenticate import Door
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Door, Entrance
 from headgate.service.keys.key import Scope, mint, parse_grant
-from headgate.service.keys.stored__keys_shelf import MemoryShelf
+from headgate.service.keys.stored import MemoryShelf
 from programs.rest.rest_kit import PATHS, Said, call, rest_of, run
 from programs.service.kit import World
 

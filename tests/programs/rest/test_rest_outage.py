@@ -159,8 +159,7 @@ def test_deadlines_keep_their_order_and_stop_looking() -> None:
 
 def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:
     from headgate.core.errors import Unreachable
-    from headgate.service.keys.authenticate import Door
-    from headgate.service.keys.authenticate__app_door import Entrance
+    from headgate.service.keys.authenticate import Door, Entrance
 
     class Away:
         async def get(self, key_id: str) -> Any:

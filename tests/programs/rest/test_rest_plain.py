@@ -19,7 +19,7 @@ from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule
 from headgate.service.decide.targets import Place
 from headgate.service.http.fast_write import batch_content, lined_plainly, said_plainly
-from headgate.service.http.write__headers import check_headers
+from headgate.service.http.write import check_headers
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns", "user:ann", "api")

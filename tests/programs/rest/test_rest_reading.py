@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, HEADERS_MAX, values_of
-from headgate.service.http.read__rest_query import query_of
+from headgate.service.http.read import (
+    BATCH_BYTES_MAX,
+    BODY_BYTES_MAX,
+    HEADERS_MAX,
+    query_of,
+    values_of,
+)
 from programs.rest.rest_kit import HOST, JSON, PATHS, Said, call, rest_of, run, scope_of, send_raw
 from programs.service.kit import World
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.service.server.serve__serve_log import SERVER_LOGGERS, set_up_logs
+from headgate.service.server.serve import SERVER_LOGGERS, set_up_logs
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import environment, program, run_once
 

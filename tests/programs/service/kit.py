@@ -11,7 +11,7 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.core.record import BucketKey
 from headgate.core.store import Outcome, Sighting
-from headgate.repository__connect import open_backend
+from headgate.repository import open_backend
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import (
     parse_acquire,

@@ -12,7 +12,7 @@ import pytest
 from headgate.service.decide.answers import BatchAnswer, CheckAnswer, CombinedAnswer
 from headgate.service.decide.bodies import batch_body, check_body, combined_body
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
-from headgate.service.http.write__headers import check_headers, combined_headers, problem_headers
+from headgate.service.http.write import check_headers, combined_headers, problem_headers
 from headgate.service.settings import Unknown
 from programs.service.cases import CASES, MISSING, Case
 from programs.service.kit import World

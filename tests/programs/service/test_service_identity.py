@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.limits__names import parse_entity_id
-from headgate.service.decide.targets__identity import (
+from headgate.core.limits import parse_entity_id
+from headgate.service.decide.targets import (
     entity_id_of,
     identity_of,
     is_identifier,

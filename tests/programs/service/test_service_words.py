@@ -36,7 +36,7 @@ from headgate.service.decide.problems import (
     raise_translated,
     translated,
 )
-from headgate.service.http.write__headers import check_headers, problem_headers
+from headgate.service.http.write import check_headers, problem_headers
 
 SECRET = "redis://:hunter2@10.9.8.7"
 GRPC = """CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headgate.core.runtime__starting import started
+from headgate.core.runtime import started
 
 
 @pytest.mark.parametrize("program", ["service", "demo"])

@@ -18,8 +18,7 @@ from headgate.service.http.asgi import Rest
 from headgate.service.http.callers import recognised
 from headgate.service.http.deadlines import aside
 from headgate.service.keys.key import Grant, Minted, Scope, mint
-from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, CatalogShelf, KeyIndex
-from headgate.service.keys.stored__keys_shelf import PAGE_MAX
+from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, PAGE_MAX, CatalogShelf, KeyIndex
 from headgate.service.program import Options, Program
 from programs.rest.rest_kit import Said, call
 

@@ -17,12 +17,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from headgate.admin.reports__desk import parse_page
+from headgate.admin.reports import parse_page
 from headgate.aws.aggregator.records import Expired
 from headgate.aws.aggregator.s3 import Objects
 from headgate.core.errors import Damaged
 from headgate.core.history import DAY_MS, AuditEvent, event_time_ms
-from headgate.core.limits__names import parse_namespace_id
+from headgate.core.limits import parse_namespace_id
 
 SHEET_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
 OBJECTS_MAX = 100_000  # of one day

@@ -13,15 +13,49 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headgate.aws.aggregator.consumer__checkpoints import DONE, Checkpoints
 from headgate.aws.aggregator.dead_letters import REFUSED, TOO_OLD, UNREADABLE, Letter, Letters
 from headgate.aws.aggregator.process import Aggregator, Failure, Records, Report
 from headgate.aws.aggregator.records import record_time_ms, sequence_text
 from headgate.aws.aggregator.s3 import Calls
 from headgate.aws.aggregator.streams import LOST, Stream, stream_of
 from headgate.core.errors import StoreTrouble
+from headgate.core.history import DAY_MS
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import TTL, keyed, number, text, text_of
 from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import Gate, Pace
+
+# --------------------------------------------------------------------------------------------------
+# How far a stream was read, in the table itself.
+#
+# _/SYSTEM#   #STREAM#{label}#{shard}   the last record that was done, or that the shard is
+
+STREAM = "#STREAM#"
+DONE = "done"
+KEPT_MS = 3 * DAY_MS  # a stream forgets its records after one
+
+
+class Checkpoints:
+    def __init__(self, table: Table, label: str) -> None:
+        self._table = table
+        self._stem = f"{STREAM}{label}#"
+
+    async def load(self) -> dict[str, str]:
+        """By shard: the sequence number of the last record that was done, or DONE."""
+        request = ask.query(self._table.name, schema.pk_system(), ask.begins(self._stem))
+        found: dict[str, str] = {}
+        for item in await self._table.every(request):
+            found[item[schema.SK]["S"].removeprefix(self._stem)] = text_of(item, "sequence") or ""
+        return found
+
+    async def save(self, shard: str, sequence: str) -> None:
+        now_ms = self._table.port.now_ms()
+        place = keyed((schema.pk_system(), f"{self._stem}{shard}"))
+        ends = {TTL: number((now_ms + KEPT_MS) // 1000)}
+        await self._table.write(ask.put({**place, "sequence": text(sequence), **ends}))
+
 
 IDLE_MS = 1000
 LOOK_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened

@@ -7,6 +7,7 @@ rest is known, and not done again.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -14,11 +15,37 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.aws.aggregator.lambda_handler__metrics import metric_line
 from headgate.aws.aggregator.open import open_aggregator
-from headgate.aws.aggregator.process import Aggregator, Report
-from headgate.aws.aggregator.process__settings import settings_from
+from headgate.aws.aggregator.process import Aggregator, Report, settings_from
 from headgate.core.runtime import run
+
+# --------------------------------------------------------------------------------------------------
+# A report as one line of CloudWatch's embedded metric format: printed, it becomes metrics.
+
+NAMESPACE = "headgate"
+DIMENSION = "Table"
+
+
+def metric_line(report: Report, table: str, now_ms: int) -> str:
+    values = {
+        "RecordsProcessed": report.counted + report.archived,
+        "RecordsFailed": len(report.failures),
+        "RecordsUnreadable": sum(one.unreadable for one in report.failures),
+        "SnapshotsWritten": report.rows,
+        "SnapshotsUnchanged": report.held_already,
+        "Writes": report.writes,
+        "AuditEventsArchived": report.archived,
+        "ShardsSplit": report.splits,
+        "BucketsRefilled": report.refills,
+    }
+    described = {
+        "Namespace": NAMESPACE,
+        "Dimensions": [[DIMENSION]],
+        "Metrics": [{"Name": name, "Unit": "Count"} for name in values],
+    }
+    line = {"_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [described]}, DIMENSION: table}
+    return json.dumps(line | values, separators=(",", ":"))
+
 
 FAILURES_SHOWN_MAX = 10
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from headgate.aws.aggregator.consumer import IDLE_MS, Consumer, OnReport, OnTrouble
 from headgate.aws.aggregator.dead_letters import File, Letters, Queue, Sheets, parse_place
-from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.process__settings import Settings
-from headgate.aws.aggregator.s3 import Objects
-from headgate.aws.aggregator.s3__port import Service
+from headgate.aws.aggregator.process import Aggregator, Settings
+from headgate.aws.aggregator.s3 import Objects, Service
 from headgate.stores.dynamodb.client.port import open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import pace_for

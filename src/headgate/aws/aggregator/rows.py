@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headgate.aws.aggregator.records import Change
-from headgate.aws.aggregator.records__states import Amount, amount_between, together
+from headgate.aws.aggregator.records import Amount, Change, amount_between, together
 from headgate.aws.aggregator.runs import Mark, Run, joined, mark_of, runs_in
 from headgate.core.history import Usage, window_around
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.catalog.items import Item, Key, text_of
-from headgate.stores.dynamodb.catalog.items__items_history import usage_key
+from headgate.stores.dynamodb.catalog.items import Item, Key, text_of, usage_key
 
 HEAD, REST = "h_", "r_"  # with a shard's number: the two halves of its mark
 SHARDS_MAX = 32  # of a bucket in one write; an expression may have 4 KB

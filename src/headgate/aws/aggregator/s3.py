@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any, Protocol
 
-from headgate.core.errors import ValidationError
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
+from headgate.stores.dynamodb.client.port import Rejected
 
 PAGE = 1000
 
@@ -66,3 +73,88 @@ class Objects:
             "prefix", prefix, f"leads to more than {most} objects; ask for less, or query the "
             f"archive with a tool made for it, such as Athena"
         )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------
+# The door to S3 and to DynamoDB Streams, through botocore, in either colour.
+#
+# Neither is on the way of an acquire: a batch of audit events is one call, and a stream is asked a
+# few times a second. The async colour has botocore work on a thread.
+
+_THROTTLES = {"LimitExceededException", "ProvisionedThroughputExceededException", "SlowDown"}
+_THROTTLES |= {"ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"}
+
+
+class Service:
+    """Calls to one service of AWS; the client is made at the first of them."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        region: str | None,
+        endpoint: str | None,
+        blocking: bool,
+        timeout_ms: int = 10_000,
+    ) -> None:
+        self._name = name
+        self._region = region
+        self._endpoint = endpoint
+        self._blocking = blocking
+        self._timeout_s = timeout_ms / 1000
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    async def call(self, operation: str, **params: Any) -> dict[str, Any]:
+        """The reply, a body read to its end; trouble is raised as StoreTrouble."""
+        if self._blocking:
+            return self._done(operation, params)
+        return await asyncio.to_thread(self._done, operation, params)
+
+    async def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _done(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            reply: dict[str, Any] = getattr(self._opened(), operation)(**params)
+            if "Body" in reply:
+                reply["Body"] = reply["Body"].read()
+        except ClientError as error:
+            raise _of_reply(self._name, operation, error) from error
+        except (BotoCoreError, HTTPClientError, OSError) as error:
+            raise _of_call(self._name, operation, error) from error
+        return reply
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                settings = Config(
+                    connect_timeout=self._timeout_s,
+                    read_timeout=self._timeout_s,
+                    retries={"total_max_attempts": 3, "mode": "standard"},
+                    s3={"addressing_style": "path"} if self._endpoint else None,
+                )
+                self._client = botocore.session.get_session().create_client(
+                    self._name,
+                    region_name=self._region,
+                    endpoint_url=self._endpoint,
+                    config=settings,
+                )
+            return self._client
+
+
+def _of_reply(service: str, operation: str, error: Any) -> StoreTrouble:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    shown = f"{service} refused {operation}: {error}"
+    if code in _THROTTLES:
+        return Throttled(f"{shown}; try again in a moment")
+    return Unreachable(shown) if status >= 500 else Rejected(code, shown)
+
+
+def _of_call(service: str, operation: str, error: Exception) -> StoreTrouble:
+    hint = "give this host or task a role" if isinstance(error, NoCredentialsError) else "see why"
+    return Unreachable(f"{service} gave no answer to {operation} ({error}); {hint}")

@@ -14,8 +14,7 @@ from headgate.aws.aggregator.rows import HEAD, REST, Counting, Grown, Row, guess
 from headgate.aws.aggregator.runs import head_after
 from headgate.core.errors import Contended, Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.history import window_around
-from headgate.stores.dynamodb.catalog.items import text
-from headgate.stores.dynamodb.catalog.items__items_history import usage_attributes, usage_counters
+from headgate.stores.dynamodb.catalog.items import text, usage_attributes, usage_counters
 from headgate.stores.dynamodb.client.port import ConditionFailed, Rejected, Request
 from headgate.stores.dynamodb.protocol.update_expression import Draft
 from headgate.stores.dynamodb.table.table import Table

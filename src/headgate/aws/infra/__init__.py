@@ -5,21 +5,20 @@ deploy(port, "limits", StackOptions(enable_alarms=False), report=print)
 """
 
 from headgate.aws.infra.bundle import Bundle, build, lambda_export
-from headgate.aws.infra.cost import Cost, Load, cost
-from headgate.aws.infra.cost__prices import Prices
+from headgate.aws.infra.cost import Cost, Load, Prices, cost
 from headgate.aws.infra.inspect import Progress, Stack, list_stacks, status
 from headgate.aws.infra.options import StackOptions
-from headgate.aws.infra.port import Port, open_port
-from headgate.aws.infra.port__trouble import (
+from headgate.aws.infra.port import (
     AwsRefused,
     AwsUnreachable,
     InfrastructureNotFoundError,
+    Port,
     StackOperationError,
+    open_port,
 )
 from headgate.aws.infra.remove import Deleted, delete
 from headgate.aws.infra.stack import Deployed, deploy, is_current, upgrade
-from headgate.aws.infra.template import TEMPLATE_VERSION, cfn_template, parameters
-from headgate.aws.infra.template__policies import namespace_policy
+from headgate.aws.infra.template import TEMPLATE_VERSION, cfn_template, namespace_policy, parameters
 
 __all__ = [
     "TEMPLATE_VERSION",

@@ -13,19 +13,85 @@ from typing import Any
 
 import headgate
 from headgate.aws.infra.bundle import Bundle, build
-from headgate.aws.infra.inspect import CLOUDFORMATION, MADE_BY, OURS, Stack, events, find, status
-from headgate.aws.infra.inspect__watching import Report, silently, until_at_rest
+from headgate.aws.infra.inspect import (
+    CLOUDFORMATION,
+    MADE_BY,
+    OURS,
+    Report,
+    Stack,
+    events,
+    find,
+    silently,
+    status,
+    until_at_rest,
+)
 from headgate.aws.infra.options import StackOptions, parse_stack_name
-from headgate.aws.infra.port import Port
-from headgate.aws.infra.port__trouble import (
+from headgate.aws.infra.port import (
     AwsRefused,
     InfrastructureNotFoundError,
+    Port,
     StackOperationError,
 )
-from headgate.aws.infra.remove__buckets import empty
-from headgate.aws.infra.stack__table import make_ready, upgrade_table
+from headgate.aws.infra.remove import empty
 from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
 from headgate.core.errors import IncompatibleSchemaError
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.catalog.items import AUDIT_DAYS, USAGE_DAYS, USAGE_WINDOWS
+from headgate.stores.dynamodb.client.port import open_port
+from headgate.stores.dynamodb.table.create import SCHEMA, check, note_first
+from headgate.stores.dynamodb.table.table import Table
+from headgate.sync_admin import SyncRepository
+from headgate.transport.gates import pace_for
+
+# --------------------------------------------------------------------------------------------------
+# The table of a new stack made ready for apps, whose policy lets them change none of this.
+
+TIMEOUT_MS = 20_000  # nobody waits for an acquire here, and a new table may be slow to answer
+
+
+def make_ready(stack: Stack, options: StackOptions) -> None:
+    """The table knows its schema, the default namespace, and how long history is kept.
+
+    Every process that opens it reads that, so an option holds for all of them.
+    """
+    run(_note_schema(stack))
+    with SyncRepository.open(_patient(stack)) as repository:
+        found = repository.get_version_record()
+        notes = {name: value for name, value in found.items() if name != SCHEMA}
+        kept = {
+            AUDIT_DAYS: options.audit_retention_days,
+            USAGE_DAYS: options.usage_retention_days,
+            USAGE_WINDOWS: options.snapshot_windows,
+        }
+        if notes != {**notes, **kept}:
+            repository.set_version_record({**notes, **kept})
+
+
+def upgrade_table(stack: Stack) -> tuple[Any, ...]:
+    """The steps that moved the table on to this headgate's schema."""
+    repository = SyncRepository(_patient(stack))
+    try:
+        return tuple(repository.upgrade())
+    finally:
+        repository.close()
+
+
+def _patient(stack: Stack) -> str:
+    return f"{stack.url}&timeout_ms={TIMEOUT_MS}"
+
+
+async def _note_schema(stack: Stack) -> None:
+    """CloudFormation made the table and waited for it; what is missing is its version."""
+    port = open_port(
+        region=stack.region, endpoint=stack.endpoint, blocking=True, timeout_ms=TIMEOUT_MS
+    )
+    try:
+        table = Table(port, stack.name, pace_for(None, blocking=True))
+        if not await check(table):
+            await note_first(table)
+    finally:
+        await port.close()
+
 
 CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
 BUNDLES = "BundleBucketName"

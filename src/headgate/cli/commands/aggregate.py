@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import show
-from headgate.cli.output__text import clean
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import clean, show
 
 
 @verb(
@@ -53,7 +51,7 @@ def aggregate(
 ) -> None:
     """Count usage from a table's stream until it is stopped; what was read is remembered."""
     from headgate.aws.aggregator.open import open_consumer
-    from headgate.aws.aggregator.process__settings import settings_from
+    from headgate.aws.aggregator.process import settings_from
     from headgate.core.runtime import run
 
     settings = settings_from(

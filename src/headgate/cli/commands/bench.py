@@ -12,12 +12,11 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
+from headgate.cli.options import Session, pass_session, verb
 from headgate.cli.output import Step, progress, show
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.sync import SyncRateLimiter
-from headgate.sync_admin__sync_repository import SyncRepository
+from headgate.sync_admin import SyncRepository
 
 # so wide that nothing is refused: what is measured is the way of an admitted acquire
 LIMITS = [Limit.custom("rpm", AMOUNT_MAX // 1000, 1, 1)]

@@ -9,10 +9,8 @@ import click
 from headgate.cli.arguments import amounts_argument, amounts_of, parse_limit
 from headgate.cli.documents import explanation_document, status_rows
 from headgate.cli.errors import LIMITED, OK
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import show
-from headgate.cli.output__text import duration
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import duration, show
 from headgate.core.errors import RateLimitExceeded
 
 if TYPE_CHECKING:

@@ -2,18 +2,177 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import page_options, parse_object, yes_option
-from headgate.cli.commands import entity__entity_buckets as entity_buckets
-from headgate.cli.commands import entity__entity_limits as entity_limits
-from headgate.cli.documents import bucket_document, bucket_rows, entity_document, entity_rows
-from headgate.cli.options import noun
-from headgate.cli.options__session import Session, pass_session
+from headgate.cli.arguments import (
+    amounts_argument,
+    amounts_of,
+    limits_argument,
+    page_options,
+    parse_object,
+    yes_option,
+)
+from headgate.cli.documents import (
+    bucket_document,
+    bucket_rows,
+    entity_document,
+    entity_rows,
+    limit_rows,
+    limits_document,
+)
+from headgate.cli.options import Noun, Session, noun, pass_session
 from headgate.cli.output import confirm, show
 from headgate.core.errors import EntityNotFoundError
+from headgate.core.limits import DEFAULT_RESOURCE
+
+if TYPE_CHECKING:
+    from headgate.core.limits import Limit
+
+# --------------------------------------------------------------------------------------------------
+# `headgate entity reset|top-up|disable|enable|bypass`: buckets, and operators' switches.
+
+
+def add_bucket_commands(entity: Noun) -> None:
+    entity.command("reset", examples="headgate entity reset key-1 gpt-4")(reset)
+    entity.command(
+        "top-up",
+        examples="""
+        headgate entity top-up key-1 gpt-4 tpm=5000
+        headgate entity top-up key-1 gpt-4 tpm=5000 --once invoice-4711
+        """,
+    )(top_up)
+    entity.command("disable", examples="headgate entity disable key-1")(disable)
+    entity.command("enable", examples="headgate entity enable key-1")(enable)
+    entity.command("bypass", examples="headgate entity bypass key-1")(bypass)
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("resource")
+@pass_session
+def reset(session: Session, entity_id: str, resource: str) -> None:
+    """The bucket is as if never used: full, debt forgiven."""
+    with session.repository() as repository:
+        repository.reset_bucket(entity_id, resource, session.who)
+    show(session, {"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("resource")
+@amounts_argument
+@click.option("--once", metavar="KEY", help="Do nothing if this key was used within a day.")
+@pass_session
+def top_up(
+    session: Session,
+    entity_id: str,
+    resource: str,
+    amounts: tuple[tuple[str, int], ...],
+    once: str | None,
+) -> None:
+    """Grant tokens, up to the capacity."""
+    granted = amounts_of(amounts)
+    with session.limiter() as limiter:
+        applied = limiter.top_up(entity_id, resource, granted, once, session.who)
+        left = limiter.available(entity_id, resource)
+    document = {
+        "entity_id": entity_id, "resource": resource, "applied": applied, "available": left,
+    }  # fmt: skip
+    now = ", ".join(f"{name} {value}" for name, value in left.items())
+    said = "granted" if applied else f"--once {once} was used before; nothing was granted"
+    show(session, document, f"{said}; available: {now}")
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@pass_session
+def disable(session: Session, entity_id: str) -> None:
+    """Every acquire of the entity is refused."""
+    _switched(session, entity_id, "disable", "disabled")
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@pass_session
+def enable(session: Session, entity_id: str) -> None:
+    """Back to normal, after disable or bypass."""
+    _switched(session, entity_id, "enable", "normal")
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@pass_session
+def bypass(session: Session, entity_id: str) -> None:
+    """Every acquire of the entity passes and takes nothing."""
+    _switched(session, entity_id, "bypass", "bypass")
+
+
+def _switched(session: Session, entity_id: str, verb: str, mode: str) -> None:
+    with session.repository() as repository:
+        getattr(repository, verb)(entity_id, principal=session.who)
+    show(session, {"entity_id": entity_id, "mode": mode}, f"{entity_id}: {mode}")
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate entity set-limits|get-limits|delete-limits`: the two highest configuration levels.
+
+_resource = click.option(
+    "--resource", "-r", default=DEFAULT_RESOURCE, metavar="RESOURCE",
+    help="On one resource; else on every one.",
+)  # fmt: skip
+
+
+def add_limit_commands(entity: Noun) -> None:
+    entity.command(
+        "set-limits",
+        examples="""
+        headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
+        headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
+        """,
+    )(set_limits)
+    entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")(get_limits)
+    entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")(
+        delete_limits
+    )
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@limits_argument
+@_resource
+@pass_session
+def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str) -> None:
+    """Store these limits for the entity, in place of those stored at this level."""
+    with session.repository() as repository:
+        repository.set_limits(entity_id, list(limits), resource, session.who)
+    document = {
+        "entity_id": entity_id, "resource": resource, "limits": limits_document(limits),
+    }  # fmt: skip
+    show(session, document, f"{entity_id} on {_named(resource)}:", limit_rows(limits))
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@_resource
+@pass_session
+def get_limits(session: Session, entity_id: str, resource: str) -> None:
+    """The limits stored at this level; `headgate explain` shows what applies."""
+    with session.repository() as repository:
+        limits = repository.get_limits(entity_id, resource)
+    document = {
+        "entity_id": entity_id, "resource": resource, "limits": limits_document(limits),
+    }  # fmt: skip
+    show(session, document, limit_rows(limits))
+
+
+@click.argument("entity_id", metavar="ENTITY")
+@_resource
+@pass_session
+def delete_limits(session: Session, entity_id: str, resource: str) -> None:
+    """Nothing is stored at this level any more; the levels below it apply."""
+    with session.repository() as repository:
+        repository.delete_limits(entity_id, resource, session.who)
+    document = {"entity_id": entity_id, "resource": resource, "limits": []}
+    show(session, document, f"no limits of {entity_id} on {_named(resource)}")
+
+
+def _named(resource: str) -> str:
+    return "every resource" if resource == DEFAULT_RESOURCE else resource
 
 
 @noun(
@@ -172,5 +331,5 @@ def set_parent(
     show(session, entity_document(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 
-entity_limits.add_limit_commands(entity)
-entity_buckets.add_bucket_commands(entity)
+add_limit_commands(entity)
+add_bucket_commands(entity)

@@ -2,23 +2,322 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from headgate.cli.arguments import yes_option
-from headgate.cli.commands import limits__limits_words as limits_words
-from headgate.cli.commands.limits__limits_file import FILE_BYTES_MAX, decode
 from headgate.cli.errors import ERROR
-from headgate.cli.options import noun
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import confirm, progress, show
-from headgate.cli.output__text import counted
+from headgate.cli.options import Session, noun, pass_session
+from headgate.cli.output import Rows, amount, confirm, counted, progress, show
+from headgate.core.errors import ValidationError
+from headgate.core.levels import Level, OnUnavailable
+from headgate.core.limits import (
+    DEFAULT_RESOURCE,
+    Limit,
+    parse_config_resource,
+    parse_entity_id,
+    parse_limits,
+    parse_resource,
+)
 from headgate.core.runtime import run
-from headgate.declare.apply import applied, planned, preview
-from headgate.declare.declaration import Declaration
-from headgate.declare.yaml_tree import Findings
+from headgate.core.store import limits_as_json
+from headgate.declare.apply import Preview, applied, planned, preview
+from headgate.declare.declaration import (
+    Action,
+    Changes,
+    Declaration,
+    DeclaredEntity,
+    DeclaredLevel,
+    EntityChange,
+    LevelChange,
+)
+from headgate.declare.yaml_fields import Reader, kind_of
+from headgate.declare.yaml_tree import Fields, Findings, Listing, Node, Scalar, Spoiled, tree_of
+
+# --------------------------------------------------------------------------------------------------
+# The file of `headgate limits`: system, resources and entities, read into a Declaration.
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+NAME_LENGTH_MAX = 256
+NUMBER_MAX = 10**16  # more than any limit takes, which says so itself
+EMPTY = "the file is empty; declare system, resources or entities"
+NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")
+
+Made = TypeVar("Made")
+
+
+def decode(content: bytes, findings: Findings) -> Declaration:
+    """What the file declares; worth nothing if the findings name a fault."""
+    start = Spoiled(1, 1)
+    if len(content) > FILE_BYTES_MAX:
+        findings.add(start, f"the file is larger than {FILE_BYTES_MAX} bytes; split it")
+        return Declaration()
+    root = tree_of(content, findings)
+    if root is None or is_empty(root):
+        if not findings.faults:
+            findings.add(root or start, EMPTY)
+        return Declaration()
+    return _Decoding(Reader(findings)).declaration(root)
+
+
+def is_empty(node: Node) -> bool:
+    """Whether nothing is there, or a mapping or list of nothing."""
+    match node:
+        case Fields(values=held) | Listing(items=held):
+            return not held
+        case _:
+            return kind_of(node) == "nothing"
+
+
+class _Decoding:
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.levels: dict[Level, DeclaredLevel] = {}
+        self.entities: dict[str, DeclaredEntity] = {}
+
+    def declaration(self, root: Node) -> Declaration:
+        parts = self._fields(root, "the file", ("system", "resources", "entities"))
+        if "system" in parts:
+            self._system(parts["system"])
+        for key, node in self._named(parts.get("resources"), "resources"):
+            name = self._parsed(key, parse_resource)
+            limits = self._limits(node)
+            if name is not None and limits:
+                self.levels[Level(None, name)] = DeclaredLevel(limits)
+        for key, node in self._named(parts.get("entities"), "entities"):
+            entity_id = self._parsed(key, parse_entity_id)
+            if entity_id is not None:
+                self._entity(entity_id, node)
+        return Declaration(self.levels, self.entities)
+
+    def _system(self, node: Node) -> None:
+        parts = self._fields(node, "system", ("limits", "on_unavailable"), ("limits",))
+        rule: OnUnavailable | None = None
+        if "on_unavailable" in parts:
+            said = parts["on_unavailable"]
+            if isinstance(said, Scalar) and said.text in ("allow", "block"):
+                rule = OnUnavailable(said.text)
+            else:
+                self.reader.fault(said, "on_unavailable must be allow or block")
+        limits = self._limits(parts["limits"]) if "limits" in parts else ()
+        if limits:
+            self.levels[Level()] = DeclaredLevel(limits, rule)
+
+    def _entity(self, entity_id: str, node: Node) -> None:
+        what = f"entity {entity_id}"
+        parts = self._fields(node, what, ("name", "parent", "cascade", "limits"))
+        said: dict[str, Any] = {}
+        if "name" in parts:
+            said["name"] = self._title(parts["name"])
+        if "parent" in parts:
+            parent = parts["parent"]
+            alone = kind_of(parent) == "nothing"
+            said["parent_id"] = None if alone else self._parsed(parent, parse_entity_id)
+        if "cascade" in parts:
+            said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
+        self.entities[entity_id] = DeclaredEntity(said)
+        for key, limits_node in self._named(parts.get("limits"), "limits of an entity"):
+            resource = self._parsed(key, parse_config_resource)
+            limits = self._limits(limits_node)
+            if resource is not None and limits:
+                self.levels[Level(entity_id, resource)] = DeclaredLevel(limits)
+
+    def _title(self, node: Node) -> str | None:
+        title = self.reader.word(node, "name")
+        if title is not None and not 1 <= len(title) <= NAME_LENGTH_MAX:
+            self.reader.fault(node, f"name must have 1 to {NAME_LENGTH_MAX} characters")
+        return title
+
+    def _parsed(self, node: Node, parse: Callable[[object], str]) -> str | None:
+        word = self.reader.word(node, "a name")
+        return None if word is None else self._tried(node, lambda: parse(word))
+
+    def _limits(self, node: Node) -> tuple[Limit, ...]:
+        """`[rpm:100/min]`, or `{rpm: 100/min, tpm: {capacity: …, refill_amount: …, …}}`."""
+        found: list[Limit | None]
+        if isinstance(node, Listing):
+            found = [self._limit(one, None) for one in node.items]
+        else:
+            found = [self._limit(value, key.text) for key, value in self._named(node, "limits")]
+        limits = [limit for limit in found if limit is not None]
+        if len(limits) < len(found) or not (found or is_empty(node)):
+            return ()  # what is wrong with it is noted
+        return self._tried(node, lambda: parse_limits(limits)) or ()
+
+    def _limit(self, node: Node, name: str | None) -> Limit | None:
+        if name is not None and isinstance(node, Fields):
+            return self._spelled_out(node, name)
+        words = self.reader.word(node, "a limit")
+        return None if words is None else self._tried(node, lambda: Limit.parse(words, name=name))
+
+    def _spelled_out(self, node: Node, name: str) -> Limit | None:
+        parts = self._fields(node, f"limit {name}", (*NUMBERS, "soft"), NUMBERS)
+        values = [
+            self.reader.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts
+        ]
+        soft = self.reader.switch(parts["soft"], "soft") if "soft" in parts else False
+        if None in values or len(values) < len(NUMBERS):
+            return None
+        capacity, amount, period_s = (value or 0 for value in values)
+        return self._tried(node, lambda: Limit(name, capacity, amount, period_s, soft or False))
+
+    def _fields(
+        self, node: Node, what: str, known: Sequence[str], required: Sequence[str] = ()
+    ) -> dict[str, Node]:
+        """Nothing after a key is a mapping without keys."""
+        found = Fields({}, {}, node.line, node.column) if is_empty(node) else node
+        return self.reader.fields(found, what, known, required) or {}
+
+    def _named(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
+        return [] if node is None or is_empty(node) else self.reader.named(node, what)
+
+    def _tried(self, node: Node, make: Callable[[], Made]) -> Made | None:
+        try:
+            return make()
+        except ValidationError as error:
+            self.reader.fault(node, str(error))
+            return None
+
+
+# --------------------------------------------------------------------------------------------------
+# Declared changes in words: a plan, a diff, a document.
+
+SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
+
+
+def named(level: Level) -> str:
+    if level.entity_id is None:
+        return "system" if level.resource is None else f"resource {level.resource}"
+    on = "everything" if level.resource == DEFAULT_RESOURCE else level.resource
+    return f"entity {level.entity_id} on {on}"
+
+
+def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "entities": [_entity_document(change) for change in changes.entities],
+        "levels": [_level_document(change) for change in changes.levels],
+        "not_declared": [_place(level) for level in changes.extra],
+    }
+    if found is not None:
+        told["over"] = [
+            {
+                "entity_id": one.entity_id,
+                "resource": one.resource,
+                "limit": one.limit_name,
+                "in_use": one.in_use,
+                "capacity_before": one.capacity_before,
+                "capacity_after": one.capacity_after,
+            }
+            for one in found.over
+        ]
+        told["buckets_looked_at"] = found.looked_at
+        told["all_buckets"] = found.whole
+    return told
+
+
+def _entity_document(change: EntityChange) -> dict[str, Any]:
+    return {
+        "action": change.action.value,
+        "entity_id": change.entity_id,
+        "before": dict(change.before),
+        "after": dict(change.after),
+    }
+
+
+def _level_document(change: LevelChange) -> dict[str, Any]:
+    return {
+        "action": change.action.value,
+        **_place(change.level),
+        "before": limits_as_json(change.before),
+        "after": limits_as_json(change.after),
+        "on_unavailable": change.rule_after.value if change.rule_after else None,
+    }
+
+
+def _place(level: Level) -> dict[str, Any]:
+    return {"entity_id": level.entity_id, "resource": level.resource}
+
+
+def plan_parts(changes: Changes, found: Preview) -> list[str | Rows]:
+    """What apply would do, and to whom."""
+    if not changes:
+        return ["nothing to change"]
+    parts: list[str | Rows] = [
+        f"{SIGNS[change.action]} entity {change.entity_id}{_said(change.after)}"
+        for change in changes.entities
+    ]
+    for change in changes.levels:
+        parts.append(f"{SIGNS[change.action]} {named(change.level)}")
+        parts += [f"    {line}" for line in _limit_lines(change)]
+    parts.append("")
+    if not found.over:
+        parts.append(f"none of {found.looked_at} buckets in use would be over its limit")
+    else:
+        parts.append(f"{counted(len(found.over), 'limit')} of buckets in use would be over:")
+        parts.append(_over_rows(found))
+    if not found.whole:
+        parts.append(f"only the first {found.looked_at} buckets were looked at")
+    return parts
+
+
+def _over_rows(found: Preview) -> Rows:
+    return Rows(
+        ("entity", "resource", "limit", ">in use", ">capacity now", ">then"),
+        [
+            (
+                one.entity_id, one.resource, one.limit_name, amount(one.in_use),
+                amount(one.capacity_before), amount(one.capacity_after),
+            )
+            for one in found.over
+        ],
+    )  # fmt: skip
+
+
+def diff_lines(changes: Changes) -> list[str]:
+    """`-` is in the store, `+` is in the file."""
+    lines: list[str] = []
+    for entity_change in changes.entities:
+        head = f"entity {entity_change.entity_id}"
+        if entity_change.before:
+            lines.append(f"- {head}{_said(entity_change.before)}")
+        lines.append(f"+ {head}{_said(entity_change.after)}")
+    for change in changes.levels:
+        lines.append(f"  {named(change.level)}")
+        lines += _limit_lines(change)
+    lines += [
+        f"- {named(level)} (not in the file; limits apply --prune)" for level in changes.extra
+    ]
+    return lines or ["file and store are alike"]
+
+
+def _limit_lines(change: LevelChange) -> list[str]:
+    before, after = _by_name(change.before), _by_name(change.after)
+    lines = []
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) == after.get(name):
+            continue
+        if name in before:
+            lines.append(f"- {_shown(before[name])}")
+        if name in after:
+            lines.append(f"+ {_shown(after[name])}")
+    if change.rule_before is not change.rule_after and change.rule_after is not None:
+        lines.append(f"+ on_unavailable {change.rule_after.value}")
+    return lines
+
+
+def _shown(limit: Limit) -> str:
+    return f"{limit}{' soft' if limit.soft else ''}"
+
+
+def _by_name(limits: Sequence[Limit]) -> dict[str, Limit]:
+    return {limit.name: limit for limit in limits}
+
+
+def _said(values: Mapping[str, Any]) -> str:
+    return "".join(f"  {key.removesuffix('_id')}={value}" for key, value in values.items())
 
 
 class FileFaults(click.ClickException):
@@ -62,8 +361,8 @@ def plan(session: Session, file: str, prune: bool) -> None:
         wanted = run(planned(repository.core, declaration, prune=prune))
         with progress(session, "looking at buckets") as step:
             found = run(preview(repository.core, wanted.levels, lambda done: step(done, None)))
-    document = limits_words.changes_document(wanted, found)
-    show(session, document, *limits_words.plan_parts(wanted, found))
+    document = changes_document(wanted, found)
+    show(session, document, *plan_parts(wanted, found))
 
 
 @limits.command(
@@ -84,7 +383,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
         wanted = run(planned(repository.core, declaration, prune=prune))
         found = run(preview(repository.core, wanted.levels))
         if wanted and not yes:
-            parts = limits_words.plan_parts(wanted, found)
+            parts = plan_parts(wanted, found)
             if not session.as_json:
                 show(session, None, *parts)
             confirm(session, "Make these changes?", yes=False)
@@ -93,7 +392,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
             made = run(
                 applied(repository.core, wanted, session.who, lambda done: step(done, total))
             )
-    document: dict[str, Any] = {**limits_words.changes_document(wanted, found), "applied": made}
+    document: dict[str, Any] = {**changes_document(wanted, found), "applied": made}
     show(session, document, f"{counted(made, 'change')} made" if made else "nothing to change")
 
 
@@ -113,8 +412,8 @@ def diff(session: Session, file: str, exit_code: bool) -> int:
     with session.repository() as repository:
         wanted = run(planned(repository.core, declaration))
     differ = bool(wanted) or bool(wanted.extra)
-    document = {"differ": differ, **limits_words.changes_document(wanted, None)}
-    show(session, document, *limits_words.diff_lines(wanted))
+    document = {"differ": differ, **changes_document(wanted, None)}
+    show(session, document, *diff_lines(wanted))
     return ERROR if exit_code and differ else 0
 
 

@@ -2,16 +2,243 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-from headgate.cli.commands import local__local_engine as local_engine
-from headgate.cli.commands.local__local_engine import Home, Running
-from headgate.cli.options import noun
-from headgate.cli.options__session import Session, pass_session
+from headgate.cli.options import Session, noun, pass_session
 from headgate.cli.output import progress, show
+
+# --------------------------------------------------------------------------------------------------
+# A local AWS engine (ministack) as a process that outlives the command: start, find, stop.
+#
+# It pins libraries of its own, so it lives in a virtual environment of its own. Where it runs is
+# noted in a file; a process is only stopped if it still is the one that was noted.
+
+HOST = "127.0.0.1"
+PACKAGE = "ministack>=1.5,<2"
+PROGRAM = "from ministack.app import main; main()"
+MARK = "ministack"
+START_S_MAX = 60.0
+STOP_S_MAX = 10.0
+POLL_S = 0.05
+LOG_TAIL = 400
+
+Tick = Callable[[], None]
+
+
+class LocalTrouble(click.ClickException):
+    """The engine cannot be had; `why` and `advice` say more."""
+
+    def __init__(self, what: str, why: str, advice: str) -> None:
+        self.why = why
+        self.advice = advice
+        super().__init__(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The engine that was noted."""
+
+    pid: int
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"dynamodb://headgate?region=us-east-1&endpoint={self.endpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the note, the log and the environment are kept."""
+
+    folder: Path
+
+    @classmethod
+    def found(cls) -> Home:
+        return cls(Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".headgate"))
+
+    @property
+    def note(self) -> Path:
+        return self.folder / "local.json"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "local.log"
+
+    @property
+    def environment(self) -> Path:
+        named = os.environ.get("HEADGATE_MINISTACK_VENV")
+        return Path(named) if named else self.folder / "ministack"
+
+
+def running(home: Home) -> Running | None:
+    """The engine, if the noted process is still it."""
+    try:
+        noted = Running(**json.loads(home.note.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return noted if _is_ours(noted.pid) else None
+
+
+def start(home: Home, port: int, tick: Tick) -> Running:
+    """A new engine, answering."""
+    python = home.environment / "bin" / "python"
+    if not has_engine(home):
+        raise LocalTrouble(
+            "there is no local AWS engine",
+            f"ministack is not installed in {home.environment}",
+            "headgate local up --install; or name its environment with HEADGATE_MINISTACK_VENV",
+        )
+    _check_free(port)
+    home.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with home.log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(python), "-c", PROGRAM],
+            env=_settings(port, home),
+            cwd=home.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # it goes on when this terminal is closed
+        )
+    found = Running(process.pid, port)
+    home.note.write_text(json.dumps(asdict(found)))
+    end_s = time.monotonic() + START_S_MAX
+    while not answers(port):
+        if process.poll() is not None or time.monotonic() > end_s:
+            process.kill()
+            process.wait()
+            home.note.unlink(missing_ok=True)
+            said = " ".join(home.log.read_text(errors="replace").split())[-LOG_TAIL:]
+            raise LocalTrouble(
+                "the local AWS engine did not start", said or "it said nothing", f"see {home.log}"
+            )
+        tick()
+        time.sleep(POLL_S)
+    process.returncode = 0  # it is meant to outlive this command, which must not warn of that
+    return found
+
+
+def stop(home: Home, found: Running) -> None:
+    """The engine is gone, and so is its note."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found.pid, how)
+        end_s = time.monotonic() + STOP_S_MAX
+        while _is_ours(found.pid) and time.monotonic() < end_s:
+            time.sleep(POLL_S)
+        if not _is_ours(found.pid):
+            break
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(found.pid, os.WNOHANG)  # the dead are buried by whoever started them
+    home.note.unlink(missing_ok=True)
+
+
+def install_engine(home: Home) -> None:
+    """ministack in its environment, made where it is missing."""
+    folder = home.environment
+    python = folder / "bin" / "python"
+    try:
+        if not python.exists():
+            subprocess.run(
+                [sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True
+            )
+        subprocess.run(
+            [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                PACKAGE,
+            ],
+            check=True,
+            capture_output=True,
+        )
+    except subprocess.CalledProcessError as error:
+        said = " ".join((error.stderr or b"").decode(errors="replace").split())[-LOG_TAIL:]
+        raise LocalTrouble(
+            "ministack could not be installed", said or str(error),
+            f"python3 -m venv {folder} && {folder}/bin/pip install '{PACKAGE}'",
+        ) from error  # fmt: skip
+
+
+def has_engine(home: Home) -> bool:
+    return any((home.environment / "lib").glob("python3*/site-packages/ministack/app.py"))
+
+
+def answers(port: int) -> bool:
+    """Whether a DynamoDB answers there."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=1)
+    headers = {
+        "X-Amz-Target": "DynamoDB_20120810.ListTables",
+        "Content-Type": "application/x-amz-json-1.0",
+        "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/dynamodb/aws4_request",
+    }
+    try:
+        connection.request("POST", "/", b"{}", headers)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise LocalTrouble(
+                f"port {port} is taken", str(error.strerror), "choose another: --port"
+            ) from error
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether the process is there and is an engine: its number may have gone to another."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    line = Path(f"/proc/{pid}/cmdline")
+    try:
+        return MARK in line.read_bytes().decode(errors="replace")  # empty for the dead
+    except OSError:
+        return not line.parent.parent.exists()  # no /proc here: the number must do
+
+
+def _settings(port: int, home: Home) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "BIND_HOST": HOST,
+        "GATEWAY_PORT": str(port),
+        "MINISTACK_HOST": HOST,
+        "SERVICES": "dynamodb,dynamodbstreams",
+        "LOG_LEVEL": "WARNING",
+        "TMPDIR": str(home.folder),
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+    }
+
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
@@ -43,13 +270,13 @@ def local() -> None:
 def up(session: Session, port: int, install: bool) -> None:
     """Start it, with a table called headgate; if it runs already, say where."""
     home = Home.found()
-    found = local_engine.running(home)
+    found = running(home)
     if found is None:
         with progress(session, "starting") as step:
-            if install and not local_engine.has_engine(home):
-                local_engine.install_engine(home)
+            if install and not has_engine(home):
+                install_engine(home)
             ticks = iter(range(1, 1_000_000))
-            found = local_engine.start(home, port, lambda: step(next(ticks), None))
+            found = start(home, port, lambda: step(next(ticks), None))
     has_table = _make_table(found)
     document = {**_document(found), "table": has_table}
     lines = [f"the local AWS engine answers on {found.endpoint} (process {found.pid})"]
@@ -65,10 +292,10 @@ def up(session: Session, port: int, install: bool) -> None:
 def down(session: Session) -> None:
     """Stop it; what it held is gone."""
     home = Home.found()
-    found = local_engine.running(home)
+    found = running(home)
     if found is not None:
         with progress(session, "stopping"):
-            local_engine.stop(home, found)
+            stop(home, found)
     said = "it does not run" if found is None else f"stopped process {found.pid}"
     show(session, {"stopped": None if found is None else found.pid}, said)
 
@@ -77,7 +304,7 @@ def down(session: Session) -> None:
 @pass_session
 def status(session: Session) -> int:
     """Where it runs, and whether it answers; exit code 4 if it does not."""
-    found = local_engine.running(Home.found())
+    found = running(Home.found())
     if found is None:
         show(session, {"running": False, "answers": False}, "it does not run")
         return 4
@@ -93,7 +320,7 @@ def _document(found: Running) -> dict[str, Any]:
         "pid": found.pid,
         "endpoint": found.endpoint,
         "url": found.url,
-        "answers": local_engine.answers(found.port),
+        "answers": answers(found.port),
         "environment": CREDENTIALS,
     }
 
@@ -101,7 +328,7 @@ def _document(found: Running) -> dict[str, Any]:
 def _make_table(found: Running) -> bool:
     """Whether the table is there; False where headgate[dynamodb] is not installed."""
     from headgate.core.errors import ValidationError
-    from headgate.sync_admin__sync_repository import SyncRepository
+    from headgate.sync_admin import SyncRepository
 
     kept = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)  # never the caller's own: this engine is not AWS

@@ -16,10 +16,8 @@ import click
 
 from headgate.admin.export import exported, read_lines
 from headgate.admin.import_ import KINDS, Existing, imported
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import Rows, progress, show
-from headgate.cli.output__text import speaks_utf8
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import Rows, progress, show, speaks_utf8
 from headgate.core.runtime import run
 from headgate.repository import Repository
 

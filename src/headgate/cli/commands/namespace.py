@@ -9,8 +9,7 @@ import click
 
 from headgate.cli.arguments import yes_option
 from headgate.cli.documents import namespace_document, namespace_rows
-from headgate.cli.options import noun
-from headgate.cli.options__session import Session, pass_session
+from headgate.cli.options import Session, noun, pass_session
 from headgate.cli.output import confirm, progress, show
 from headgate.core.errors import NamespaceNotFoundError
 

@@ -12,14 +12,42 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.arguments import named_values
-from headgate.cli.commands.stack__stack_words import TOLD
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import Rows, confirm, show
-from headgate.cli.output__text import clean
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import Rows, clean, confirm, show
 
 if TYPE_CHECKING:
     from headgate.aws.infra import Port, Progress
+
+# --------------------------------------------------------------------------------------------------
+# What `headgate deploy` says of each option of a stack.
+
+TOLD = {
+    "snapshot_windows": "Some of hourly, daily, monthly.",
+    "usage_retention_days": "How long usage rows are kept.",
+    "audit_retention_days": "How long audit events are kept.",
+    "enable_aggregator": "Count usage from the stream, with a function.",
+    "enable_splits": "Let the aggregator split hot buckets.",
+    "enable_refill": "Let the aggregator store what was refilled.",
+    "batch_window_s": "How long changes are collected before they are counted.",
+    "pitr_recovery_days": "Point-in-time recovery, 1 to 35 days.",
+    "log_retention_days": "Of the function's log.",
+    "lambda_timeout": "Seconds.",
+    "lambda_memory": "MB.",
+    "enable_alarms": "On errors, duration, lag, dead letters, throttles.",
+    "alarm_sns_topic": "ARN of a topic that alarms tell.",
+    "lambda_duration_threshold_pct": "Of the timeout, above which a run is too long.",
+    "permission_boundary": "A policy's name or ARN, for every role made.",
+    "role_name_format": "With {} for the name.",
+    "policy_name_format": "With {} for the name.",
+    "enable_audit_archival": "Audit events go to S3 when they expire.",
+    "audit_archive_glacier_days": "Then they move on to Glacier.",
+    "enable_tracing": "X-Ray for the function.",
+    "create_iam_roles": "Roles with the app, read-only and admin policies.",
+    "create_iam": "Policies, and the aggregator's role.",
+    "aggregator_role_arn": "A role of your own for the aggregator.",
+    "enable_deletion_protection": "AWS refuses to delete the table.",
+}
+
 
 Command = Callable[..., Any]
 
@@ -196,3 +224,44 @@ def lambda_export(session: Session, path: Path) -> None:
     size = path.stat().st_size
     document = {"path": str(path), "bytes": size, "key": bundle.key}
     show(session, document, f"{path}: {size} bytes")
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate cost`: what a table and its aggregator come to a month.
+
+
+@verb(
+    "cost",
+    examples="""
+    headgate cost --rps 100 --entities 5000
+    headgate cost --rps 2000 --entities 1 --limits 2 --adjusted 1
+    headgate cost --rps 100 --entities 5000 --price million_writes=0.7125 --price gb_month=0.283
+    """,
+)
+@click.option("--rps", type=float, required=True, help="Acquires a second, on average.")
+@click.option("--entities", type=int, required=True, help="That are active.")
+@click.option("--limits", type=int, default=2, show_default=True, help="Of a bucket.")
+@click.option("--resources", type=int, default=1, show_default=True, help="Used by each entity.")
+@click.option("--levels", type=int, default=1, show_default=True, help="2 with a parent, …")
+@click.option("--adjusted", type=float, default=0.0, show_default=True, help="Share of acquires.")
+@click.option("--refused", type=float, default=0.0, show_default=True, help="Share of demands.")
+@click.option("--aggregator/--no-aggregator", default=True, show_default=True, help="Usage by it.")
+@click.option("--batch-window-s", type=int, default=60, show_default=True, help="Of the stream.")
+@click.option(
+    "--price", "given", metavar="NAME=USD", multiple=True,
+    help="What you pay instead; may be repeated. docs/reference/cost.md has the names.",
+)  # fmt: skip
+@pass_session
+def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
+    """Dollars a month on DynamoDB, on demand, with what is assumed in the docs."""
+    from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION, Load
+    from headgate.aws.infra.cost import cost as costing
+
+    prices = PUBLISHED.with_own(named_values(given, "--price", "million_writes=0.7125"))
+    found = costing(Load(**load), prices)
+    rows = [(x.what, f"{x.units:,.0f}", x.unit, f"{x.usd:,.2f}") for x in found.lines]
+    rows.append(("together", "", "", f"{found.usd:,.2f}"))
+    own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())
+    head = f"AWS's prices for {REGION} as published in {PRICED_ON}, on demand{own}"
+    table = Rows(("what", ">units", "of", ">USD a month"), rows)
+    show(session, found.as_dict(), head, table)

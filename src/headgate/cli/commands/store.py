@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import click
+import platform
+from typing import Any
 
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import confirm, show
+import click
+from click.shell_completion import get_completion_class
+
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import Rows, confirm, progress, show
 
 
 @verb(
@@ -30,3 +33,122 @@ def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: 
             usage_days=usage_days, audit_days=audit_days, principal=session.who
         )
     show(session, {"gone": gone}, f"{gone} records are gone")
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate upgrade`: a store of an older schema is moved on, step by step.
+
+FIELDS = ("version", "title", "looked_at", "moved", "done")
+
+
+@verb(
+    "upgrade",
+    examples="""
+    headgate upgrade --dry-run
+    headgate upgrade
+    headgate -u 'dynamodb://headgate?region=eu-west-1' upgrade --create
+    """,
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option("--create", is_flag=True, help="Make the store's table first, where it is missing.")
+@pass_session
+def upgrade(session: Session, dry_run: bool, create: bool) -> None:
+    """Move a store on from an older schema. One that was cut short goes on where it was."""
+    if create and dry_run:
+        raise click.UsageError("--create makes something, --dry-run nothing; choose one")
+    with session.repository() as repository, progress(session, "upgrading") as step:
+        if create:
+            repository.create_table()
+        steps = repository.upgrade(
+            dry_run=dry_run, report=lambda progress: step(progress.looked_at, None)
+        )
+    document = {"dry_run": dry_run, "steps": [_as_document(one) for one in steps]}
+    rows = [[one[name] for name in FIELDS] for one in document["steps"]]  # type: ignore[attr-defined]
+    show(
+        session,
+        document,
+        Rows((">version", "step", ">looked at", ">moved", "done"), rows, "the store is up to date"),
+    )
+
+
+def _as_document(step: Any) -> dict[str, Any]:
+    return {name: getattr(step, name, None) for name in FIELDS}
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate version`: what is installed, and what the store says of itself.
+
+# The package that tells whether an extra is installed.
+EXTRAS = {"redis": "redis", "dynamodb": "botocore", "service": "uvicorn", "cli": "click"}
+
+
+@verb(
+    "version",
+    examples="""
+    headgate version
+    headgate version --store --json
+    """,
+)
+@click.option("--store", "with_store", is_flag=True, help="Ask the store, too.")
+@pass_session
+def version(session: Session, with_store: bool) -> None:
+    """Versions of headgate, of Python, of the extras' packages and of the store's schema."""
+    import headgate
+
+    document: dict[str, Any] = {
+        "headgate": headgate.__version__,
+        "python": platform.python_version(),
+        "extras": {extra: _installed(package) for extra, package in EXTRAS.items()},
+    }
+    lines = [f"headgate {document['headgate']}", f"python   {document['python']}"]
+    lines += [f"{name:8} {found or 'not installed'}" for name, found in document["extras"].items()]
+    if with_store:
+        document["store"] = _store(session)
+        found = document["store"]
+        lines.append(
+            f"store    {found['name']}, shared by the {found['shared']}, {found['record']}"
+        )
+    show(session, document, "\n".join(lines))
+
+
+def _installed(package: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _store(session: Session) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    with session.repository() as repository:
+        return {**asdict(repository.capabilities), "record": dict(repository.get_version_record())}
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate completion`: the script that makes a shell complete headgate's words.
+
+
+@verb(
+    "completion",
+    examples="""
+    eval "$(headgate completion bash)"
+    headgate completion zsh > "${fpath[1]}/_headgate"
+    headgate completion fish > ~/.config/fish/completions/headgate.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@pass_session
+def completion(session: Session, shell: str) -> None:
+    """Print the completion script of a shell; load it in its start file."""
+    from headgate.cli.app import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the three"
+    script = kind(cli, {}, "headgate", "_HEADGATE_COMPLETE").source()
+    if session.as_json:
+        show(session, {"shell": shell, "script": script})
+        return
+    click.echo(script)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.admin.rates import Look, Watched, busiest, look
-from headgate.cli.options import verb
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import Rows, console, show, table
-from headgate.cli.output__text import amount, bar, counted
+from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.output import Rows, amount, bar, console, counted, show, table
 from headgate.core.history import iso_time
 from headgate.core.runtime import run
 
@@ -52,7 +50,7 @@ def top(session: Session, resource: str | None, count: int, interval_s: float, o
     The first look, and --once, show the emptiest: how fast needs two looks.
     """
     if resource is not None:
-        from headgate.core.limits__names import parse_resource
+        from headgate.core.limits import parse_resource
 
         parse_resource(resource)
     with session.repository() as repository:

@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from headgate.cli.arguments import page_options
-from headgate.cli.options import noun
-from headgate.cli.options__session import Session, pass_session
-from headgate.cli.output import Rows, show
-from headgate.cli.output__text import amount, bar
+from headgate.cli.options import Session, noun, pass_session
+from headgate.cli.output import Rows, amount, bar, show
 from headgate.core.history import UsageSnapshot
 
 BAR_WIDTH = 40

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from headgate.core.engine import Want
 from headgate.core.errors import ValidationError
-from headgate.core.levels__entities import OnUnavailable
-from headgate.core.limits import Limit, parse_amount
-from headgate.core.limits__names import parse_entity_id, parse_limit_name
-from headgate.integrations.gate__rates import Rates, parse_rates
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import Limit, parse_amount, parse_entity_id, parse_limit_name
+from headgate.integrations.gate import Rates, parse_rates
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 
 OUTPUT_TOKENS = 1024

@@ -1,6 +1,5 @@
 """The dashboard: a page in the browser that shows limits at work, and explains them."""
 
-from headgate.service.dashboard.app import Dashboard
-from headgate.service.dashboard.app__switch import Switch
+from headgate.service.dashboard.app import Dashboard, Switch
 
 __all__ = ["Dashboard", "Switch"]

@@ -7,24 +7,124 @@ that it began here.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, parse_qsl, urlencode
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from headgate.core.errors import HeadgateError, StoreTrouble, ValidationError
-from headgate.core.limits__names import DEFAULT_NAMESPACE, parse_namespace
-from headgate.service.dashboard.app__files import STRICT, File, files
-from headgate.service.dashboard.app__origin import SAFE, is_foreign, is_own
-from headgate.service.dashboard.app__switch import Switch, as_told, turned
-from headgate.service.dashboard.feed import Feed
-from headgate.service.dashboard.feed__port import Late, relay, within_s
-from headgate.service.dashboard.gauges__preview import parse_change, previewed
-from headgate.service.dashboard.gauges__shards import shards_of
+from headgate.core.limits import DEFAULT_NAMESPACE, parse_namespace
+from headgate.service.dashboard.feed import Feed, Late, relay, within_s
+from headgate.service.dashboard.gauges import parse_change, previewed, shards_of
 
 if TYPE_CHECKING:
     from headgate.service.keys.access import Caller, Refusal
     from headgate.service.program import Program
+
+# --------------------------------------------------------------------------------------------------
+# The page's files, read once, and the header fields that keep a browser strict about them.
+
+FOLDER = Path(__file__).parent / "static"
+
+TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
+}
+
+# Scripts and styles from here and nowhere else, none within the page, and no frame around it.
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+STRICT = (
+    (b"content-security-policy", POLICY),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class File(NamedTuple):
+    content: bytes
+    kind: bytes
+    tag: bytes
+
+
+@cache
+def files() -> dict[str, File]:
+    """Every file by its path below the dashboard; what is not here cannot be asked for."""
+    found = {}
+    for path in sorted(FOLDER.rglob("*")):
+        kind = TYPES.get(path.suffix)
+        if path.is_file() and kind is not None:
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'.encode()
+            found[path.relative_to(FOLDER).as_posix()] = File(content, kind, tag)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------
+# Where a request of a browser began: on this very page, or on somebody else's.
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def is_own(head: Mapping[bytes, bytes]) -> bool:
+    """Whether it says that it began on a page of this service."""
+    origin, host = head.get(b"origin"), head.get(b"host")
+    return origin is not None and host is not None and _place(origin) == host.lower()
+
+
+def is_foreign(head: Mapping[bytes, bytes]) -> bool:
+    """Whether it says that it began elsewhere; programs say nothing, and are not meant."""
+    if b"origin" in head:
+        return not is_own(head)
+    return head.get(b"sec-fetch-site", b"none") in (b"cross-site", b"same-site")
+
+
+def _place(origin: bytes) -> bytes:
+    """Host and port. Not the scheme: a proxy in front may speak TLS for the service."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return b""
+
+
+# --------------------------------------------------------------------------------------------------
+# The switch of a demo: a store that can be broken on purpose. A service has none.
+
+
+class Switch(Protocol):
+    """`modes` says what each mode means; `turn` raises ValueError for what is none."""
+
+    @property
+    def modes(self) -> Mapping[str, str]: ...
+
+    @property
+    def mode(self) -> str: ...
+
+    def turn(self, mode: str) -> None: ...
+
+
+def as_told(switch: Switch) -> dict[str, Any]:
+    return {"mode": switch.mode, "modes": dict(switch.modes)}
+
+
+def turned(switch: Switch, values: object) -> dict[str, Any]:
+    """The switch as it stands after what was asked."""
+    mode = values.get("mode") if isinstance(values, dict) and len(values) == 1 else None
+    if not isinstance(mode, str) or mode not in switch.modes:
+        raise ValidationError("mode", mode, f"must be one of {', '.join(switch.modes)}")
+    switch.turn(mode)
+    return as_told(switch)
+
 
 HOME = "/ui/"
 EXPLAIN = "/ui/explain"  # what a refusal's `instance` names

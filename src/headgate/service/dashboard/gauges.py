@@ -6,13 +6,28 @@ A gauge is a level at a moment and a rate: between two looks the browser moves i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from headgate.core.errors import ValidationError
+from headgate.core.levels import Level
+from headgate.core.limits import (
+    DEFAULT_RESOURCE,
+    Limit,
+    parse_entity_id,
+    parse_limits,
+    parse_namespace,
+    parse_resource,
+)
 from headgate.core.record import BucketKey, Record, cells_of
+from headgate.core.store import Shard, Sharded
+from headgate.declare.apply import preview
+from headgate.declare.declaration import Action, LevelChange
 from headgate.service.dashboard.window import Place
 
 if TYPE_CHECKING:
     from headgate.service.decide.namespaces import Room
+    from headgate.service.decide.service import Service
 
 FOUND_MAX = 200
 SHOWN_MAX = 24
@@ -67,3 +82,89 @@ def _fullness(record: Record, now_ms: int) -> float:
         (cell.level_milli(now_ms) / cell.spec.capacity_milli for cell in cells_of(record)),
         default=1.0,
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# How buckets are divided in the store, where it divides any; looked at only when asked.
+
+LOOKED_AT_MAX = 40  # buckets; each costs a read
+
+
+async def shards_of(service: Service, namespace: str) -> dict[str, Any]:
+    """The buckets in the most parts first; `sharding` says whether the store divides at all."""
+    room = await service.room(namespace)
+    store: Any = room.home.backend.store
+    if not hasattr(store, "shards"):
+        return {"sharding": False, "buckets": [], "whole": True}
+    page = await store.find(await room.configs.namespace_id(), limit=LOOKED_AT_MAX)
+    found = [await _bucket(store, key) for key in page.items]
+    shown = [one for one in found if one["shards"]]
+    return {
+        "sharding": True,
+        "buckets": sorted(shown, key=lambda one: -len(one["shards"])),
+        "whole": page.cursor is None,
+    }
+
+
+async def _bucket(store: Sharded, key: BucketKey) -> dict[str, Any]:
+    now_ms, shards = await store.shards(key, None)
+    return {
+        "entity": key.entity_id,
+        "resource": key.resource,
+        "shards": [_shard(one, now_ms) for one in shards],
+    }
+
+
+def _shard(shard: Shard, now_ms: int) -> dict[str, Any]:
+    return {
+        "number": shard.number,
+        "depth": shard.depth,
+        "parts": 1 << shard.depth,  # it has one of so many
+        "written_per_s": shard.written_per_s,
+        "limits": limits_of(shard.record, now_ms),
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# Whom new limits would put over them: asked before they are stored, changes nothing.
+
+OVER_SHOWN_MAX = 100
+FIELDS = frozenset({"namespace", "entity_id", "resource", "limits"})
+
+
+def parse_change(values: object) -> tuple[str, LevelChange]:
+    """The namespace, and a level's limits as they would be; no limits: as if deleted."""
+    if not isinstance(values, dict) or not values.keys() <= FIELDS:
+        raise ValidationError(
+            "request", values, f"must be an object of {', '.join(sorted(FIELDS))}"
+        )
+    listed = values.get("limits")
+    if not isinstance(listed, list):
+        raise ValidationError("limits", listed, "must be a list")
+    limits = parse_limits([Limit.from_dict(one) for one in listed]) if listed else ()
+    action = Action.CHANGE if limits else Action.DELETE
+    change = LevelChange(action, _level(values), (), limits)
+    return parse_namespace(values.get("namespace", "default")), change
+
+
+def _level(values: dict[str, Any]) -> Level:
+    entity_id, resource = values.get("entity_id"), values.get("resource")
+    if entity_id is not None:
+        entity_id = parse_entity_id(entity_id)
+        resource = DEFAULT_RESOURCE if resource is None else resource
+    if resource is not None and resource != DEFAULT_RESOURCE:
+        resource = parse_resource(resource)
+    if entity_id is None and resource == DEFAULT_RESOURCE:
+        raise ValidationError("resource", resource, "needs an entity_id")
+    return Level(entity_id, resource)
+
+
+async def previewed(service: Service, namespace: str, change: LevelChange) -> dict[str, Any]:
+    room = await service.room(namespace)
+    found = await preview(room.home, [change])
+    return {
+        "over": [asdict(one) for one in found.over[:OVER_SHOWN_MAX]],
+        "over_count": len(found.over),
+        "looked_at": found.looked_at,
+        "whole": found.whole,
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headgate.core.runtime__observe import Event
+from headgate.core.runtime import Event
 
 HOT_MAX = 2_000
 TOLD_MAX = 40

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from headgate.core.decision import Verdict
-from headgate.core.engine import Want
-from headgate.core.engine__engine_each import Decided
+from headgate.core.engine import Decided, Want
 from headgate.core.errors import HeadgateError
 from headgate.core.plan import ONE_EACH, Each, Plan
 from headgate.service.decide.answers import CheckAnswer, Yes
-from headgate.service.decide.batch__port import each
 from headgate.service.decide.evaluate import plain_yes
 from headgate.service.decide.namespaces import Room
 from headgate.service.decide.problems import ServiceError
@@ -20,6 +19,27 @@ from headgate.service.decide.targets import Place
 
 if TYPE_CHECKING:
     from headgate.service.decide.service import OnYes, Service
+
+# --------------------------------------------------------------------------------------------------
+# Doing several things at once: the only place of the service's core that knows the event loop.
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+async def each(
+    work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], *, at_once: bool
+) -> list[ResultT]:
+    """The work on every item, in order. At once where it waits for a network: a port that pipelines
+    sends all of it together then. One after another where nothing waits: tasks would only cost."""
+    if at_once and len(items) > 1:
+        return list(await asyncio.gather(*(_call_one(work, item) for item in items)))
+    return [await work(item) for item in items]
+
+
+async def _call_one(work: Callable[[ItemT], Awaitable[ResultT]], item: ItemT) -> ResultT:
+    return await work(item)
+
 
 Result = Yes | CheckAnswer | ServiceError
 

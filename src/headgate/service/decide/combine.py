@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 from headgate.service.decide.answers import CheckAnswer, CombinedAnswer
 from headgate.service.decide.problems import Code, invalid
 from headgate.service.decide.requests import GLOBAL_SCOPE, DescriptorsRequest
 from headgate.service.decide.rules import IDENTIFIER_KEYS, Rules
-from headgate.service.decide.targets__identity import is_identifier
+from headgate.service.decide.targets import is_identifier
 
 
 def identifier_of(rules: Rules, request: DescriptorsRequest, place: int) -> str:
@@ -63,3 +64,23 @@ def combined(results: Sequence[CheckAnswer]) -> CombinedAnswer:
         first.degraded_reason,
         first.dry_run,
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# From a refusal to the page that explains it. Only refusals come here: a yes has no link.
+
+PAGE = "/ui/explain"
+
+
+def explain_link(namespace: str, scope: str, identifier: str, resource: str) -> str:
+    """Where the dashboard explains these limits, as seen from the service's root."""
+    asked = {"namespace": namespace, "scope": scope, "identifier": identifier, "resource": resource}
+    return f"{PAGE}?{urlencode(asked)}"
+
+
+def linked(answer: CheckAnswer, namespace: str, identifier: str) -> CheckAnswer:
+    """The answer with its link, where a limit refused it."""
+    if answer.code is not Code.RATE_LIMIT_EXCEEDED:
+        return answer
+    link = explain_link(namespace, answer.scope, identifier, answer.resource)
+    return answer._replace(instance=link)

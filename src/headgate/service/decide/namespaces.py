@@ -8,20 +8,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from headgate.admin.operations__operations import Operations
+from headgate.admin.operations import Operations
 from headgate.core.bucket import MILLI, try_consume
-from headgate.core.engine__engine_each import BatchEngine
+from headgate.core.engine import BatchEngine
 from headgate.core.errors import StoreTrouble
-from headgate.core.levels__entities import OnUnavailable, Standing
+from headgate.core.levels import OnUnavailable, Standing
 from headgate.core.limits import Limit
-from headgate.core.plan_cache import NO_DEFAULTS
-from headgate.core.plan_cache__cache import Cache
-from headgate.core.runtime__observe import Observer
+from headgate.core.plan_cache import NO_DEFAULTS, Cache
+from headgate.core.runtime import Observer
 from headgate.core.store import Store
 from headgate.repository import Repository
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import GLOBAL_SCOPE
-from headgate.service.decide.targets__identity import shared_entity_id
+from headgate.service.decide.targets import shared_entity_id
 from headgate.service.settings import Settings, Unknown
 from headgate.transport.gates import pace_for
 

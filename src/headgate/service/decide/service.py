@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, Self
 
 from headgate.core.decision import Verdict
-from headgate.core.engine import Chosen, Want
-from headgate.core.engine__engine_each import Ruled
+from headgate.core.engine import Chosen, Ruled, Want
 from headgate.core.errors import (
     HeadgateError,
     NamespaceStateError,
@@ -24,16 +23,14 @@ from headgate.core.errors import (
     StoreTrouble,
 )
 from headgate.core.lease import LeaseBook
-from headgate.core.levels import Explanation
-from headgate.core.levels__entities import OnUnavailable
+from headgate.core.levels import Explanation, OnUnavailable
 from headgate.core.plan import ONE_EACH, Amounts, Each
 from headgate.core.plan_cache import NO_DEFAULTS
-from headgate.core.runtime__observe import Event, Observer
+from headgate.core.runtime import Event, Observer
 from headgate.core.store import Store
 from headgate.layers.breaker import Patience, State
 from headgate.layers.stack import Layering, layered
-from headgate.repository import Repository
-from headgate.repository__connect import layer_switches
+from headgate.repository import Repository, layer_switches
 from headgate.service.decide.answers import (
     AcquireAnswer,
     BatchAnswer,
@@ -45,8 +42,7 @@ from headgate.service.decide.answers import (
     Yes,
 )
 from headgate.service.decide.batch import decided_each
-from headgate.service.decide.combine import combined, identifier_of
-from headgate.service.decide.combine__linking import linked
+from headgate.service.decide.combine import combined, identifier_of, linked
 from headgate.service.decide.evaluate import plain_yes, read, throttled, unavailable
 from headgate.service.decide.namespaces import Room
 from headgate.service.decide.problems import ServiceError, raise_translated
@@ -58,8 +54,7 @@ from headgate.service.decide.requests import (
     DescriptorsRequest,
 )
 from headgate.service.decide.rules import NoPolicies, Rule, Rules
-from headgate.service.decide.targets import Place, Places, rule_for
-from headgate.service.decide.targets__identity import entity_id_of
+from headgate.service.decide.targets import Place, Places, entity_id_of, rule_for
 from headgate.service.leases.leases import Leases
 from headgate.service.leases.store import DrawerShelf, LeaseShelf, MemoryShelf
 from headgate.service.settings import DEFAULT_SETTINGS, Settings

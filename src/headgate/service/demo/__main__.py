@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from headgate.core.runtime__starting import started
+from headgate.core.runtime import started
 
 
 def start() -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.admin.operations__operations import Operations
-from headgate.core.limits import Limit
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.admin.operations import Operations
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
 PRINCIPAL = "demo"
 ORG = "org:acme"

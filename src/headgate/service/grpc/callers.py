@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.service.decide.problems import Code, ServiceError, not_found, storage_denied
-from headgate.service.decide.targets__identity import entity_id_of
+from headgate.service.decide.targets import entity_id_of
 from headgate.service.keys.access import Because, Caller, Refusal
-from headgate.service.keys.authenticate__app_door import Entrance
+from headgate.service.keys.authenticate import Entrance
 from headgate.service.keys.key import Scope
 
 RETRY_MS = 1000

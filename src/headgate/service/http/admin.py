@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.errors import EntityNotFoundError, ValidationError
-from headgate.core.levels__entities import OnUnavailable
-from headgate.core.limits import LIMITS_MAX, Limit, parse_limits
-from headgate.core.limits__names import parse_namespace
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import LIMITS_MAX, Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
-from headgate.service.decide.requests__fields import parse_flag, parse_list
-from headgate.service.http.callers__rest_ask import Ask, Document
+from headgate.service.decide.requests import parse_flag, parse_list
+from headgate.service.http.callers import Ask, Document
 from headgate.service.http.documents import entity_json, limits_json, namespace_json
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.key import Scope

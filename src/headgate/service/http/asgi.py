@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headgate.core.errors import HeadgateError
-from headgate.core.limits__names import DEFAULT_NAMESPACE
+from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.problems import Code, ServiceError, invalid, translated
 from headgate.service.decide.requests import AcquireRequest, ChangeRequest
 from headgate.service.http.callers import here_or_nobody, recognised
@@ -28,10 +28,10 @@ from headgate.service.http.read import (
     body_of,
     head_of,
     must_be_json,
+    query_of,
     too_large,
     values_of,
 )
-from headgate.service.http.read__rest_query import query_of
 from headgate.service.http.routing import Cold
 from headgate.service.http.verbs import (
     Plain,

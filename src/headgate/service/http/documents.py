@@ -8,8 +8,7 @@ from typing import Any
 from headgate.admin.reports import BucketState
 from headgate.core.bucket import MILLI
 from headgate.core.history import AuditEvent, UsageSnapshot
-from headgate.core.levels import Explanation
-from headgate.core.levels__entities import Entity, Namespace
+from headgate.core.levels import Entity, Explanation, Namespace
 from headgate.core.limits import Limit
 from headgate.service.decide.bodies import iso_time
 from headgate.service.decide.rules import Rule

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headgate.core.limits__names import DEFAULT_NAMESPACE
+from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.requests import (
     DEFAULT_SCOPE,
     NO_METADATA,

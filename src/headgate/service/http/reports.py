@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from headgate.admin.reports import Reports
 from headgate.core.errors import ValidationError
-from headgate.core.limits__names import DEFAULT_NAMESPACE, parse_entity_id
+from headgate.core.limits import DEFAULT_NAMESPACE, parse_entity_id
 from headgate.core.plan_cache import Defaults
 from headgate.service.decide.bodies import health_body
 from headgate.service.decide.namespaces import Room
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found
-from headgate.service.decide.requests__fields import (
+from headgate.service.decide.requests import (
     parse_identifier,
     parse_namespace_field,
     parse_resource_field,
     parse_scope,
 )
-from headgate.service.http.callers__rest_ask import Ask, Document
+from headgate.service.http.callers import Ask, Document
 from headgate.service.http.deadlines import aside
 from headgate.service.http.documents import (
     bucket_json,
@@ -37,7 +37,7 @@ from headgate.service.keys.key import (
     parse_key_id,
     parse_key_name,
 )
-from headgate.service.keys.stored__keys_shelf import KeyShelf
+from headgate.service.keys.stored import KeyShelf
 from headgate.service.policies.policies import Policies
 from headgate.service.policies.watch import Result
 

@@ -15,8 +15,7 @@ from starlette.routing import Route
 
 from headgate.core.errors import HeadgateError
 from headgate.service.decide.problems import Code, ServiceError, invalid, translated
-from headgate.service.http.callers import recognised
-from headgate.service.http.callers__rest_ask import Ask, Document, Endpoint
+from headgate.service.http.callers import Ask, Document, Endpoint, recognised
 from headgate.service.http.deadlines import Cancelled
 from headgate.service.http.openapi import document
 from headgate.service.http.read import (
@@ -25,9 +24,9 @@ from headgate.service.http.read import (
     body_of,
     head_of,
     must_be_json,
+    query_of,
     values_of,
 )
-from headgate.service.http.read__rest_query import query_of
 from headgate.service.http.routes import COLD
 from headgate.service.http.write import (
     PROBLEM_JSON,

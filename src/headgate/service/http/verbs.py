@@ -26,7 +26,7 @@ from headgate.service.decide.requests import (
     parse_settle,
 )
 from headgate.service.decide.service import Service
-from headgate.service.decide.targets__identity import entity_id_of
+from headgate.service.decide.targets import entity_id_of
 from headgate.service.http.fast_read import Reader
 from headgate.service.http.fast_write import (
     JSON,
@@ -36,7 +36,7 @@ from headgate.service.http.fast_write import (
     said_plainly,
 )
 from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
-from headgate.service.http.write__headers import Headers, check_headers, combined_headers
+from headgate.service.http.write import Headers, check_headers, combined_headers
 
 NO_HEADERS: Headers = []
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.core.errors import ValidationError
-from headgate.core.limits__names import parse_namespace
+from headgate.core.limits import parse_namespace
 
 SECRET_BYTES = 32
 ID_LENGTH = 12

@@ -12,12 +12,11 @@ from contextlib import asynccontextmanager
 
 from headgate.core.errors import StoreTrouble, ValidationError
 from headgate.core.lease import LeaseBook
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.service.decide.answers import LeaseAnswer, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
 from headgate.service.decide.requests import ChangeRequest
-from headgate.service.leases.store import LeaseShelf, WireLease, too_many
-from headgate.service.leases.store__leases_foretold import Unwritten
+from headgate.service.leases.store import LeaseShelf, Unwritten, WireLease, too_many
 
 SWEEP_MAX = 100
 

@@ -6,11 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.decision import Demand
-from headgate.core.decision__corrections import Joint
+from headgate.core.decision import Demand, Joint
 from headgate.core.errors import Damaged
-from headgate.core.lease import Changes, LeaseBook, Spot
-from headgate.core.lease__debits import Debit
+from headgate.core.lease import Changes, Debit, LeaseBook, Spot
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
 from headgate.service.decide.answers import LeaseState

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from headgate.core.runtime__clock import Clock
+from headgate.core.history import audit_event
+from headgate.core.runtime import Clock
 from headgate.declare.yaml_tree import Broken
-from headgate.service.policies import policies__policies_file as policies_file
-from headgate.service.policies.policies import Policies, PolicyFileError, check_content
-from headgate.service.policies.policies__policies_file import Identity
+from headgate.repository import Repository
+from headgate.service.policies import policies as policies_file
+from headgate.service.policies.policies import Identity, Policies, PolicyFileError, check_content
 
 POLL_MS = 2000
 
@@ -204,3 +205,30 @@ def _checked(content: bytes | Broken, path: str) -> Policies | Broken:
 
 def _digest(content: bytes | Broken) -> str:
     return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
+
+
+# --------------------------------------------------------------------------------------------------
+# That the policies changed is in the audit: which file, what it said before and what it says now.
+#
+# The newest event tells which policies were in force last, also before this service was started. So
+# a
+# change is noted once, however many workers see the same file.
+
+SUBJECT = "$POLICIES"
+ACTION = "policies_changed"
+NAMES_MAX = 100
+
+
+async def note_policies(repository: Repository, policies: Policies, standing: Standing) -> bool:
+    """The newest event tells of the policies in force; True where that had to be written."""
+    found = await repository.get_audit_events(SUBJECT, 1)
+    before = found[0].details.get("after") if found else None
+    if isinstance(before, dict) and before.get("digest") == standing.digest:
+        return False
+    scopes, resources = (sorted(names)[:NAMES_MAX] for names in policies.names)
+    after = {"digest": standing.digest, "scopes": scopes, "resources": resources}
+    event = audit_event(
+        repository.clock(), ACTION, SUBJECT, f"file:{standing.path}", before=before, after=after
+    )
+    await repository.backend.ledger.append(await repository.configs.namespace_id(), event)
+    return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from headgate.core.errors import HeadgateError
-from headgate.repository__connect import layer_switches
+from headgate.repository import layer_switches
 from headgate.service.program import DEADLINE_MS, Options
 from headgate.service.settings import Undecided, Unknown
 

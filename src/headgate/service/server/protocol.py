@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from headgate.service.http.callers import SANS
 from headgate.service.http.express import Express, Lane, header_lines
 from headgate.service.http.write import PROBLEM_JSON, HttpProblem, said_of
-from headgate.service.keys.access__keys_certificates import sans_of
+from headgate.service.keys.access import sans_of
 
 HEAD_BYTES_MAX = 32_768  # trailers count as head
 HEAD_S = 10.0

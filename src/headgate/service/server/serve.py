@@ -6,6 +6,9 @@ code 0; so also while the program is still starting. SIGHUP: the policy file is 
 
 from __future__ import annotations
 
+import argparse
+import json
+import logging
 import os
 import signal
 import socket
@@ -14,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from types import FrameType
@@ -23,11 +27,16 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from headgate.core.errors import HeadgateError
+from headgate.core.runtime import run, wall_clock_ms
+from headgate.repository import Repository
 from headgate.service.dashboard import Dashboard, Switch
 from headgate.service.http.asgi import Alongside, Rest, Wire
 from headgate.service.http.callers import recognised
 from headgate.service.http.express import Lane
-from headgate.service.program import Program
+from headgate.service.keys.file import FileShelf
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.keys.stored import CatalogShelf, KeyShelf
+from headgate.service.program import STORE_KEYS, Program
 from headgate.service.server.options import (
     NO_SNIFFING,
     TURBO,
@@ -37,11 +46,82 @@ from headgate.service.server.options import (
     read_options,
 )
 from headgate.service.server.protocol import protocol_with
-from headgate.service.server.serve__serve_key import make_key
-from headgate.service.server.serve__serve_log import set_up_logs
 from headgate.service.server.tls import TlsListener, tls_context
 from headgate.service.server.turbo import TurboServer
 from headgate.service.server.workers import Workers, ready_file, unblock_hangup
+
+# --------------------------------------------------------------------------------------------------
+# Logs: one JSON object a line on standard error, with nothing in it that callers sent.
+
+SERVER_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        found = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False)
+
+
+def set_up_logs(level: str) -> None:
+    """The server's own chatter is left out up to warnings: every request would be in it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("headgate").setLevel(level.upper())
+    for name in SERVER_LOGGERS:
+        logging.getLogger(name).setLevel(max(logging.WARNING, getattr(logging, level.upper())))
+
+
+# --------------------------------------------------------------------------------------------------
+# Making an API key where there is none yet: `python -m headgate.service key`.
+
+
+def make_key(arguments: Sequence[str]) -> int:
+    """Makes one key and prints it: the only time that anybody sees it."""
+    given = _parser().parse_args(arguments)
+    grant = parse_grant(given.scopes.split(","), given.namespace, given.entity_prefix)
+    made = mint(grant, name=given.name, principal=given.principal, now_ms=wall_clock_ms())
+    run(_shelf(given.keys, given.store).put(made.key))
+    sys.stdout.write(made.text + "\n")
+    return 0
+
+
+def _shelf(keys: str, store: str | None) -> KeyShelf:
+    if keys != STORE_KEYS:
+        return FileShelf(keys, create=True)
+    if store is None:
+        raise OptionError("--keys store needs --store URL: the store that keeps the keys")
+    repository = run(Repository.open(store, _blocking=True))
+    return CatalogShelf(repository.backend.catalog, repository.clock)
+
+
+def _who() -> str:
+    user = os.environ.get("USER") or os.environ.get("LOGNAME")
+    return f"cli:{user}" if user else "cli"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m headgate.service key")
+    parser.add_argument("--keys", required=True, help="key file (made if missing), or 'store'")
+    parser.add_argument("--store", help="URL of the store, for --keys store")
+    parser.add_argument("--scopes", default="check", help="of check, read, admin: check,read")
+    parser.add_argument("--namespace", default="default", help="'*' is all of them")
+    parser.add_argument("--entity-prefix", help="only entities whose id begins so, as user:")
+    parser.add_argument("--name", default="", help="for people")
+    parser.add_argument("--principal", default=_who(), help="whom the audit names")
+    return parser
+
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
@@ -222,7 +302,7 @@ def alongside_of(serving: Serving, program: Program) -> Alongside | None:
     if serving.grpc_port is None:
         return None
     try:
-        from headgate.service.grpc.guard__grpc_settings import GrpcSettings, Tls
+        from headgate.service.grpc.guard import GrpcSettings, Tls
         from headgate.service.grpc.server import GrpcServer
     except ModuleNotFoundError as error:
         raise OptionError(

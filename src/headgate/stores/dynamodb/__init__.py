@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.expiring import DynamoDrawer
-from headgate.stores.dynamodb.catalog.items__retention import Retention
+from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.port import Port, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.state_cache import Book

@@ -2,18 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from headgate.core.errors import ValidationError
 from headgate.core.history import WINDOW_TYPES, AuditEvent, Usage, UsageQuery
-from headgate.core.levels__entities import Page
-from headgate.stores.dynamodb import ledger__usage as usage
+from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog import registry as tenants
-from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.catalog.items__items_history import event_as_item, event_from_item
+from headgate.stores.dynamodb.catalog.items import (
+    Item,
+    Key,
+    event_as_item,
+    event_from_item,
+    key_of,
+    start_ms_of,
+    usage_attributes,
+    usage_counters,
+    usage_cursor,
+    usage_from_item,
+    usage_key,
+)
 from headgate.stores.dynamodb.client.port import Request
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
+
+# --------------------------------------------------------------------------------------------------
+# Usage rows: adding to them, and finding pages of them.
+#
+# The rows of one entity are read where they are, and are up to date. Those of a resource or of a
+# whole namespace are found page by page in an index, which answers a moment late: it sorts each
+# window type newest first, so a page is at most three short queries and a batch of its rows.
+
+END = "~"  # sorts after everything a key can hold
+
+
+async def add(
+    table: Table, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+) -> None:
+    """Each window's row holds so much more; what got no answer is not added twice.
+
+    A window type that the table does not keep has no rows.
+    """
+    kept_ms, now_ms = (await table.kept()).usage_ms, table.port.now_ms()
+    requests = [
+        addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
+        for usage in usages
+        if (kind := usage.window_type) in kept_ms
+    ]
+    if requests:
+        await table.together(*requests)
+
+
+def addition(
+    table: str,
+    namespace: str,
+    entity_id: str,
+    resource: str,
+    usage: Usage,
+    now_ms: int,
+    kept_ms: int,
+) -> Request:
+    row = ask.update(
+        usage_key(namespace, entity_id, resource, usage),
+        sets=usage_attributes(namespace, entity_id, resource, usage, now_ms, kept_ms),
+        adds=usage_counters(usage),
+    )
+    return ask.single(table, row, credit=True)
+
+
+async def found(table: Table, namespace: str, query: UsageQuery) -> Page:
+    """Newest window first, then by type, entity and resource."""
+    _check_cursor(query.cursor)
+    if query.entity_id is not None:
+        return await _of_entity(table, namespace, query.entity_id, query)
+    requests = index_queries(table.name, namespace, query)
+    replies = await table.together(*requests) if requests else []
+    items: list[Item] = []
+    for request, reply in zip(requests, replies, strict=True):
+        items += await table.rest(request, reply, query.limit + 2)
+    keys, cursor = _page([key_of(item) for item in items], query)
+    rows = await table.get_all(keys)
+    return Page(tuple(usage_from_item(rows[key]) for key in keys if key in rows), cursor)
+
+
+def index_queries(table: str, namespace: str, query: UsageQuery) -> list[Request]:
+    """One per window type that can hold something of the page."""
+    index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/USAGE"
+    if query.resource is not None:
+        index, pk = schema.GSI2, schema.gsi2_pk_resource(namespace, query.resource)
+        stem = "USAGE"
+    types = WINDOW_TYPES if query.window_type is None else (query.window_type,)
+    spans = [(_low(f"{stem}#{one}", one, query), _high(f"{stem}#{one}", query)) for one in types]
+    limit = query.limit + 2  # one more tells of a next page, one may be the cursor's own
+    return [
+        ask.query(table, pk, ask.between(low, high), index=index, limit=limit)
+        for low, high in spans
+        if low <= high
+    ]
+
+
+async def _of_entity(table: Table, namespace: str, entity_id: str, query: UsageQuery) -> Page:
+    stem = schema.USAGE if query.resource is None else f"{schema.USAGE}{query.resource}#"
+    if query.resource is not None and query.window_type is not None:
+        stem += f"{query.window_type}#"
+    pk = schema.pk_entity(namespace, entity_id)
+    items = await table.every(ask.query(table.name, pk, ask.begins(stem)))
+    rows = {key_of(item): item for item in items}
+    keys, cursor = _page([key for key in rows if _is_asked(key, query)], query)
+    return Page(tuple(usage_from_item(rows[key]) for key in keys), cursor)
+
+
+def _page(keys: Sequence[Key], query: UsageQuery) -> tuple[list[Key], str | None]:
+    placed = sorted((usage_cursor(key), key) for key in keys)
+    if query.cursor is not None:
+        placed = [pair for pair in placed if pair[0] > query.cursor]
+    page = placed[: query.limit]
+    return [key for _, key in page], page[-1][0] if len(placed) > query.limit else None
+
+
+def _is_asked(key: Key, query: UsageQuery) -> bool:
+    row = schema.parse_usage_sk(key[1])
+    start_ms = start_ms_of(row)
+    return (
+        query.window_type in (None, row.window_type)
+        and (query.start_ms is None or start_ms >= query.start_ms)
+        and (query.end_ms is None or start_ms < query.end_ms)
+    )
+
+
+def _low(stem: str, window_type: str, query: UsageQuery) -> str:
+    """The newest key of a type that may be on the page: by time, and not before the cursor."""
+    low = f"{stem}#"
+    if query.end_ms is not None:
+        low += schema.newest_first(query.end_ms - 1)
+    if query.cursor is None:
+        return low
+    order, of_type, entity_id, resource = query.cursor.split(SEPARATOR)
+    if window_type > of_type:
+        return max(low, f"{stem}#{order}#")
+    if window_type < of_type:
+        return max(low, f"{stem}#{order}{schema.NEXT}")
+    names = entity_id if query.resource is not None else f"{entity_id}#{resource}"
+    return max(low, f"{stem}#{order}#{names}")
+
+
+def _high(stem: str, query: UsageQuery) -> str:
+    if query.start_ms is None:
+        return f"{stem}#{END}"
+    return f"{stem}#{schema.newest_first(query.start_ms)}#{END}"
+
+
+def _check_cursor(cursor: str | None) -> None:
+    if cursor is None:
+        return
+    parts = cursor.split(SEPARATOR)
+    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()) or len(cursor) > 500:
+        raise ValidationError("cursor", cursor, "is not one that a usage query returned")
+
 
 Live = Callable[[str, str | None, str | None, int | None], Awaitable[None]]
 
@@ -35,7 +181,7 @@ class DynamoLedger:
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
     ) -> None:
         """One UpdateItem per window, all at once, each sent at most once."""
-        await usage.add(self._table, namespace, entity_id, resource, usages)
+        await add(self._table, namespace, entity_id, resource, usages)
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         kept = await self._table.kept()
@@ -55,7 +201,7 @@ class DynamoLedger:
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         await self.live(namespace, query.entity_id, query.resource, now_ms)
-        return await usage.found(self._table, namespace, query)
+        return await found(self._table, namespace, query)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Rows of every namespace, in whatever state it is."""
@@ -83,7 +229,7 @@ def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> R
     """The rows of windows that began before a moment."""
     stem = f"{namespace}/USAGE#{window_type}#"
     low = stem + schema.newest_first(before_ms - 1)
-    span = ask.between(low, stem + usage.END)
+    span = ask.between(low, stem + END)
     return ask.query(table, schema.gsi4_pk(namespace), span, index=schema.GSI4)
 
 

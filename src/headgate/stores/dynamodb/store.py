@@ -6,29 +6,44 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.core.decision import Demand, Verdict
-from headgate.core.decision__corrections import credit_of
+from headgate.core.decision import Demand, Verdict, credit_of
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import TERMS, BucketKey, Record, Terms, opened
 from headgate.core.store import Outcome, Shard, Sighting, one_by_one, raise_trouble
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.port import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
-from headgate.stores.dynamodb.protocol.adjust import Adjuster
-from headgate.stores.dynamodb.protocol.adjust__once import Once
-from headgate.stores.dynamodb.protocol.find__forgetting import forget
+from headgate.stores.dynamodb.protocol.adjust import Adjuster, Once
+from headgate.stores.dynamodb.protocol.find import forget
 from headgate.stores.dynamodb.protocol.flow import Together, alone, outcome_of
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, standing_under
 from headgate.stores.dynamodb.protocol.state_cache import Book, Known
 from headgate.stores.dynamodb.protocol.take import Taker
 from headgate.stores.dynamodb.protocol.transaction import take_all
-from headgate.stores.dynamodb.sharding.pool import Pool, PooledVerdict, judged
-from headgate.stores.dynamodb.sharding.pool__reading import read_shards
-from headgate.stores.dynamodb.store__waves import waves
+from headgate.stores.dynamodb.sharding.pool import Pool, PooledVerdict, judged, read_shards
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.dynamodb.usage_buffer import Tally
+
+# --------------------------------------------------------------------------------------------------
+# Which of several decisions may be under way at the same time. Pure.
+
+
+def waves(groups: Sequence[Sequence[Demand]]) -> list[list[int]]:
+    """The groups by their places, in waves: no bucket twice in one, and each bucket's groups in
+    their order from wave to wave."""
+    found: list[list[int]] = []
+    latest: dict[str, int] = {}  # the last wave that a bucket is in
+    for place, demands in enumerate(groups):
+        names = [demand.key.text for demand in demands]
+        wave = max((latest.get(name, -1) for name in names), default=-1) + 1
+        latest.update(dict.fromkeys(names, wave))
+        if wave == len(found):
+            found.append([])
+        found[wave].append(place)
+    return found
+
 
 UNDOS_MAX = 12  # over some seconds: a key is held back for the rest of one
 UNDOS_AWAY_MAX = 5  # of them that the store did not answer: each of those may take a whole timeout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.memory.buckets import BUCKETS_MAX, MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.stores.memory.records import MemoryCatalog
-from headgate.stores.memory.records__drawer import MemoryDrawer
+from headgate.stores.memory.records import MemoryCatalog, MemoryDrawer
 
 CAPABILITIES = Capabilities(
     name="memory", shared="process", atomic="one step", obeys_clock=True, durable=False

@@ -23,8 +23,8 @@ from headgate.core.decision import (
 )
 from headgate.core.errors import Contended, Full, HeadgateError
 from headgate.core.history import counted, uncounted
-from headgate.core.levels__entities import Page
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import (
     HOUR,
     HOUR_MS,
@@ -36,7 +36,7 @@ from headgate.core.record import (
     full_at_ms,
     opened,
 )
-from headgate.core.runtime__clock import Clock, steady_clock
+from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Outcome, Sighting
 from headgate.stores.memory.ledger import USAGE_ROWS_MAX, MemoryLedger
 

@@ -16,8 +16,8 @@ from headgate.core.history import (
     uncounted,
     usage_of,
 )
-from headgate.core.levels__entities import Page
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey, Record
 
 USAGE_ROWS_MAX = 200_000

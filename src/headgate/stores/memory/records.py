@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headgate.core.errors import (
+    Contended,
     EntityExistsError,
     EntityNotFoundError,
     NamespaceNotFoundError,
     NamespaceStateError,
 )
 from headgate.core.history import audit_event
-from headgate.core.levels__entities import (
+from headgate.core.levels import (
     Entity,
     Level,
     Lookup,
@@ -23,13 +24,65 @@ from headgate.core.levels__entities import (
     Page,
     Standing,
     Stored,
+    changed,
+    check_parent,
+    lineage,
+    updated,
 )
-from headgate.core.levels__lineage import changed, check_parent, lineage, updated
-from headgate.core.limits__names import DEFAULT_RESOURCE, new_namespace_id
-from headgate.core.store import entity_as_json, stored_as_json
+from headgate.core.limits import DEFAULT_RESOURCE, new_namespace_id
+from headgate.core.store import Kept, entity_as_json, stored_as_json
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.stores.memory.records__drawer import MemoryDrawer
+
+# --------------------------------------------------------------------------------------------------
+# Small texts in memory; at most so many.
+
+TEXTS_MAX = 100_000
+
+
+class MemoryDrawer:
+    def __init__(self, texts_max: int = TEXTS_MAX) -> None:
+        self._texts: dict[tuple[str, str], Kept] = {}
+        self._texts_max = texts_max
+        self._lock = threading.Lock()
+
+    async def put(
+        self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
+    ) -> int | None:
+        with self._lock:
+            found = self._texts.get((namespace, name))
+            if (None if found is None else found.version) != seen:
+                return None
+            if found is None and len(self._texts) >= self._texts_max:
+                raise Contended(f"{self._texts_max} texts are kept already; nothing was kept")
+            version = 1 + (seen or 0)
+            self._texts[namespace, name] = Kept(text, until_ms, version)
+            return version
+
+    async def get(self, namespace: str, name: str) -> Kept | None:
+        return self._texts.get((namespace, name))
+
+    async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
+        with self._lock:
+            found = self._texts.get((namespace, name))
+            if found is None or found.version != seen:
+                return False
+            del self._texts[namespace, name]
+            return True
+
+    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+        with self._lock:
+            found = [
+                (name, kept)
+                for (owner, name), kept in self._texts.items()
+                if owner == namespace and kept.until_ms < before_ms
+            ]
+        return sorted(found, key=lambda pair: (pair[1].until_ms, pair[0]))[:limit]
+
+    def drop_namespace(self, namespace: str) -> None:
+        with self._lock:
+            for place in [place for place in self._texts if place[0] == namespace]:
+                del self._texts[place]
 
 
 @dataclass

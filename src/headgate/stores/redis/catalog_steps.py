@@ -1,6 +1,6 @@
 """Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
 
-So the rules about parents and versions exist once, in headgate.core.levels__lineage, and a change is still one
+So the rules about parents and versions exist once, in headgate.core.levels, and a change is still one
 atomic script: it compares everything its flow was decided on, and writes, moves the version on and
 appends the audit event, or does nothing. Writers get in each other's way only where one changes
 what another one read.
@@ -19,7 +19,7 @@ from headgate.core.errors import (
     NamespaceStateError,
 )
 from headgate.core.history import AuditEvent
-from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_text import event_as_text
 from headgate.stores.redis.client.port import Port, Script
 from headgate.stores.redis.scripts import load_script

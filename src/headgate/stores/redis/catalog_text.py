@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.core.errors import Unreachable
 from headgate.core.history import AuditEvent
-from headgate.core.levels__entities import Entity, Mode, Namespace, Stored
+from headgate.core.levels import Entity, Mode, Namespace, Stored
 from headgate.core.store import stored_as_json, stored_from_json
 
 VERSION_HERE = "@"  # a script that commits writes the version in its place

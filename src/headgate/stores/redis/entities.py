@@ -8,10 +8,9 @@ from typing import Any
 
 from headgate.core.errors import EntityExistsError, EntityNotFoundError
 from headgate.core.history import audit_event
-from headgate.core.levels__entities import Entity, Page
-from headgate.core.levels__lineage import LINEAGE_MAX, changed, check_parent
+from headgate.core.levels import LINEAGE_MAX, Entity, Page, changed, check_parent
 from headgate.core.store import entity_as_json
-from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_steps import (
     Changed,
     Command,

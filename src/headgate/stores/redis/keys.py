@@ -3,7 +3,8 @@ buckets, their index and their usage live in one slot."""
 
 from __future__ import annotations
 
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.levels import Level
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
 
 PREFIX = "hg"
@@ -50,3 +51,94 @@ def usage_parts(text: str) -> tuple[BucketKey, int]:
     namespace, entity_id = inner.split(SEPARATOR)
     resource, month = rest.rsplit(SEPARATOR, 1)
     return BucketKey(namespace, entity_id, resource), int(month)
+
+
+# --------------------------------------------------------------------------------------------------
+# How the catalog and the audit are named in Redis.
+#
+# All of a namespace's catalog shares the hash tag `{namespace id}` and so one slot of a cluster:
+#
+#     hg:n:{ns}       the head: state, name, version, …         hg:e:{ns}       entity id -> entity
+#     hg:l:{ns}       entity#resource -> stored limits          hg:x:{ns}       the index
+#     hg:a:{ns}#id    the audit of one entity or level
+#     hg:d:{ns}       name -> small text                        hg:t:{ns}       their ends
+#
+# The index is a sorted set with every score 0, which makes it an ordered list of texts. It holds
+# `e#id` per entity, `c#parent#id` per child, `l#entity#resource` per level of an entity, and for
+# levels with limits `d#resource` (defaults) and `r#resource#entity`. No name holds a `#`, and `#`
+# sorts before everything that a name can hold, so entries sort as their names do.
+#
+# Which namespaces there are is kept under the tag `{hg}`, which is no namespace id.
+
+NAMES = PREFIX + ":names:{hg}"  # name -> the active namespace of that name
+IDS = PREFIX + ":ids:{hg}"  # id -> namespace, in whatever state
+META = PREFIX + ":meta:{hg}"
+
+EVERYTHING = PREFIX + ":*"
+EVERY_AUDIT = PREFIX + ":a:*"
+EVERY_USAGE = PREFIX + ":u:*"
+
+
+def head(namespace: str) -> str:
+    return _key("n", namespace)
+
+
+def entities(namespace: str) -> str:
+    return _key("e", namespace)
+
+
+def levels(namespace: str) -> str:
+    return _key("l", namespace)
+
+
+def index(namespace: str) -> str:
+    return _key("x", namespace)
+
+
+def drawer(namespace: str) -> str:
+    return _key("d", namespace)
+
+
+def drawer_ends(namespace: str) -> str:
+    return _key("t", namespace)
+
+
+def audit(namespace: str, audit_id: str) -> str:
+    return _key("a", namespace) + SEPARATOR + audit_id
+
+
+def audit_of_namespace(namespace: str) -> str:
+    return audit(namespace, "*")
+
+
+def things_of_entities(namespace: str) -> str:
+    """Buckets, usage and whatever else has the tag of an entity."""
+    return f"{PREFIX}:*:{{{namespace}{SEPARATOR}*"
+
+
+def usage_of(namespace: str, entity_id: str | None) -> str:
+    whose = "*" if entity_id is None else entity_id + "}" + SEPARATOR + "*"
+    return f"{PREFIX}:u:{{{namespace}{SEPARATOR}{whose}"
+
+
+def level_field(level: Level) -> str:
+    return SEPARATOR.join((level.entity_id or "", level.resource or ""))
+
+
+def entry(*names: str) -> str:
+    return SEPARATOR.join(names)
+
+
+def last_name(entry: str) -> str:
+    return entry.rpartition(SEPARATOR)[2]
+
+
+def span(*names: str, after: str | None = None) -> tuple[str, str]:
+    """From where to where the entries reach that begin with these names; `after` skips some."""
+    stem = SEPARATOR.join(names)
+    first = f"[{stem}{SEPARATOR}" if after is None else f"({stem}{SEPARATOR}{after}"
+    return first, f"({stem}$"  # $ is the character after #
+
+
+def _key(kind: str, namespace: str) -> str:
+    return f"{PREFIX}:{kind}:{{{namespace}}}"

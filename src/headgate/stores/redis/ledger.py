@@ -2,20 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from headgate.core.history import AuditEvent, Usage, UsageQuery
-from headgate.core.levels__entities import Page
+from headgate.core.errors import ValidationError
+from headgate.core.history import (
+    WINDOW_TYPES,
+    AuditEvent,
+    Usage,
+    UsageQuery,
+    UsageSnapshot,
+    snapshot,
+    window_around,
+)
+from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR_MS, BucketKey
-from headgate.stores.redis import keys__catalog_keys as keys
-from headgate.stores.redis import ledger__usage_rows as usage_rows
-from headgate.stores.redis import scripts__scan as scan
+from headgate.stores.redis import keys
+from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
 from headgate.stores.redis.client.port import Port
 from headgate.stores.redis.keys import usage as usage_prefix
 from headgate.stores.redis.keys import usage_index, usage_parts
 from headgate.stores.redis.scripts import load_script
+
+# --------------------------------------------------------------------------------------------------
+# Usage as the scripts count it, and as it is asked for.
+#
+# A row is a hash of one bucket and one month, with fields `hour:limit` (net millitokens) and
+# `hour:`
+# (admitted demands). Every window lies within one month, so each row yields its windows alone.
+
+MONTH_MS_MAX = 31 * 24 * HOUR_MS
+CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
+
+
+@dataclass(slots=True)
+class Window:
+    """What a row says of one window."""
+
+    counters_milli: dict[str, int] = field(default_factory=dict)
+    events: int = 0
+
+
+def may_hold(row: str, query: UsageQuery) -> bool:
+    """Whether the row's name lets it answer the query."""
+    key, month = keys.usage_parts(row)
+    start_ms = month_start_ms(month)
+    return (
+        query.resource in (None, key.resource)
+        and (query.end_ms is None or start_ms < query.end_ms)
+        and (query.start_ms is None or start_ms + MONTH_MS_MAX > query.start_ms)
+    )
+
+
+def month_start_ms(month: int) -> int:
+    """When the month begins that is so many after January of year 0."""
+    year, place = divmod(month, 12)
+    days = _days_before_year(year) - _days_before_year(1970)
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30)
+    return (days + sum(lengths[:place])) * 24 * HOUR_MS
+
+
+def month_of(time_ms: int) -> int:
+    """The month of a moment, counted from January of year 0."""
+    moment = datetime.datetime.fromtimestamp(time_ms // 1000, datetime.UTC)
+    return moment.year * 12 + moment.month - 1
+
+
+def fields_of(usage: Usage) -> list[str | int]:
+    """An hour's fields and what to add to each, in turn."""
+    stem = f"{usage.window_start_ms // HOUR_MS}:"
+    found: list[str | int] = [stem, usage.events]
+    for limit, milli in usage.counters_milli.items():
+        found += (stem + limit, milli)
+    return found
+
+
+def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Usage]:
+    """What a row (fields and values in turn) says of each window in which something happened."""
+    found: dict[tuple[str, int], Window] = {}
+    for name, value in zip(fields[0::2], fields[1::2], strict=True):
+        hour, _, limit = name.partition(":")
+        for window_type in window_types:
+            start_ms, _ = window_around(window_type, int(hour) * HOUR_MS)
+            window = found.setdefault((window_type, start_ms), Window())
+            if limit:
+                counted = window.counters_milli.get(limit, 0)
+                window.counters_milli[limit] = counted + int(value)
+            else:
+                window.events += int(value)
+    for (window_type, start_ms), window in found.items():
+        counters = {limit: milli for limit, milli in window.counters_milli.items() if milli}
+        if counters or window.events:
+            yield Usage(window_type, start_ms, counters, window.events)
+
+
+def asked(rows: Mapping[str, Sequence[str]], query: UsageQuery) -> list[tuple[str, UsageSnapshot]]:
+    """The snapshots a query is about, each with its cursor, in the order of pages."""
+    types = WINDOW_TYPES if query.window_type is None else (query.window_type,)
+    found = []
+    for row, fields in rows.items():
+        key, _ = keys.usage_parts(row)
+        for usage in windows(fields, types):
+            cursor = _cursor(key, usage)
+            if _within(usage, query) and (query.cursor is None or cursor > query.cursor):
+                found.append((cursor, snapshot(key.entity_id, key.resource, usage)))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def check_cursor(text: str | None) -> None:
+    if text is None:
+        return
+    parts = text.split(SEPARATOR)
+    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
+        raise ValidationError("cursor", text, "is not one that a usage query returned")
+
+
+def _within(usage: Usage, query: UsageQuery) -> bool:
+    return (query.start_ms is None or usage.window_start_ms >= query.start_ms) and (
+        query.end_ms is None or usage.window_start_ms < query.end_ms
+    )
+
+
+def _cursor(key: BucketKey, usage: Usage) -> str:
+    start = f"{CURSOR_BASE - usage.window_start_ms:015d}"
+    return SEPARATOR.join((start, usage.window_type, key.entity_id, key.resource))
+
+
+def _days_before_year(year: int) -> int:
+    before = year - 1
+    return 365 * year + before // 4 - before // 100 + before // 400
+
 
 ADD_USAGE = load_script("catalog_add_usage")
 ROWS = load_script("catalog_rows")
@@ -46,8 +167,8 @@ class RedisLedger:
         rows = usage_index(namespace, entity_id)
         for usage in usages:
             if usage.window_type == "hourly":
-                row = f"{prefix}{usage_rows.month_of(usage.window_start_ms)}"
-                fields = usage_rows.fields_of(usage)
+                row = f"{prefix}{month_of(usage.window_start_ms)}"
+                fields = fields_of(usage)
                 await self._port.script(ADD_USAGE, [row, rows], fields)
 
     async def audit(
@@ -71,13 +192,13 @@ class RedisLedger:
         return found[:limit]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
-        usage_rows.check_cursor(query.cursor)
+        check_cursor(query.cursor)
         names = [
             name
             for name in await self._row_names(namespace, query.entity_id)
-            if usage_rows.may_hold(name, query)
+            if may_hold(name, query)
         ]
-        found = usage_rows.asked(await self._rows(names), query)
+        found = asked(await self._rows(names), query)
         items = tuple(shot for _, shot in found[: query.limit])
         return Page(items, found[query.limit - 1][0] if len(found) > query.limit else None)
 
@@ -104,7 +225,7 @@ class RedisLedger:
         old = [
             name
             for name in await scan.matching(self._port, keys.EVERY_USAGE)
-            if usage_rows.month_start_ms(usage_parts(name)[1]) < before_ms
+            if month_start_ms(usage_parts(name)[1]) < before_ms
         ]
         trimmed = await scan.on_all(self._port, TRIM_USAGE, old, (first_hour,), bite=ROWS_BITE)
         return sum(hours for _, hours in trimmed)

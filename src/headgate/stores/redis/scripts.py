@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from typing import Any
 
-from headgate.stores.redis.client.commands__port_calls import Script
+from headgate.core.errors import StoreTrouble
+from headgate.stores.redis.client.commands import Port, Script
 
 
 def load_script(name: str, *parts: str) -> Script:
@@ -17,3 +20,46 @@ def load_loop(name: str, inner: Script) -> Script:
     """A script that runs another as its function `decide(KEYS, ARGV)`."""
     own = load_script(name).source
     return Script(name, f"local function decide(KEYS, ARGV)\n{inner.source}\nend\n{own}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Work on many keys: in bites that fit a call, a slot at a time, some calls at once.
+
+UNLINK = load_script("catalog_unlink")
+UNLINK_BITE = 500
+CALLS_AT_ONCE = 64
+
+
+async def matching(port: Port, pattern: str) -> list[str]:
+    """Keys that match, each once; a walk over every key of every master, in small calls."""
+    return sorted(set(await port.scan(pattern)))
+
+
+async def unlink(port: Port, names: Iterable[str]) -> int:
+    """The keys are gone; how many there were."""
+    return sum([gone for _, gone in await on_all(port, UNLINK, names, bite=UNLINK_BITE)])
+
+
+async def on_all(
+    port: Port, script: Script, names: Iterable[str], args: Sequence[str | int] = (), *, bite: int
+) -> list[tuple[list[str], Any]]:
+    """What the script replies for every bite of keys, with the keys it was given."""
+    bites = list(_bites(port, names, bite))
+    found: list[tuple[list[str], Any]] = []
+    for at in range(0, len(bites), CALLS_AT_ONCE):
+        wave = bites[at : at + CALLS_AT_ONCE]
+        replies = await port.scripts([(script, names, args) for names in wave])
+        for reply in replies:
+            if isinstance(reply, StoreTrouble):
+                raise reply
+        found += zip(wave, replies, strict=True)
+    return found
+
+
+def _bites(port: Port, names: Iterable[str], bite: int) -> Iterator[list[str]]:
+    slots: dict[int, list[str]] = {}
+    for name in names:
+        slots.setdefault(port.slot(name), []).append(name)
+    for together in slots.values():
+        for at in range(0, len(together), bite):
+            yield together[at : at + bite]

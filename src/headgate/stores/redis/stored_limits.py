@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.history import audit_event
-from headgate.core.levels__entities import Level, Lookup, Mode, Page, Standing, Stored
-from headgate.core.levels__lineage import LINEAGE_MAX, updated
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.levels import LINEAGE_MAX, Level, Lookup, Mode, Page, Standing, Stored, updated
+from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.store import stored_as_json
-from headgate.stores.redis import keys__catalog_keys as keys
+from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_steps import (
     Command,
     Guard,

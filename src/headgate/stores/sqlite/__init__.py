@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 from headgate.core.errors import ValidationError
-from headgate.core.runtime__clock import Clock, wall_clock_ms
+from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.sqlite.bucket_table import Shelf
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.catalog import SqliteCatalog
-from headgate.stores.sqlite.catalog__drawer import SqliteDrawer
+from headgate.stores.sqlite.catalog import SqliteCatalog, SqliteDrawer
 from headgate.stores.sqlite.ledger import SqliteLedger
 from headgate.stores.sqlite.port import AsyncPort, BlockingPort
 

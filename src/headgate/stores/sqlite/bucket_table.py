@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from headgate.core.errors import StoreTrouble, ValidationError
 from headgate.core.history import counted
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR, HOUR_MS, BucketKey, Record, Terms
-from headgate.stores.sqlite.rows import Row, Wording, names
-from headgate.stores.sqlite.rows__history import count
-from headgate.stores.sqlite.schema__queries import Connection, named_queries
+from headgate.stores.sqlite.rows import Row, Wording, count, names
+from headgate.stores.sqlite.schema import Connection, named_queries
 
 SWEEP_EVERY = 64
 SWEEP_LOOKS = 16

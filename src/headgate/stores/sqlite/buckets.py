@@ -14,13 +14,13 @@ from headgate.core.decision import (
     worth_keeping,
 )
 from headgate.core.errors import HeadgateError, StoreTrouble
-from headgate.core.levels__entities import Page
+from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, opened
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, Sighting
 from headgate.stores.sqlite.bucket_table import Scope, Shelf, claim
 from headgate.stores.sqlite.port import READ, Port
-from headgate.stores.sqlite.schema__queries import Connection
+from headgate.stores.sqlite.schema import Connection
 
 ONCE_MS = 24 * HOUR_MS
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels__entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.core.store import Kept
 from headgate.stores.sqlite import entities as people
 from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import stored_limits as levels
 from headgate.stores.sqlite.port import READ, WRITE, Port, Result, Work
-from headgate.stores.sqlite.rows import as_json, from_json
-from headgate.stores.sqlite.schema import SCHEMA_VERSION, tables
-from headgate.stores.sqlite.schema__queries import Connection
+from headgate.stores.sqlite.rows import as_json, clamped, from_json
+from headgate.stores.sqlite.schema import SCHEMA_VERSION, Connection, named_queries, tables
 
 PURGE_BATCH = 1000
 
@@ -182,3 +182,47 @@ def _notes(connection: Connection) -> Mapping[str, Any]:
 def _delete_everything(connection: Connection) -> None:
     for table in tables(connection):
         connection.execute(f"DELETE FROM {table}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Small texts in a table.
+
+SQL = named_queries("drawer.sql")
+
+
+class SqliteDrawer:
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    async def put(
+        self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
+    ) -> int | None:
+        values = (text, clamped(until_ms), namespace, name)
+
+        def work(connection: Connection) -> int:
+            if seen is None:
+                return connection.execute(SQL["add"], values).rowcount
+            return connection.execute(SQL["change"], (*values, seen)).rowcount
+
+        return 1 + (seen or 0) if await self._port.call(work) else None
+
+    async def get(self, namespace: str, name: str) -> Kept | None:
+        row = await self._port.call(
+            lambda connection: connection.execute(SQL["get"], (namespace, name)).fetchone(), READ
+        )
+        return None if row is None else Kept(*row)
+
+    async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
+        values = (namespace, name, seen)
+        return bool(
+            await self._port.call(
+                lambda connection: connection.execute(SQL["drop"], values).rowcount
+            )
+        )
+
+    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+        values = (namespace, clamped(before_ms), limit)
+        rows = await self._port.call(
+            lambda connection: connection.execute(SQL["due"], values).fetchall(), READ
+        )
+        return [(name, Kept(*rest)) for name, *rest in rows]

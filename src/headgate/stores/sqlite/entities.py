@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.errors import EntityExistsError, EntityNotFoundError
-from headgate.core.levels__entities import Entity, Page
-from headgate.core.levels__lineage import GetEntity, changed, check_parent
+from headgate.core.levels import Entity, GetEntity, Page, changed, check_parent
 from headgate.core.store import entity_as_json
 from headgate.stores.sqlite.namespaces import moved_on
-from headgate.stores.sqlite.rows import entity_as_row, entity_from_row
-from headgate.stores.sqlite.rows__history import note
-from headgate.stores.sqlite.schema__queries import Connection, named_queries
+from headgate.stores.sqlite.rows import entity_as_row, entity_from_row, note
+from headgate.stores.sqlite.schema import Connection, named_queries
 
 SQL = named_queries("catalog.sql")
 

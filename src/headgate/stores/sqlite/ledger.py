@@ -6,15 +6,23 @@ from collections.abc import Iterable
 
 from headgate.core.errors import ValidationError
 from headgate.core.history import AuditEvent, Usage, UsageQuery, snapshot
-from headgate.core.levels__entities import Page
-from headgate.core.limits__names import SEPARATOR
+from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
-from headgate.core.runtime__clock import Clock
+from headgate.core.runtime import Clock
 from headgate.stores.sqlite.bucket_table import Scope, Shelf
 from headgate.stores.sqlite.port import READ, Port, Work
-from headgate.stores.sqlite.rows import INT64_MAX, Row, clamped, event_from_row, from_json
-from headgate.stores.sqlite.rows__history import SQL, add, append
-from headgate.stores.sqlite.schema__queries import Connection
+from headgate.stores.sqlite.rows import (
+    INT64_MAX,
+    SQL,
+    Row,
+    add,
+    append,
+    clamped,
+    event_from_row,
+    from_json,
+)
+from headgate.stores.sqlite.schema import Connection
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000

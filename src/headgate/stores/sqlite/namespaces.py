@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
-from headgate.core.levels__entities import Namespace
-from headgate.core.limits__names import new_namespace_id
-from headgate.stores.sqlite.rows import namespace_from_row
-from headgate.stores.sqlite.rows__history import note
-from headgate.stores.sqlite.schema__queries import Connection, named_queries
+from headgate.core.levels import Namespace
+from headgate.core.limits import new_namespace_id
+from headgate.stores.sqlite.rows import namespace_from_row, note
+from headgate.stores.sqlite.schema import Connection, named_queries
 
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.batching import Line, closed
-from headgate.stores.sqlite.schema__queries import Connection
+from headgate.stores.sqlite.schema import Connection
 from headgate.transport.ownership import forks
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"

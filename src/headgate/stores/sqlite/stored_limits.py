@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels__entities import Level, Lookup, Mode, Page, Standing, Stored
-from headgate.core.levels__lineage import lineage, updated
-from headgate.core.limits__names import DEFAULT_RESOURCE
+from headgate.core.levels import Level, Lookup, Mode, Page, Standing, Stored, lineage, updated
+from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.store import stored_as_json
 from headgate.stores.sqlite.entities import getter
 from headgate.stores.sqlite.namespaces import moved_on, version_of
-from headgate.stores.sqlite.rows import stored_as_text, stored_from_text
-from headgate.stores.sqlite.rows__history import note
-from headgate.stores.sqlite.schema__queries import Connection, named_queries
+from headgate.stores.sqlite.rows import note, stored_as_text, stored_from_text
+from headgate.stores.sqlite.schema import Connection, named_queries
 
 SQL = named_queries("catalog.sql")
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from headgate.core.limits import Limit
 from headgate.service.decide.evaluate import reason_for
 from headgate.service.decide.problems import Code, ServiceError, invalid
-from headgate.service.decide.requests import Descriptor, DescriptorsRequest
-from headgate.service.decide.requests__fields import parse_namespace_field
+from headgate.service.decide.requests import Descriptor, DescriptorsRequest, parse_namespace_field
 from headgate.service.decide.rules import BUILTIN_SCOPES, Rules
 from headgate.service.grpc.callers import TurnedAway, Visitor, caller_of, let
 from headgate.service.grpc.calls import Call, Unanswered, raise_unanswered

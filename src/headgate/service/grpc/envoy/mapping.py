@@ -17,11 +17,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from headgate.core.errors import ValidationError
-from headgate.core.limits import PERIOD_SECONDS_MAX, Limit
-from headgate.core.limits__names import parse_namespace, parse_resource
+from headgate.core.limits import PERIOD_SECONDS_MAX, Limit, parse_namespace, parse_resource
 from headgate.service.decide.requests import GLOBAL_SCOPE
 from headgate.service.decide.rules import TOKENS
-from headgate.service.decide.targets__identity import is_identifier, is_scope
+from headgate.service.decide.targets import is_identifier, is_scope
 
 Entries = Sequence[tuple[str, str]]
 

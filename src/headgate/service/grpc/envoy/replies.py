@@ -11,7 +11,7 @@ from headgate.service.decide.bodies import combined_body
 from headgate.service.decide.problems import ServiceError, problem_body
 from headgate.service.grpc.proto.envoy import base_pb2
 from headgate.service.grpc.proto.envoy import rls_pb2 as pb
-from headgate.service.http.write__headers import Headers, combined_headers, problem_headers
+from headgate.service.http.write import Headers, combined_headers, problem_headers
 
 _Reply = pb.RateLimitResponse
 _Unit = _Reply.RateLimit.Unit

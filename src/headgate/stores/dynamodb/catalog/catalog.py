@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels__entities import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, Stored
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb.catalog import entities as people
-from headgate.stores.dynamodb.catalog import entities__people_leaving as people_leaving
+from headgate.stores.dynamodb.catalog import entities as people_leaving
 from headgate.stores.dynamodb.catalog import lookup as levels_lookup
 from headgate.stores.dynamodb.catalog import registry as tenants
-from headgate.stores.dynamodb.catalog import registry__tenants_purge as tenants_purge
+from headgate.stores.dynamodb.catalog import registry as tenants_purge
 from headgate.stores.dynamodb.catalog import stored_limits as levels
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.table import create as table_making
-from headgate.stores.dynamodb.table import create__versions as versions
+from headgate.stores.dynamodb.table import create as versions
 from headgate.stores.dynamodb.table import migrate as migrations
 from headgate.stores.dynamodb.table.table import Table
 

@@ -6,6 +6,7 @@ from headgate.core.errors import Unreachable
 from headgate.core.store import Kept
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
+    TTL,
     Item,
     Key,
     in_namespace,
@@ -17,7 +18,6 @@ from headgate.stores.dynamodb.catalog.items import (
     text,
     text_of,
 )
-from headgate.stores.dynamodb.catalog.items__items_history import TTL
 from headgate.stores.dynamodb.client.port import ConditionFailed, NotApplied
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table

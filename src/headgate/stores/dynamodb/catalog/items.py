@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from headgate.core.errors import Damaged
-from headgate.core.levels__entities import Entity, Level, Mode, Namespace, OnUnavailable, Stored
-from headgate.core.limits import Limit
+from headgate.core.history import (
+    DAY_MS,
+    WINDOW_TYPES,
+    AuditEvent,
+    Usage,
+    UsageSnapshot,
+    event_time_ms,
+    iso_time,
+    parse_time_ms,
+    snapshot,
+    window_around,
+)
+from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, Stored
+from headgate.core.limits import SEPARATOR, Limit
 from headgate.stores.dynamodb import schema
 
 Value = dict[str, Any]  # a typed value: {"S": "text"}, {"N": "12"}, {"BOOL": True}
@@ -241,3 +253,192 @@ def _limit(item: Item, name: str) -> Limit:
         int(item[f"l_{name}_rp"]["N"]),
         f"l_{name}_so" in item,
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# Audit events and usage rows as DynamoDB keeps them, and back.
+#
+# A usage row has one counter per limit, `u_{limit}`, in millitokens: the prefix keeps a limit that
+# is
+# called `ttl` or `resource` apart from the row's own attributes. All of a row's names are in its
+# keys, so pages of usage are found in indexes of keys alone.
+
+COUNTER = "u_"
+EVENTS = "total_events"
+TTL = "ttl"
+
+
+def event_key(namespace: str, audit_id: str, event_id: str) -> Key:
+    return schema.pk_audit(namespace, audit_id), schema.sk_audit(event_id)
+
+
+def event_as_item(namespace: str, event: AuditEvent, now_ms: int, kept_ms: int) -> Item:
+    """The event, to be kept for so long from when it happened or was written."""
+    key = event_key(namespace, event.entity_id, event.event_id)
+    item = {
+        **keyed(key),
+        **in_namespace(namespace, key[0]),
+        "event_id": text(event.event_id),
+        "timestamp": text(event.timestamp),
+        "action": text(event.action),
+        "entity_id": text(event.entity_id),
+        "details": as_json(dict(event.details)),
+        TTL: _ttl(max(event_time_ms(event), now_ms) + kept_ms),
+    }
+    if event.principal is not None:
+        item["principal"] = text(event.principal)
+    if event.resource is not None:
+        item["resource"] = text(event.resource)
+    return item
+
+
+def event_from_item(item: Item) -> AuditEvent:
+    try:
+        return AuditEvent(
+            item["event_id"]["S"],
+            item["timestamp"]["S"],
+            item["action"]["S"],
+            item["entity_id"]["S"],
+            text_of(item, "principal"),
+            text_of(item, "resource"),
+            json_of(item, "details", {}),
+        )
+    except (KeyError, ValueError) as error:
+        raise unreadable("audit event", item, error) from error
+
+
+def usage_key(namespace: str, entity_id: str, resource: str, usage: Usage) -> Key:
+    start = iso_time(usage.window_start_ms)
+    sk = schema.sk_usage(resource, usage.window_type, start)
+    return schema.pk_entity(namespace, entity_id), sk
+
+
+def usage_attributes(
+    namespace: str, entity_id: str, resource: str, usage: Usage, now_ms: int, kept_ms: int
+) -> Item:
+    """What a usage row says besides its keys and counters; it is kept for so long after its end."""
+    window_type, start_ms = usage.window_type, usage.window_start_ms
+    of_resource = schema.gsi2_pk_resource(namespace, resource)
+    place = schema.gsi2_sk_usage(window_type, start_ms, entity_id)
+    whole = schema.gsi4_sk_usage(namespace, window_type, start_ms, entity_id, resource)
+    _, end_ms = window_around(window_type, start_ms)
+    return {
+        **indexed(schema.GSI2, of_resource, place),
+        **indexed(schema.GSI4, schema.gsi4_pk(namespace), whole),
+        "entity_id": text(entity_id),
+        "resource": text(resource),
+        "window": text(window_type),
+        "window_start": text(iso_time(start_ms)),
+        TTL: _ttl(max(end_ms, now_ms) + kept_ms),
+    }
+
+
+def usage_counters(usage: Usage) -> Item:
+    """What is added to a usage row."""
+    counters = {f"{COUNTER}{name}": number(milli) for name, milli in usage.counters_milli.items()}
+    return {**counters, EVENTS: number(usage.events)}
+
+
+def usage_from_item(item: Item) -> UsageSnapshot:
+    pk, sk = key_of(item)
+    row = schema.parse_usage_sk(sk)
+    counters = {
+        name.removeprefix(COUNTER): number_of(item, name)
+        for name in item
+        if name.startswith(COUNTER)
+    }
+    usage = Usage(row.window_type, start_ms_of(row), counters, number_of(item, EVENTS))
+    return snapshot(schema.entity_of_pk(pk), row.resource, usage)
+
+
+def usage_cursor(key: Key) -> str:
+    """Sorts newest window first, then by type and names; the order of pages."""
+    row = schema.parse_usage_sk(key[1])
+    order = schema.newest_first(start_ms_of(row))
+    return SEPARATOR.join((order, row.window_type, schema.entity_of_pk(key[0]), row.resource))
+
+
+def start_ms_of(row: schema.UsageSk) -> int:
+    start_ms = parse_time_ms("window_start", row.window_start)
+    assert start_ms is not None
+    return start_ms
+
+
+def _ttl(time_ms: int) -> dict[str, str]:
+    """Whole seconds, rounded up: nothing goes before its time."""
+    return number(-(-time_ms // 1000))
+
+
+# --------------------------------------------------------------------------------------------------
+# How long history is kept: as the URL says, else as the table's own record says, else long.
+#
+# `headgate deploy` notes the stack's options in the table's version record. Whoever opens the table
+# reads that record anyway; a process that runs for long looks again now and then, so a changed
+# option
+# reaches it without a restart. What was written before keeps the end it was given.
+
+NOTES = "notes"
+AUDIT_DAYS, USAGE_DAYS = "audit_retention_days", "usage_retention_days"
+USAGE_WINDOWS = "snapshot_windows"
+
+AUDIT_KEPT_MS = 400 * DAY_MS
+USAGE_KEPT_MS = {"hourly": 100 * DAY_MS, "daily": 800 * DAY_MS, "monthly": 3700 * DAY_MS}
+DAYS_MAX = 36_500
+RECORD: Key = (schema.pk_system(), schema.sk_version())
+REFRESH_MS = 300_000
+
+Get = Callable[[Key], Awaitable[Item | None]]
+
+
+class Kept(NamedTuple):
+    """For how long; a window type that `usage_ms` does not name is not kept at all."""
+
+    audit_ms: int = AUDIT_KEPT_MS
+    usage_ms: Mapping[str, int] = USAGE_KEPT_MS
+
+
+class Retention:
+    def __init__(self, audit_days: int | None = None, usage_days: int | None = None) -> None:
+        self._audit_days = audit_days
+        self._usage_days = usage_days
+        self._kept: Kept | None = None
+        self._read_ms = 0
+
+    async def kept(self, get: Get, now_ms: int) -> Kept:
+        """What holds now; the record is read where nobody has done so for a while."""
+        for key in self.due(now_ms):
+            return self.learn(await get(key) or {}, now_ms)
+        assert self._kept is not None
+        return self._kept
+
+    def due(self, now_ms: int) -> tuple[Key, ...]:
+        """The record's key where it is to be read, for whoever reads something anyway."""
+        fresh = self._kept is not None and now_ms - self._read_ms < REFRESH_MS
+        return () if fresh else (RECORD,)
+
+    def learn(self, record: Item, now_ms: int) -> Kept:
+        """What the table's version record says, below what the URL said."""
+        notes = json_of(record, NOTES, {})
+        audit_days = self._audit_days or _days(notes, AUDIT_DAYS)
+        usage_days = self._usage_days or _days(notes, USAGE_DAYS)
+        usage_ms = USAGE_KEPT_MS
+        if usage_days is not None:
+            usage_ms = dict.fromkeys(WINDOW_TYPES, usage_days * DAY_MS)
+        self._kept = Kept(
+            AUDIT_KEPT_MS if audit_days is None else audit_days * DAY_MS,
+            {window: usage_ms[window] for window in _windows(notes)},
+        )
+        self._read_ms = now_ms
+        return self._kept
+
+
+def _days(notes: Mapping[str, Any], name: str) -> int | None:
+    """None for what nobody noted, and for what is no number of days."""
+    found = notes.get(name)
+    return found if type(found) is int and 0 < found <= DAYS_MAX else None
+
+
+def _windows(notes: Mapping[str, Any]) -> tuple[str, ...]:
+    noted = notes.get(USAGE_WINDOWS)
+    found = set(noted.split(",")) if isinstance(noted, str) else set()
+    return tuple(one for one in WINDOW_TYPES if one in found) or WINDOW_TYPES

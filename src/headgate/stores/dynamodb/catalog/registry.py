@@ -13,14 +13,18 @@ from dataclasses import asdict, replace
 
 from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
 from headgate.core.history import AuditEvent, audit_event
-from headgate.core.levels__entities import Namespace
-from headgate.core.limits__names import new_namespace_id
+from headgate.core.levels import Namespace
+from headgate.core.limits import new_namespace_id
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     CONFIG_VERSION,
+    LEVEL_VERSION,
+    RECORD,
     Item,
     Key,
+    event_as_item,
     in_namespace,
+    key_of,
     keyed,
     namespace_as_attributes,
     namespace_from_item,
@@ -29,11 +33,9 @@ from headgate.stores.dynamodb.catalog.items import (
     system_key,
     text,
 )
-from headgate.stores.dynamodb.catalog.items__items_history import event_as_item
-from headgate.stores.dynamodb.catalog.items__retention import RECORD
 from headgate.stores.dynamodb.catalog.records import repeated
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.create__versions import SCHEMA, SCHEMA_VERSION, check_schema
+from headgate.stores.dynamodb.table.create import SCHEMA, SCHEMA_VERSION, check_schema
 from headgate.stores.dynamodb.table.requests import Write
 from headgate.stores.dynamodb.table.table import Table
 
@@ -178,3 +180,52 @@ def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[W
 async def _noted(table: Table, namespace: str, event: AuditEvent) -> Write:
     kept = await table.kept()
     return ask.put(event_as_item(namespace, event, table.port.now_ms(), kept.audit_ms))
+
+
+# --------------------------------------------------------------------------------------------------
+# The end of a namespace: everything that its index leads to, then the namespace itself.
+#
+# The index answers a moment late, so it is asked again until it leads to nothing. What somebody
+# with
+# an old cache writes after that is a bucket, and expires by itself.
+
+PASSES_MAX = 8
+
+
+async def purge(table: Table, namespace: str) -> int:
+    """How many records went; a purge that was cut short is finished by the next."""
+    await begin_purge(table, namespace)
+    total = 0
+    for attempt in range(PASSES_MAX):
+        gone = await _pass(table, namespace)
+        total += gone
+        if not gone:
+            break
+        await table.pause(attempt)
+    system = await table.get(system_key(namespace)) or {}
+    await _end(table, namespace)
+    return total + 1 + (LEVEL_VERSION in system)
+
+
+async def _pass(table: Table, namespace: str) -> int:
+    request = ask.query(table.name, schema.gsi4_pk(namespace), index=schema.GSI4)
+    home = system_key(namespace)
+    gone, start = 0, None
+    while True:
+        items: list[Item]
+        items, start = await table.page(request, start)
+        keys = [key for key in map(key_of, items) if key != home]
+        gone += await table.delete_all(keys)
+        if start is None:
+            return gone
+
+
+@repeated
+async def _end(table: Table, namespace: str) -> None:
+    guard = ask.having("state", DELETED, PURGING)
+    await table.transact(
+        [
+            ask.delete(system_key(namespace), guard),
+            ask.delete(id_key(namespace), guard),
+        ]
+    )

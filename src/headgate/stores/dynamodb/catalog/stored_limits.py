@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.history import audit_event
-from headgate.core.levels__entities import Level, Mode, Page, Stored
-from headgate.core.levels__lineage import updated
+from headgate.core.levels import Level, Mode, Page, Stored, updated
 from headgate.core.store import stored_as_json
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (

@@ -7,16 +7,267 @@ connection becomes free writes them at once, without waking the caller in betwee
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context
+from typing import Any, Protocol, TypeVar, cast
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.http import Place, Reply
-from headgate.stores.dynamodb.client.pool_async__wire_errand import Batch, Errand
-from headgate.stores.dynamodb.client.pool_async__wire_line import Line
+from headgate.stores.dynamodb.client.http import IDLE_S_MAX, Place, Reply, Watch, reply_reader
 from headgate.transport.gates import cancel_later, finished
+from headgate.transport.http1 import BadResponse
+from headgate.transport.ownership import Inlet
+
+# --------------------------------------------------------------------------------------------------
+# Calls on their way over connections of an event loop, and how who made them is woken.
+#
+# A future of asyncio wakes its task in the loop's next turn. Here a task is woken by the callback
+# that read its answer, which saves a turn for every call. asyncio takes what is awaited here for a
+# future all the same: it has the few methods that a task asks of one (see `asyncio.isfuture`).
+
+
+class Awaited:
+    """What one task waits for, once. It cannot be cancelled, so a task that is cancelled meanwhile
+    learns of it when it is woken."""
+
+    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup", "over")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asyncio_future_blocking = False
+        self._loop = loop
+        self._wakeup: Callable[[Awaited], object] | None = None
+        self.over = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.over:
+            self._asyncio_future_blocking = True
+            yield self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(self, wakeup: Callable[[Any], object], *, context: Context) -> None:
+        self._wakeup = wakeup
+        self._context = context
+
+    def result(self) -> None:
+        return None
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+    def wake(self, at_once: bool) -> None:
+        """`at_once` is for callbacks of the loop: a task cannot be woken by another."""
+        self.over = True
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is None:
+            return
+        if not at_once or asyncio.current_task(self._loop) is not None:
+            self._loop.call_soon(wakeup, self, context=self._context)
+            return
+        try:
+            self._context.run(wakeup, self)
+        except (SystemExit, KeyboardInterrupt) as ending:
+            self._loop.call_soon(_raised, ending)  # the loop's to raise, not the transport's
+
+
+def _raised(ending: BaseException) -> None:
+    raise ending
+
+
+class Errand(Awaited):
+    """One call: waiting for a connection, then sent, then settled. It can be cancelled until it is
+    sent. One that belongs to a batch is not awaited itself, and is sent in any case."""
+
+    __slots__ = ("_why", "batch", "due_s", "outcome", "packed", "sent")
+
+    def __init__(
+        self,
+        packed: bytes,
+        due_s: float,
+        loop: asyncio.AbstractEventLoop,
+        batch: Batch | None = None,
+    ) -> None:
+        self._asyncio_future_blocking = False
+        self._loop = loop
+        self._wakeup = None
+        self._why: asyncio.CancelledError | None = None
+        self.over = False
+        self.packed = packed
+        self.due_s = due_s
+        self.batch = batch
+        self.sent = False
+        self.outcome: Reply | StoreTrouble | None = None
+
+    def settle(self, outcome: Reply | StoreTrouble, *, at_once: bool = False) -> None:
+        self.outcome = outcome
+        if self.batch is not None:
+            self.batch.settled(at_once)
+        elif not self.over:
+            self.wake(at_once)
+
+    def result(self) -> None:
+        why, self._why = self._why, None
+        if why is not None:
+            try:
+                raise why
+            finally:
+                del why  # it would keep itself, by its traceback
+
+    def cancel(self, msg: object = None) -> bool:
+        if self.sent or self.over:
+            return False
+        self._why = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self.wake(at_once=False)
+        return True
+
+
+class Batch(Awaited):
+    """Several errands that are waited for together."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, errands: int) -> None:
+        super().__init__(loop)
+        self._left = errands
+        self.over = not errands
+
+    def settled(self, at_once: bool) -> None:
+        self._left -= 1
+        if not self._left:
+            self.wake(at_once)
+
+
+# --------------------------------------------------------------------------------------------------
+# One connection of an event loop, and the call it carries.
+
+GRACE_S = 0.001
+
+
+class Owner(Protocol):
+    def idle(self, line: Line) -> None:
+        """The line is free for another call."""
+
+    def gone(self, line: Line) -> None:
+        """The line is no more."""
+
+
+class Line(Inlet):
+    """Carries one call at a time; a timer of its own watches the call's deadline.
+
+    The timer is not moved with every call: when it goes off too early for the call of that moment
+    it is set again, which costs one timer per time limit instead of one per call.
+    """
+
+    def __init__(
+        self, owner: Owner, place: Place, timeout_ms: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__()
+        self._owner = owner
+        self._place = place
+        self._timeout_ms = timeout_ms
+        self._loop = loop
+        self._reader = reply_reader()
+        self._errand: Errand | None = None
+        self._transport: asyncio.Transport | None = None
+        self._watch: Watch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: Errand | None = None
+        self._used_s = 0.0
+        self._sent_ns = 0
+        self.ended = loop.create_future()
+
+    @property
+    def busy(self) -> Errand | None:
+        return self._errand
+
+    def fresh(self) -> bool:
+        """Whether it can be used: not old, and not given up by the other side."""
+        transport, watch = self._transport, self._watch
+        return (
+            transport is not None
+            and not transport.is_closing()
+            and time.monotonic() - self._used_s < IDLE_S_MAX
+            and (watch is None or not watch.is_stale())
+        )
+
+    def send(self, errand: Errand) -> None:
+        assert self._errand is None, "a connection carries one call at a time"
+        assert self._transport is not None
+        self._errand = errand
+        errand.sent = True
+        self._sent_ns = time.monotonic_ns()
+        self._transport.write(errand.packed)
+        timer = self._timer
+        if timer is not None and timer.when() > errand.due_s:  # a second attempt has less time
+            timer.cancel()
+            timer = None
+        if timer is None:
+            self._timer = self._loop.call_at(errand.due_s, self._look)
+
+    def hang_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._used_s = time.monotonic()
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            self._watch = Watch(plain.fileno())
+
+    def received(self, data: bytes) -> None:
+        if self._errand is None:
+            self.hang_up()  # nobody asked: kept, these bytes would begin the reply to the next call
+            return
+        try:
+            reply = self._reader.feed(data)
+        except BadResponse as error:
+            self._fail(trouble.lost(self._place, f"it sent what is no reply: {error}"))
+            return
+        if reply is None:
+            return
+        errand, self._errand = self._errand, None
+        self._used_s = time.monotonic()
+        reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
+        if reply.keep:
+            self._owner.idle(self)
+        else:
+            self.hang_up()
+        errand.settle(reply, at_once=True)  # last: who is woken may use this very line
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._watch = None
+        self._fail(trouble.lost(self._place, error or "it closed the connection"))
+        self._owner.gone(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _fail(self, why: StoreTrouble) -> None:
+        errand, self._errand = self._errand, None
+        self.hang_up()
+        if errand is not None:
+            errand.settle(why)
+
+    def _look(self) -> None:
+        self._timer = None
+        errand = self._errand
+        if errand is None:
+            return
+        if self._loop.time() < errand.due_s:
+            self._timer = self._loop.call_at(errand.due_s, self._look)
+        elif self._suspect is not errand:
+            # A loop that was busy may have the answer unread: it reads once more, then.
+            self._suspect = errand
+            self._timer = self._loop.call_later(GRACE_S, self._look)
+        else:
+            self._fail(trouble.overdue(self._place, self._timeout_ms))
+
 
 CALLS_WAITING_MAX = 10_000
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from headgate.core.levels__entities import Page
+import secrets
+
+from headgate.core.errors import Contended, StoreTrouble, Throttled
+from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import ConditionFailed, Request, TransactionCancelled
+from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.protocol.item import GENERATION, Seen, bucket_key
+from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 
@@ -65,3 +73,38 @@ def _order(index: str, key: BucketKey) -> str:
     if index == schema.GSI2:
         return schema.gsi2_sk_bucket(key.entity_id, 0)
     return schema.gsi4_sk(schema.pk_bucket(key.namespace, key.entity_id, key.resource, 0))
+
+
+# --------------------------------------------------------------------------------------------------
+# Deleting a bucket with all its shards in one step: none is left behind without the first.
+
+ATTEMPTS_MAX = 8
+
+
+def forget(table: str, known: Known) -> Flow[None]:
+    """The bucket is gone, as if never used."""
+    for _ in range(ATTEMPTS_MAX):
+        shards = yield from read_shards(table, known, 0)
+        if not shards:
+            return
+        outcome = yield _deletion(table, known, shards)
+        if isinstance(outcome, ConditionFailed | TransactionCancelled | Contended):
+            continue  # it was split, merged or put under other limits meanwhile
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return
+    raise Throttled(
+        f"the bucket of {known.key.entity_id} on {known.key.resource} was changed in each of "
+        f"{ATTEMPTS_MAX} attempts to delete it; try again in a moment"
+    )
+
+
+def _deletion(table: str, known: Known, shards: list[Seen]) -> Request:
+    writes: list[ask.Write] = []
+    for seen in shards:
+        draft = Draft()
+        draft.equal(GENERATION, seen.generation)
+        writes.append({"Delete": draft.check(bucket_key(known.key, seen.shard))})
+    if len(writes) == 1:
+        return ask.single(table, writes[0])
+    return ask.transaction(table, writes, secrets.token_hex(16))

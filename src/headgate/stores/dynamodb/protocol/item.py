@@ -24,9 +24,8 @@ from headgate.core.errors import Damaged
 from headgate.core.limits import Spec
 from headgate.core.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import Item, Key, indexed, number, unreadable
-from headgate.stores.dynamodb.catalog.items__items_history import TTL
-from headgate.stores.dynamodb.schema__layout import layout_of, names_in, terms_from
+from headgate.stores.dynamodb.catalog.items import TTL, Item, Key, indexed, number, unreadable
+from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
 from headgate.stores.dynamodb.sharding.shares import share_of
 
 EPOCH = "rf"

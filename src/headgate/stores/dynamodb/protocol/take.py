@@ -12,8 +12,7 @@ from headgate.core.record import TERMS, Record, cells_of, opened
 from headgate.stores.dynamodb.client.port import ConditionFailed, Request
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import usual_take
-from headgate.stores.dynamodb.protocol.fast_take__usual_opening import opening_of, usual_opening
+from headgate.stores.dynamodb.protocol.fast_take import opening_of, usual_opening, usual_take
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import EPOCH, Seen, as_made, bucket_key, new_generation
 from headgate.stores.dynamodb.protocol.outcome import (

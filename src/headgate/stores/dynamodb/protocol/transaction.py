@@ -25,7 +25,7 @@ from headgate.stores.dynamodb.protocol.outcome import (
 )
 from headgate.stores.dynamodb.protocol.state_cache import Known
 from headgate.stores.dynamodb.protocol.take import Taker, learned
-from headgate.stores.dynamodb.sharding.pool__reading import read_items
+from headgate.stores.dynamodb.sharding.pool import read_items
 from headgate.stores.dynamodb.table import requests as ask
 
 ATTEMPTS_MAX = 8

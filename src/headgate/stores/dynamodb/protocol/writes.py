@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from headgate.core.bucket import div_ceil
 from headgate.core.decision import Demand
 from headgate.core.record import TERMS, BucketKey, Cell, Record, Terms, cells_of
-from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (
     EPOCH,
@@ -27,7 +27,7 @@ from headgate.stores.dynamodb.protocol.item import (
 )
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.update_expression import Draft
-from headgate.stores.dynamodb.schema__layout import layout_of
+from headgate.stores.dynamodb.schema import layout_of
 
 MARGIN_S = 60
 UNHELD: Mapping[str, Hold] = {}

@@ -23,7 +23,7 @@ from headgate.stores.dynamodb.protocol.outcome import (
 )
 from headgate.stores.dynamodb.protocol.state_cache import Book, Known
 from headgate.stores.dynamodb.sharding.gather import gather
-from headgate.stores.dynamodb.sharding.pool__reading import read_items, read_shards
+from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import (
     is_lossless,

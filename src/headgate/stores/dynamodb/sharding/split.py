@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from headgate.core.bucket import MILLI
 from headgate.core.record import BucketKey, Cell, cells_of
-from headgate.stores.dynamodb.catalog.items import Item, keyed, number
-from headgate.stores.dynamodb.catalog.items__items_history import TTL
+from headgate.stores.dynamodb.catalog.items import TTL, Item, keyed, number
 from headgate.stores.dynamodb.client.port import Request
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
-from headgate.stores.dynamodb.catalog.items__retention import Kept, Retention
+from headgate.stores.dynamodb.catalog.items import Item, Kept, Key, Retention, key_of
 from headgate.stores.dynamodb.client.port import NotApplied, Port, Request, TransactionCancelled
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.transport.gates import Pace

@@ -12,8 +12,7 @@ from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocket
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import Parts, connection_options, packed
-from headgate.stores.redis.client.connection import Link
-from headgate.stores.redis.client.connection__wire_line import Line, LoopClock
+from headgate.stores.redis.client.connection import Line, Link, LoopClock
 from headgate.stores.redis.client.url import Access, Node
 from headgate.transport.gates import finished
 

@@ -7,9 +7,17 @@ from typing import Any
 
 from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.commands import NotSent, Part, Parts, ServerError, Wire
-from headgate.stores.redis.client.commands__port_calls import MissingScripts, Script, ScriptCall
-from headgate.stores.redis.client.commands__port_scan import walked
+from headgate.stores.redis.client.commands import (
+    MissingScripts,
+    NotSent,
+    Part,
+    Parts,
+    Script,
+    ScriptCall,
+    ServerError,
+    Wire,
+    walked,
+)
 from headgate.stores.redis.client.url import Node
 
 

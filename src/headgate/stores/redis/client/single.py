@@ -7,9 +7,16 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.commands import Part, Parts, ServerError, Wire
-from headgate.stores.redis.client.commands__port_calls import MissingScripts, Script, ScriptCall
-from headgate.stores.redis.client.commands__port_scan import walked
+from headgate.stores.redis.client.commands import (
+    MissingScripts,
+    Part,
+    Parts,
+    Script,
+    ScriptCall,
+    ServerError,
+    Wire,
+    walked,
+)
 from headgate.stores.redis.client.url import Node
 
 
