@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PROTO = ROOT / "src/headgate/service/proto"
+PROTO = ROOT / "src/headgate/service/grpc/proto"
 PACKAGE = "headgate.service.grpc.proto"
 WITH_SERVICE = "headgate/v1/headgate.proto"
 HEADER = "# Made by tools/generate_stubs.py; do not edit.\n# fmt: off\n# ruff: noqa\n"

@@ -77,23 +77,23 @@ __all__ = [
 ]
 
 _PLACES = {
-    "cache": "CacheStats",
-    "decision": "LimitStatus Verdict",
-    "entities": "Entity OnUnavailable",
-    "errors": (
+    "core.plan_cache": "CacheStats",
+    "core.decision": "LimitStatus Verdict",
+    "core.levels": "Entity OnUnavailable",
+    "core.errors": (
         "DemandTooLarge DisabledError EntityExistsError EntityNotFoundError HeadgateError "
         "IncompatibleSchemaError InvalidIdentifierError InvalidNameError "
         "LeaseExpiredError NamespaceNotFoundError NamespaceStateError RateLimitExceeded "
         "RateLimiterUnavailable StoreDenied ValidationError VersionMismatchError"
     ),
-    "history": "AuditEvent UsageSnapshot",
+    "core.history": "AuditEvent UsageSnapshot",
     "limiter": "Lease RateLimiter",
-    "limits": "Limit",
-    "observe": "Event",
-    "reports": "BucketState",
+    "core.limits": "Limit",
+    "core.runtime": "Event",
+    "admin.reports": "BucketState",
     "repository": "Repository",
     "sync": "SyncLease SyncRateLimiter",
-    "sync_repository": "SyncRepository",
+    "sync_admin": "SyncRepository",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.admin.operations import Operations, parse_rule
+from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Want
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.lease import LeaseBook
-from headgate.core.levels import Explanation, OnUnavailable
+from headgate.core.levels import Explanation, OnUnavailable, parse_rule
 from headgate.core.limits import Limit
 from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import Clock, Observer

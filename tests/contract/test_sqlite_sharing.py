@@ -28,10 +28,10 @@ DEMAND = Demand(KEY, Terms((Limit.per_day("daily", CAPACITY).spec,), 1), (1000,)
 
 HAMMER = f"""
 import sys
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
 from headgate.stores.sqlite import open_sqlite
 
 store = open_sqlite(sys.argv[1], clock=None, blocking=True, timeout_ms=60_000,
@@ -141,10 +141,10 @@ def test_a_forked_child_uses_a_connection_of_its_own(tmp_path: Path, blocking: b
 
 FORKING = f"""
 import asyncio, os, sys
-from headgate.bridge import run
-from headgate.decision import Demand
-from headgate.limits import Limit
-from headgate.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
 from headgate.stores.sqlite import open_sqlite
 
 store = open_sqlite(sys.argv[1], clock=None, blocking=BLOCKING, timeout_ms=5000,

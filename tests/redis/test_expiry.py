@@ -67,7 +67,7 @@ ONCE = [Limit.custom("once", 10, 0, 1)]
 YEARS = [Limit.custom("years", 1000, 1000, 3 * 365 * 86_400)]  # three years for all of it
 SERVERS = pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
 USAGE = pytest.mark.parametrize("usage", ["on", "off"])
-INDEX = keys.index(KEY.namespace, KEY.entity_id)
+INDEX = keys.bucket_index(KEY.namespace, KEY.entity_id)
 
 
 class Shop:

@@ -35,6 +35,14 @@ def test_a_made_page_is_current(tool: str, page: str) -> None:
     assert (REFERENCE / page).read_text() == _tool(tool).reference(), f"python tools/{tool}.py"
 
 
+def test_the_picture_of_the_packages_shows_each_of_them() -> None:
+    tool = _tool("architecture_svg")
+    assert tool.PICTURE.read_text() == tool.picture(), "python -m tools.architecture_svg"
+    drawn = {name for _, boxes in tool.ROWS for names, *_ in boxes for name in names.split(", ")}
+    there = {path.stem for path in (ROOT / "src/headgate").iterdir() if path.name[0] not in "_."}
+    assert there - {"py"} - {"sync_admin"} == drawn  # sync_admin is part of sync, see test_house
+
+
 def test_every_public_name_and_call_says_what_it_promises() -> None:
     tool = _tool("library_reference")
     text = (REFERENCE / "api.md").read_text()

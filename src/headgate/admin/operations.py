@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.admin.reports import PAGE_MAX, Desk, Reports, parse_page
 from headgate.core.errors import ValidationError
-from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_rule
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
     Limit,
@@ -261,12 +261,6 @@ class LimitAdmin(Desk):
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
         self.configs.invalidate()
-
-
-def parse_rule(rule: object) -> OnUnavailable:
-    if not isinstance(rule, OnUnavailable):
-        raise ValidationError("on_unavailable", rule, "must be OnUnavailable.ALLOW or .BLOCK")
-    return rule
 
 
 def _parse_title(name: object) -> str | None:

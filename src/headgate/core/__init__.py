@@ -1,1 +1,1 @@
-"""…"""
+"""The token bucket and the engine: no I/O, no event loop, no threads."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from headgate.admin.operations import parse_rule
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import (
     HeadgateError,
@@ -22,7 +21,7 @@ from headgate.core.errors import (
     ValidationError,
 )
 from headgate.core.lease import LeaseBook, Settlements, raise_unavailable, refusal, throttled
-from headgate.core.levels import Explanation, OnUnavailable, explain
+from headgate.core.levels import Explanation, OnUnavailable, explain, parse_rule
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, joined
 from headgate.core.plan_cache import Configs, Defaults, variant_of

@@ -27,6 +27,12 @@ class OnUnavailable(enum.Enum):
     BLOCK = "block"
 
 
+def parse_rule(rule: object) -> OnUnavailable:
+    if not isinstance(rule, OnUnavailable):
+        raise ValidationError("on_unavailable", rule, "must be OnUnavailable.ALLOW or .BLOCK")
+    return rule
+
+
 class Mode(enum.Enum):
     """An operator's switch on an entity or a resource."""
 

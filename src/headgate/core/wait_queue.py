@@ -6,9 +6,9 @@ Tickets are numbered under one lock, so the oldest is first everywhere: no deadl
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from threading import RLock
 
 from headgate.core.decision import Verdict
 from headgate.core.errors import ValidationError
@@ -36,14 +36,14 @@ class Lines:
         self._waiters_max = waiters_max
         self._waiters = 0
         self._lines: dict[str, deque[Ticket]] = {}
-        self._lock = threading.RLock()
+        self._lock = RLock()
         reborn_in_children(self)
 
     def reborn(self) -> None:
         """Those who wait in the parent will never leave a line here."""
         self._waiters = 0
         self._lines = {}
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def busy(self, keys: Sequence[str]) -> bool:
         """Whether somebody waits already for one of the buckets."""

@@ -1,7 +1,7 @@
 """From a decision to what an HTTP client is told: status, header fields, a problem document.
 
-The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. Nothing here
-tells a caller an entity id, an address or an exception's text.
+The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. Nothing
+here tells a caller an entity id, an address or an exception's text.
 """
 
 from __future__ import annotations

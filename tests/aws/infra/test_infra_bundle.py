@@ -31,7 +31,7 @@ class OnlyBotocore:
 assert not any("site-packages" in place for place in sys.path), sys.path
 sys.path[:0] = [zip_path]
 sys.meta_path.append(OnlyBotocore())
-from headgate.aggregator.lambda_handler import handle
+from headgate.aws.aggregator.lambda_handler import handle
 import headgate
 assert headgate.__file__.startswith(zip_path), headgate.__file__
 assert callable(handle)

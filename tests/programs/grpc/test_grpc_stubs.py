@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 
 ROOT = Path(__file__).parents[3]
-PROTO = ROOT / "src/headgate/service/proto"
+PROTO = ROOT / "src/headgate/service/grpc/proto"
 GENERATOR = ROOT / "tools/generate_stubs.py"
 MADE_WITH = "1.85.1"
 
@@ -50,7 +50,7 @@ other = descriptor_pb2.FileDescriptorProto(
     message_type=[descriptor_pb2.DescriptorProto(name="RateLimitRequest")],
 )
 descriptor_pool.Default().AddSerializedFile(other.SerializeToString())
-from headgate.service.proto.envoy import rls_pb2
+from headgate.service.grpc.proto.envoy import rls_pb2
 assert rls_pb2.RateLimitRequest(domain=b"a", hits_addend=2).hits_addend == 2
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,1 +1,1 @@
-"""…"""
+"""The commands of the command line, one module per noun."""

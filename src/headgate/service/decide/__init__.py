@@ -1,1 +1,1 @@
-"""…"""
+"""From a request to a decision, whatever protocol it came by."""

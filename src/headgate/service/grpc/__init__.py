@@ -1,1 +1,1 @@
-"""…"""
+"""The service over gRPC: headgate's own protocol and Envoy's."""

@@ -1,1 +1,1 @@
-"""…"""
+"""The service over HTTP: routes, requests read, answers written, OpenAPI."""

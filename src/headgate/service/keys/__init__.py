@@ -1,1 +1,1 @@
-"""…"""
+"""API keys: who is asking and what they may do."""

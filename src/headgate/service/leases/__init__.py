@@ -1,1 +1,1 @@
-"""…"""
+"""Leases that clients hold over the wire: kept, settled, expired."""

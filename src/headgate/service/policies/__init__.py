@@ -1,1 +1,1 @@
-"""…"""
+"""Policies: which limits a request is checked against, read from a file and watched."""

@@ -1,6 +1,6 @@
 """Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
 
-So the rules about parents and versions exist once, in headgate.core.levels, and a change is still one
+So the rules about parents and versions exist once, in `core.levels`, and a change is still one
 atomic script: it compares everything its flow was decided on, and writes, moves the version on and
 appends the audit event, or does nothing. Writers get in each other's way only where one changes
 what another one read.

@@ -1,1 +1,1 @@
-"""…"""
+"""Envoy's rate limit protocol: descriptors to checks, outcomes to replies."""

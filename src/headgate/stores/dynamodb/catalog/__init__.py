@@ -1,1 +1,1 @@
-"""…"""
+"""Entities, stored limits and namespaces as items of the table."""

@@ -7,7 +7,7 @@ answer is the new one.
 from __future__ import annotations
 
 import random
-import threading
+from threading import Lock
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
@@ -161,7 +161,7 @@ class Book:
     def __init__(self, buckets_max: int = BUCKETS_MAX, rng: random.Random | None = None) -> None:
         self._known: dict[str, Known] = {}
         self._buckets_max = buckets_max
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._rng = rng or random.Random()
 
     def open(self, key: BucketKey) -> Known:

@@ -1,1 +1,1 @@
-"""…"""
+"""A bucket divided over several items once one item is too hot."""

@@ -1,1 +1,1 @@
-"""…"""
+"""The connection to Redis: one server, Sentinel or Cluster, async and blocking."""
