@@ -29,7 +29,7 @@ from bench import machine
 from bench.table import aim, show, show_aims
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client import call as port_flow
-from headgate.stores.dynamodb.client.port import Request, open_port
+from headgate.stores.dynamodb.client.port import DynamoRequest, open_port
 from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, TARGET, Signer
 
 CALLERS = (1, 32)
@@ -53,7 +53,7 @@ ITEM = PARAMS["Key"] | {
     for field in ("tk", "cp", "ra", "rp", "tc")
 }
 ITEM |= {"rf": {"N": "1767225600000"}, "g": {"N": "1"}, "ttl": {"N": "1767229200"}}
-REQUEST = Request("UpdateItem", PARAMS)
+REQUEST = DynamoRequest("UpdateItem", PARAMS)
 OURS, OURS_BLOCKING = "headgate async", "headgate blocking"
 
 Call = Callable[[], Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.service.server.options import read_options
 from headgate.service.server.serve import Server, config_of
-from headgate.service.server.turbo import TurboServer
+from headgate.service.server.turbo import TurboHttpServer
 
 BODY = (
     b'{"allowed":true,"tokens_remaining":999,"tokens_capacity":1000,'
@@ -37,7 +37,7 @@ def main() -> None:
     listener.bind(("127.0.0.1", int(sys.argv[1])))
     serving = read_options(["--store", "memory://"], {})
     if sys.argv[2] == "turbo":
-        TurboServer(serving, echo).run(listener)
+        TurboHttpServer(serving, echo).run(listener)
     else:
         Server(config_of(serving, echo)).run(sockets=[listener])
 

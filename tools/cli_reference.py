@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from headgate.cli.app import SECTIONS, cli
-from headgate.cli.options import Common, Told, example_lines
+from headgate.cli.options import BaseCommand, CommonOption, example_lines
 
 PAGE = Path(__file__).parents[1] / "docs/reference/cli.md"
 HEAD = """\
@@ -75,7 +75,7 @@ def _section(path: str, command: click.Command) -> str:
     own = _options(command, common=False)
     if own:
         parts.append(own)
-    if isinstance(command, Told) and not isinstance(command, click.Group):
+    if isinstance(command, BaseCommand) and not isinstance(command, click.Group):
         parts.append("```sh\n" + "\n".join(example_lines(command.examples)) + "\n```\n")
     return "\n".join(parts)
 
@@ -95,7 +95,7 @@ def _options(command: click.Command, *, common: bool) -> str:
     rows = [
         f"| {_names(one)} | {_told(one)} |"
         for one in command.params
-        if isinstance(one, click.Option) and isinstance(one, Common) is common
+        if isinstance(one, click.Option) and isinstance(one, CommonOption) is common
     ]
     return "\n".join(["| option | |", "|---|---|", *rows, ""]) if rows else ""
 

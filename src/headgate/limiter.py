@@ -10,22 +10,22 @@ from typing import Any, Self
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
-from headgate.core.engine import Engine, Want
+from headgate.core.engine import Engine, Request
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.core.lease import LeaseBook
-from headgate.core.levels import Explanation, OnUnavailable, parse_rule
+from headgate.core.lease import LeaseAccount
+from headgate.core.levels import Explanation, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import Limit
 from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import Clock, Observer
 from headgate.core.store import Store
 from headgate.layers.shadow import Shadow
-from headgate.layers.stack import Layering, detach, layered
+from headgate.layers.stack import Layering, add_layers, detach
 from headgate.repository import Repository, check_strict, layer_switches
 from headgate.stores.memory.buckets import stand_in
-from headgate.transport.gates import cancelled_now, cancelling, ended, pace_for
+from headgate.transport.gates import finish, gate_factory_for, is_cancelling, raise_if_cancelled
 
 
-class Lease(LeaseBook):
+class Lease(LeaseAccount):
     """What an acquire took. Leave its block to end it: normally it keeps its consumption, by an
     exception it is refunded (or kept, as the acquire chose)."""
 
@@ -33,23 +33,23 @@ class Lease(LeaseBook):
 
     async def adjust(self, **changes: int) -> None:
         """Adds to (or, negative, gives back of) what was taken; may go into debt, never refuses."""
-        await ended(self.settlements.adjust(self, changes))
+        await finish(self.settlements.adjust(self, changes))
 
     async def consume(self, **more: int) -> None:
         """Takes more if it fits, else raises RateLimitExceeded and takes nothing."""
-        await ended(self.settlements.consume(self, more))
+        await finish(self.settlements.consume(self, more))
 
     async def release(self, **back: int) -> None:
         """Gives back part of what was taken."""
-        await ended(self.settlements.release(self, back))
+        await finish(self.settlements.release(self, back))
 
     async def settle(self, **actual: int) -> None:
         """Makes the lease hold exactly these amounts; saying it twice changes nothing. What is
         settled stays, however the block ends."""
-        await ended(self.settlements.settle(self, actual))
+        await finish(self.settlements.settle(self, actual))
 
 
-class Acquiring:
+class PendingAcquire:
     """An acquire on its way: `async with` gets the lease."""
 
     __slots__ = ("_engine", "_lease", "_on_error", "_on_unavailable", "_wait_s", "_wants")
@@ -57,7 +57,7 @@ class Acquiring:
     def __init__(
         self,
         engine: Engine,
-        wants: list[Want],
+        wants: list[Request],
         on_unavailable: OnUnavailable | None,
         on_error: str,
         wait_s: float | None,
@@ -71,21 +71,21 @@ class Acquiring:
     async def __aenter__(self) -> Lease:
         engine, self._engine = self._engine, None
         if engine is None:
-            raise entered_before()
+            raise already_entered_error()
         try:
             self._lease = lease = await engine.acquire(
                 Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
             )
         except HeadgateError:
-            await cancelled_now()
+            await raise_if_cancelled()
             raise
-        if cancelling():
-            await self._cancelled_before_the_block(lease)
+        if is_cancelling():
+            await self._undo_if_cancelled(lease)
         return lease
 
-    async def _cancelled_before_the_block(self, lease: Lease) -> None:
+    async def _undo_if_cancelled(self, lease: Lease) -> None:
         try:
-            await cancelled_now()
+            await raise_if_cancelled()
         except BaseException:
             lease.keep = False
             await lease.settlements.leave(lease, True)
@@ -101,7 +101,7 @@ class Acquiring:
         if kind is None and lease.owed is None:
             lease.closed = True
         else:
-            await ended(lease.settlements.leave(lease, kind is not None))
+            await finish(lease.settlements.leave(lease, kind is not None))
 
 
 class RateLimiter(Operations):
@@ -129,27 +129,27 @@ class RateLimiter(Operations):
         _blocking: bool = False,
     ) -> None:
         self.defaults = Defaults(limits)
-        self.repository = _opened(repository_or_url, namespace, clock, _blocking, strict)
+        self.repository = _open_repository(repository_or_url, namespace, clock, _blocking, strict)
         self._owns = not isinstance(repository_or_url, Repository)
         home = self.repository
         if home.backend.check_limits is not None:
             home.backend.check_limits(self.defaults.limits)
         layering = Layering(breaker, rejections, prefetch or False, shadow)
-        layering = layering.of_use(home.backend.capabilities).overruled(layer_switches(home.url))
-        pace = pace_for(clock or home.given_clock, blocking=_blocking)
-        store = layered(
+        layering = layering.for_store(home.backend.capabilities).override(layer_switches(home.url))
+        pace = gate_factory_for(clock or home.given_clock, blocking=_blocking)
+        store = add_layers(
             home.backend.store,
             clock=home.clock,
             pace=pace,
-            on_change=lambda state: self.engine.tell("breaker", "", "", state.value),
-            on_refusal=self._let_pass,
+            on_change=lambda state: self.engine.notify("breaker", "", "", state.value),
+            on_refusal=self._report_shadowed,
             **asdict(layering),
         )
         fallback: Store = stand_in(home.clock)
         if layering.shadow:
-            fallback = Shadow(fallback, on_refusal=self._let_pass)
+            fallback = Shadow(fallback, on_refusal=self._report_shadowed)
         backend = replace(home.backend, store=store)  # so that top_up and reset pass the layers
-        self._sit(backend, home.configs, home.clock, drives_time=home.drives_time)
+        self._bind(backend, home.configs, home.clock, drives_time=home.drives_time)
         self.engine = Engine(
             store,
             fallback,
@@ -158,7 +158,7 @@ class RateLimiter(Operations):
             pace,
             drives_time=home.drives_time,
             defaults=self.defaults,
-            on_unavailable=parse_rule(on_unavailable),
+            on_unavailable=parse_on_unavailable(on_unavailable),
             observer=observer,
         )
 
@@ -173,17 +173,17 @@ class RateLimiter(Operations):
         on_error: str = "refund",
         wait: float | None = None,
         also: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> Acquiring:
+    ) -> PendingAcquire:
         """`async with` a lease on the amounts, or RateLimitExceeded with nothing consumed.
 
         `limits` replaces what is stored. `wait` queues for up to that many seconds instead of
         refusing. `also` takes from more resources of the entity, all or none. `on_error="keep"`
         does not refund when the block raises.
         """
-        wants: list[Want] = [(entity_id, resource, consume, limits)]
+        wants: list[Request] = [(entity_id, resource, consume, limits)]
         if also is not None:
-            wants += also_wanted(entity_id, also, limits)
-        return Acquiring(self.engine, wants, on_unavailable, on_error, wait)
+            wants += also_requests(entity_id, also, limits)
+        return PendingAcquire(self.engine, wants, on_unavailable, on_error, wait)
 
     def acquire_many(
         self,
@@ -192,9 +192,9 @@ class RateLimiter(Operations):
         *,
         on_error: str = "refund",
         wait: float | None = None,
-    ) -> Acquiring:
+    ) -> PendingAcquire:
         """One lease on several `(entity_id, resource, consume[, limits])`: all of them or none."""
-        return Acquiring(self.engine, many_wanted(requests), on_unavailable, on_error, wait)
+        return PendingAcquire(self.engine, parse_requests(requests), on_unavailable, on_error, wait)
 
     async def check(
         self,
@@ -204,11 +204,11 @@ class RateLimiter(Operations):
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
         """What an acquire would be told now, parents included; consumes nothing."""
-        return await ended(self.engine.check(((entity_id, resource, consume, limits),)))
+        return await finish(self.engine.check(((entity_id, resource, consume, limits),)))
 
     async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         """What acquire_many would be told now; consumes nothing."""
-        return await ended(self.engine.check(many_wanted(requests)))
+        return await finish(self.engine.check(parse_requests(requests)))
 
     async def explain(self, entity_id: str, resource: str) -> Explanation:
         """Which level gave each limit and why, for the entity and the parents it cascades to."""
@@ -257,28 +257,28 @@ class RateLimiter(Operations):
     ) -> None:
         await self.close()
 
-    def _let_pass(self, refusal: Verdict) -> None:
+    def _report_shadowed(self, refusal: Verdict) -> None:
         key = refusal.demands[0].key
-        self.engine.tell("shadowed", key.entity_id, key.resource)
+        self.engine.notify("shadowed", key.entity_id, key.resource)
 
     def _defaults(self) -> Defaults:
         return self.defaults
 
 
-def entered_before() -> ValidationError:
+def already_entered_error() -> ValidationError:
     """Two blocks of one acquire would share one lease."""
     return ValidationError(
         "acquire", "it", "was entered before; call limiter.acquire(…) anew for each block"
     )
 
 
-def also_wanted(entity_id: str, also: object, limits: Sequence[Limit] | None) -> list[Want]:
+def also_requests(entity_id: str, also: object, limits: Sequence[Limit] | None) -> list[Request]:
     if not isinstance(also, Mapping):
         raise ValidationError("also", also, "must map resources to {limit: amount}")
     return [(entity_id, resource, consume, limits) for resource, consume in also.items()]
 
 
-def many_wanted(requests: object) -> list[Want]:
+def parse_requests(requests: object) -> list[Request]:
     if isinstance(requests, (str, bytes, Mapping)) or not isinstance(requests, Sequence):
         raise ValidationError(
             "requests", requests, "must be a list of (entity_id, resource, consume[, limits])"
@@ -291,7 +291,7 @@ def many_wanted(requests: object) -> list[Want]:
     return [(*request, None) if len(request) == 3 else request for request in requests]
 
 
-def _opened(
+def _open_repository(
     repository_or_url: object,
     namespace: str | None,
     clock: Clock | None,

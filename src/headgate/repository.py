@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from headgate.admin.namespaces import Tenancy
+from headgate.admin.namespaces import NamespaceAdmin
 from headgate.admin.operations import Operations
 from headgate.core.errors import ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE
@@ -30,7 +30,7 @@ _TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OpenRequest:
     """What an opener is given: the URL in parts, the caller's colour and clock."""
 
     url: str
@@ -42,7 +42,7 @@ class Opening:
 
     @property
     def shown(self) -> str:
-        return shown(self.url)
+        return redact_url(self.url)
 
     def only(self, *known: str) -> None:
         """Refuses options that would be ignored."""
@@ -76,52 +76,52 @@ class Opening:
         return text
 
 
-def _memory(opening: Opening) -> Backend:
+def _memory(request: OpenRequest) -> Backend:
     from headgate.stores.memory import open_memory
     from headgate.stores.memory.buckets import BUCKETS_MAX
 
-    opening.only("buckets_max")
-    if opening.parts.netloc or opening.parts.path not in ("", "/"):
-        raise ValidationError("url", opening.shown, "names something; memory:// has no name")
-    bound = opening.whole_number("buckets_max", BUCKETS_MAX, least=1, most=10**8)
-    return open_memory(opening.clock, buckets_max=bound)
+    request.only("buckets_max")
+    if request.parts.netloc or request.parts.path not in ("", "/"):
+        raise ValidationError("url", request.shown, "names something; memory:// has no name")
+    bound = request.whole_number("buckets_max", BUCKETS_MAX, least=1, most=10**8)
+    return open_memory(request.clock, buckets_max=bound)
 
 
-def _sqlite(opening: Opening) -> Backend:
+def _sqlite(request: OpenRequest) -> Backend:
     from headgate.stores.sqlite import open_sqlite
 
-    opening.only("synchronous", "timeout_ms")
-    if opening.parts.netloc:
+    request.only("synchronous", "timeout_ms")
+    if request.parts.netloc:
         raise ValidationError(
-            "url", opening.shown, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
+            "url", request.shown, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
         )
-    path = unquote(opening.parts.path.removeprefix("/"))
-    timeout_ms = opening.whole_number("timeout_ms", 5000, least=0, most=600_000)
-    synchronous = opening.options.get("synchronous", "normal")
+    path = unquote(request.parts.path.removeprefix("/"))
+    timeout_ms = request.whole_number("timeout_ms", 5000, least=0, most=600_000)
+    synchronous = request.options.get("synchronous", "normal")
     return open_sqlite(
         path,
-        clock=opening.clock,
-        blocking=opening.blocking,
+        clock=request.clock,
+        blocking=request.blocking,
         timeout_ms=timeout_ms,
         synchronous=synchronous,
     )
 
 
-def _redis(opening: Opening) -> Backend:
+def _redis(request: OpenRequest) -> Backend:
     try:
         from headgate.stores.redis import open_redis
     except ModuleNotFoundError as error:
         raise ValidationError(
-            "url", opening.parts.scheme + "://…",
+            "url", request.parts.scheme + "://…",
             f"needs a package that is not installed ({error.name}): pip install 'headgate[redis]'",
         ) from error  # fmt: skip
-    usage = opening.one_of("usage", "on", "off")
-    rest = urlencode([pair for pair in opening.options.items() if pair[0] != "usage"])
-    url = opening.url.split("?", 1)[0] + ("?" + rest if rest else "")
-    return open_redis(url, blocking=opening.blocking, usage=usage == "on")
+    usage = request.one_of("usage", "on", "off")
+    rest = urlencode([pair for pair in request.options.items() if pair[0] != "usage"])
+    url = request.url.split("?", 1)[0] + ("?" + rest if rest else "")
+    return open_redis(url, blocking=request.blocking, usage=usage == "on")
 
 
-def _dynamodb(opening: Opening) -> Backend:
+def _dynamodb(request: OpenRequest) -> Backend:
     try:
         from headgate.stores.dynamodb import open_dynamodb
     except ModuleNotFoundError as error:
@@ -130,25 +130,25 @@ def _dynamodb(opening: Opening) -> Backend:
             f"needs a package that is not installed ({error.name}): "
             f"pip install 'headgate[dynamodb]'",
         ) from error  # fmt: skip
-    opening.only(*_DYNAMODB)
-    name = opening.parts.netloc
-    if not _TABLE.fullmatch(name) or opening.parts.path not in ("", "/"):
+    request.only(*_DYNAMODB)
+    name = request.parts.netloc
+    if not _TABLE.fullmatch(name) or request.parts.path not in ("", "/"):
         raise ValidationError(
-            "url", opening.shown,
+            "url", request.shown,
             "must name a table, as in dynamodb://headgate?region=eu-west-1: 3 to 255 letters, "
             "digits and _ . -",
         )  # fmt: skip
     return open_dynamodb(
         name,
-        region=opening.options.get("region"),
-        endpoint=opening.options.get("endpoint"),
-        blocking=opening.blocking,
-        timeout_ms=opening.whole_number("timeout_ms", 2000, least=1, most=600_000),
-        connections=opening.whole_number("connections", 16, least=1, most=1000),
-        strict=opening.strict or opening.one_of("strict", "off", "on") == "on",
-        usage=opening.one_of("usage", "local", "stream", "off"),
-        audit_days=opening.days("audit_days"),
-        usage_days=opening.days("usage_days"),
+        region=request.options.get("region"),
+        endpoint=request.options.get("endpoint"),
+        blocking=request.blocking,
+        timeout_ms=request.whole_number("timeout_ms", 2000, least=1, most=600_000),
+        connections=request.whole_number("connections", 16, least=1, most=1000),
+        strict=request.strict or request.one_of("strict", "off", "on") == "on",
+        usage=request.one_of("usage", "local", "stream", "off"),
+        audit_days=request.days("audit_days"),
+        usage_days=request.days("usage_days"),
     )
 
 
@@ -158,7 +158,7 @@ _DYNAMODB = (
 )
 
 
-OPENERS: dict[str, Callable[[Opening], Backend]] = {
+OPENERS: dict[str, Callable[[OpenRequest], Backend]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "redis": _redis,
@@ -181,8 +181,8 @@ def open_backend(
     """
     parts, options = _read(url)
     opener = OPENERS[parts.scheme]
-    _, rest = split_options(shown(str(url)), options)
-    backend = opener(Opening(str(url), parts, rest, blocking, clock, strict))
+    _, rest = split_options(redact_url(str(url)), options)
+    backend = opener(OpenRequest(str(url), parts, rest, blocking, clock, strict))
     return check_strict(backend) if strict else backend
 
 
@@ -198,7 +198,7 @@ def check_strict(backend: Backend) -> Backend:
     return backend
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL as an error may quote it: logins and passwords stay hidden, wherever they stand."""
     head, slashes, rest = url.partition("://")
     _, at, place = rest.rpartition("@")
@@ -208,7 +208,7 @@ def shown(url: str) -> str:
 def layer_switches(url: str) -> dict[str, bool]:
     """Which layers a URL switches on or off, as in `redis://…?prefetch=on&breaker=off`."""
     _, options = _read(url)
-    return split_options(shown(url), options)[0]
+    return split_options(redact_url(url), options)[0]
 
 
 def _read(url: object) -> tuple[SplitResult, dict[str, str]]:
@@ -220,12 +220,14 @@ def _read(url: object) -> tuple[SplitResult, dict[str, str]]:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
-        raise ValidationError("url", shown(url), f"cannot be read: {error}") from error
+        raise ValidationError("url", redact_url(url), f"cannot be read: {error}") from error
     if parts.scheme not in OPENERS or "://" not in url:
         schemes = ", ".join(f"{scheme}://" for scheme in OPENERS)
-        raise ValidationError("url", shown(url), f"has no store behind it; use one of {schemes}")
+        raise ValidationError(
+            "url", redact_url(url), f"has no store behind it; use one of {schemes}"
+        )
     if len(dict(options)) != len(options):
-        raise ValidationError("url", shown(url), "gives an option twice")
+        raise ValidationError("url", redact_url(url), "gives an option twice")
     return parts, dict(options)
 
 
@@ -233,7 +235,7 @@ DEFAULT_URL = "memory://"
 CACHE_TTL_S = 60.0
 
 
-class Repository(Tenancy, Operations):
+class Repository(NamespaceAdmin, Operations):
     """All that is stored, seen from one namespace.
 
     `Repository("sqlite:///limits.db")` connects when it is first used; `await Repository.open(…)`
@@ -260,7 +262,7 @@ class Repository(Tenancy, Operations):
             self.url, blocking=_blocking, clock=clock, strict=_strict
         )
         time = clock or steady_clock()
-        self._sit(
+        self._bind(
             backend,
             Configs(backend.catalog, namespace, config_cache_ttl, time),
             time,
@@ -335,7 +337,7 @@ def _drives_time(backend: Backend, clock: Clock | None) -> bool:
     return can.obeys_clock and (clock is not None or can.shared == "process")
 
 
-class Steps:
+class BuilderOptions:
     """The choices of a builder."""
 
     def __init__(self) -> None:
@@ -361,7 +363,7 @@ class Steps:
         return self
 
 
-class Builder(Steps):
+class Builder(BuilderOptions):
     """`await Repository.builder().url("sqlite:///limits.db").namespace("eu").build()`"""
 
     async def build(self) -> Repository:

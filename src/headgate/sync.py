@@ -11,16 +11,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from headgate.core.decision import Verdict
-from headgate.core.engine import Engine, Want
-from headgate.core.lease import LeaseBook
+from headgate.core.engine import Engine, Request
+from headgate.core.lease import LeaseAccount
 from headgate.core.levels import Explanation, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.core.runtime import Clock, Observer, run
-from headgate.limiter import RateLimiter, also_wanted, entered_before, many_wanted
+from headgate.limiter import RateLimiter, already_entered_error, also_requests, parse_requests
 from headgate.sync_admin import SyncAdmin, SyncRepository
 
 
-class SyncLease(LeaseBook):
+class SyncLease(LeaseAccount):
     """What an acquire took; see Lease."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class SyncLease(LeaseBook):
         run(self.settlements.settle(self, actual))
 
 
-class SyncAcquiring:
+class SyncPendingAcquire:
     """An acquire on its way: `with` gets the lease."""
 
     __slots__ = ("_engine", "_lease", "_on_error", "_on_unavailable", "_wait_s", "_wants")
@@ -46,7 +46,7 @@ class SyncAcquiring:
     def __init__(
         self,
         engine: Engine,
-        wants: list[Want],
+        wants: list[Request],
         on_unavailable: OnUnavailable | None,
         on_error: str,
         wait_s: float | None,
@@ -60,7 +60,7 @@ class SyncAcquiring:
     def __enter__(self) -> SyncLease:
         engine, self._engine = self._engine, None
         if engine is None:
-            raise entered_before()
+            raise already_entered_error()
         self._lease = lease = run(
             engine.acquire(
                 SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
@@ -131,11 +131,11 @@ class SyncRateLimiter(SyncAdmin):
         on_error: str = "refund",
         wait: float | None = None,
         also: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> SyncAcquiring:
-        wants: list[Want] = [(entity_id, resource, consume, limits)]
+    ) -> SyncPendingAcquire:
+        wants: list[Request] = [(entity_id, resource, consume, limits)]
         if also is not None:
-            wants += also_wanted(entity_id, also, limits)
-        return SyncAcquiring(self.engine, wants, on_unavailable, on_error, wait)
+            wants += also_requests(entity_id, also, limits)
+        return SyncPendingAcquire(self.engine, wants, on_unavailable, on_error, wait)
 
     def acquire_many(
         self,
@@ -144,8 +144,10 @@ class SyncRateLimiter(SyncAdmin):
         *,
         on_error: str = "refund",
         wait: float | None = None,
-    ) -> SyncAcquiring:
-        return SyncAcquiring(self.engine, many_wanted(requests), on_unavailable, on_error, wait)
+    ) -> SyncPendingAcquire:
+        return SyncPendingAcquire(
+            self.engine, parse_requests(requests), on_unavailable, on_error, wait
+        )
 
     def check(
         self,
@@ -155,11 +157,11 @@ class SyncRateLimiter(SyncAdmin):
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
         wants = ((entity_id, resource, consume, limits),)
-        told = self.engine.check_at_once(wants)
+        told = self.engine.check_local(wants)
         return run(self.engine.check(wants)) if told is None else told
 
     def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
-        return run(self.engine.check(many_wanted(requests)))
+        return run(self.engine.check(parse_requests(requests)))
 
     def explain(self, entity_id: str, resource: str) -> Explanation:
         return run(self._core.explain(entity_id, resource))

@@ -14,7 +14,7 @@ from headgate.core.limits import DEFAULT_NAMESPACE, DEFAULT_RESOURCE, Limit
 from headgate.core.plan_cache import CacheStats
 from headgate.core.runtime import Clock, run
 from headgate.core.store import Capabilities
-from headgate.repository import CACHE_TTL_S, Repository, Steps
+from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
 
 
 class SyncAdmin:
@@ -345,7 +345,7 @@ class SyncRepository(SyncAdmin):
         self.close()
 
 
-class SyncBuilder(Steps):
+class SyncBuilder(BuilderOptions):
     """`SyncRepository.builder().url("sqlite:///limits.db").namespace("eu").build()`"""
 
     def build(self) -> SyncRepository:

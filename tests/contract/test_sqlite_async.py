@@ -258,7 +258,7 @@ def test_a_call_whose_turn_was_not_over_when_the_line_ended_is_told_so() -> None
     """Another event loop may close the store at that moment."""
 
     async def flow() -> None:
-        line = port_line.Line(lambda parts, until_s: None)
+        line = port_line.CallQueue(lambda parts, until_s: None)
         call = asyncio.create_task(line.do(lambda: "done", None, 0.0))
         asyncio.get_running_loop().call_soon(line.dismiss)  # after the task, before its turn's end
         with pytest.raises(Unreachable, match="closed"):

@@ -20,7 +20,7 @@ from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import open_sqlite
-from headgate.stores.sqlite.port import BlockingPort
+from headgate.stores.sqlite.port import BlockingSqlitePort
 
 NOW_MS = 1_750_000_000_000
 ENTITIES = ["a", "b", "c", "d", "a:b", "A"]
@@ -172,7 +172,7 @@ def test_a_purge_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> N
         key = BucketKey(namespace, f"e{n}", "x")
         run(backend.store.consume([Demand(key, terms, (1000,))], NOW_MS))
     run(backend.catalog.delete_namespace("team", None, NOW_MS))
-    port = BlockingPort(str(tmp_path / "catalog.db"), 5000, "off")
+    port = BlockingSqlitePort(str(tmp_path / "catalog.db"), 5000, "off")
     run(port.call(lambda connection: tenants.begin_purge(connection, namespace)))
     gone, done = run(port.call(lambda connection: tenants.purge_some(connection, namespace, 8)))
     assert (gone, done) == (10, False)  # eight buckets and both audit events

@@ -16,12 +16,12 @@ from headgate.core.runtime import run, wall_clock_ms
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import CAPABILITIES
-from headgate.stores.sqlite.bucket_table import Shelf
+from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.catalog import SqliteCatalog
 from headgate.stores.sqlite.ledger import SqliteLedger
-from headgate.stores.sqlite.port import BlockingPort
-from headgate.stores.sqlite.schema import Connection
+from headgate.stores.sqlite.port import BlockingSqlitePort
+from headgate.stores.sqlite.schema import SqliteTransaction
 
 STEPS = 400
 START_MS = 1_750_000_000_000
@@ -38,15 +38,15 @@ POOL = (
 )
 
 
-class StillShelf(Shelf):
+class StillShelf(BucketTable):
     """Never sweeps, so that even records without information can be compared."""
 
-    def sweep_sometimes(self, connection: Connection, now_ms: int) -> None:
+    def sweep_sometimes(self, connection: SqliteTransaction, now_ms: int) -> None:
         return None
 
 
-def open_on(path: Path, shelf: Shelf) -> Backend:
-    port = BlockingPort(str(path), 5000, "off")
+def open_on(path: Path, shelf: BucketTable) -> Backend:
+    port = BlockingSqlitePort(str(path), 5000, "off")
     store = SqliteStore(port, wall_clock_ms, shelf)
     ledger = SqliteLedger(port, wall_clock_ms, shelf)
     return Backend(store, SqliteCatalog(port), ledger, CAPABILITIES)
@@ -174,7 +174,7 @@ def test_expiry_gives_nothing_away(seed: int, tmp_path: Path) -> None:
     A bucket opened anew counts its millitokens from another moment than one that was kept, so
     waits may differ by the time of one millitoken.
     """
-    model, sqlite = open_memory(), open_on(tmp_path / "swept.db", Shelf(sweep_every=1))
+    model, sqlite = open_memory(), open_on(tmp_path / "swept.db", BucketTable(sweep_every=1))
     program = Program(seed)
     program.gaps_ms.remove(-250)
     program.steady = True

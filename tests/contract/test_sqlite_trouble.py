@@ -26,7 +26,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.sqlite import open_sqlite
-from headgate.stores.sqlite.port import BlockingPort, translate
+from headgate.stores.sqlite.port import BlockingSqlitePort, translate
 from headgate.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NOW_MS = 1_750_000_000_000
@@ -133,7 +133,7 @@ def test_a_bad_row_is_trouble_for_its_own_bucket_only(tmp_path: Path) -> None:
 
 def test_a_read_only_database_is_told_and_recovers(tmp_path: Path) -> None:
     with used(tmp_path / "ro.db") as backend:
-        port: BlockingPort = backend.store._port  # type: ignore[attr-defined]
+        port: BlockingSqlitePort = backend.store._port  # type: ignore[attr-defined]
         port._sites.here()[0]._cursor.execute("PRAGMA query_only = ON")  # type: ignore[union-attr]
         with pytest.raises(StoreDenied, match="may not write the SQLite file"):
             run(backend.store.consume([DEMAND], NOW_MS))
@@ -188,7 +188,7 @@ def test_a_file_that_may_not_be_opened_is_denied(
 
 def test_errors_inside_a_call_undo_all_of_it(tmp_path: Path) -> None:
     with used(tmp_path / "undo.db") as backend:
-        port: BlockingPort = backend.store._port  # type: ignore[attr-defined]
+        port: BlockingSqlitePort = backend.store._port  # type: ignore[attr-defined]
         for error in (KeyboardInterrupt, sqlite3.IntegrityError, ValueError):
 
             def fail(connection: Any, error: type[BaseException] = error) -> None:

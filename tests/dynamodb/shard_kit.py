@@ -9,11 +9,11 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, cell_of
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.protocol.flow import alone
-from headgate.stores.dynamodb.protocol.item import Seen
+from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.protocol.item import ItemState
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.shares import parent_of
-from headgate.stores.dynamodb.sharding.split import mergeable, merging
+from headgate.stores.dynamodb.sharding.split import can_merge, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
 
 START_MS = 1_767_225_600_000
@@ -45,9 +45,11 @@ class Bucket:
     def adjust(self, **amounts: int) -> None:
         run(self.store.adjust([self.demand(**amounts)], self.now_ms))
 
-    def shards(self) -> list[Seen]:
-        known = self.store._book.open(self.key)
-        return run(alone(self.store._port, read_shards(self.store._table.name, known, self.now_ms)))
+    def shards(self) -> list[ItemState]:
+        known = self.store._cache.open(self.key)
+        return run(
+            run_flow(self.store._port, read_shards(self.store._table.name, known, self.now_ms))
+        )
 
     def levels(self, name: str = "x") -> list[int]:
         cells = [cell_of(seen.record, name) for seen in self.shards()]
@@ -67,9 +69,9 @@ class Bucket:
 
     def split(self, shard: int = 0) -> bool:
         [seen] = [seen for seen in self.shards() if seen.shard == shard]
-        known = self.store._book.open(self.key)
+        known = self.store._cache.open(self.key)
         return run(
-            alone(self.store._port, self.store._taker.shards.split(known, seen, self.now_ms))
+            run_flow(self.store._port, self.store._taker.shards.split(known, seen, self.now_ms))
         )
 
     def split_to(self, count: int) -> None:
@@ -82,11 +84,11 @@ class Bucket:
         by_number = {seen.shard: seen for seen in self.shards()}
         for child in sorted(by_number, reverse=True):
             elder = by_number[parent_of(child)] if child else None
-            if elder is not None and mergeable(elder, by_number[child]):
-                request = merging(
+            if elder is not None and can_merge(elder, by_number[child]):
+                request = merge_request(
                     self.store._table.name, self.key, elder, by_number[child], self.now_ms
                 )
                 run(self.store._port.call(request))
-                self.store._book.drop(self.key)
+                self.store._cache.drop(self.key)
                 return True
         return False

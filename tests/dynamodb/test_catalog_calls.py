@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, prepared, registered, table_of, watching
-from headgate.core.history import Usage, UsageQuery, audit_event
+from headgate.core.history import UsageQuery, WindowUsage, audit_event
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS
@@ -101,7 +101,7 @@ CALLS: dict[str, tuple[list[str], int, Call]] = {
     "add_usage of three windows": (
         ["UpdateItem"] * 3, 1,
         lambda _, h, ns: h.add_usage(
-            ns, "key", "r", [Usage(kind, START_MS, {"rpm": 1}, 1) for kind in ("hourly",) * 3]
+            ns, "key", "r", [WindowUsage(kind, START_MS, {"rpm": 1}, 1) for kind in ("hourly",) * 3]
         ),
     ),
     "usage of an entity": (
@@ -125,7 +125,7 @@ def test_calls_per_operation(name: str, dynamo_endpoint: str) -> None:
         run(backend.catalog.create_entity(ns, entity, None, NOW_MS))
     for level in (Level("key", "r"), Level(None, "r")):
         run(backend.catalog.update_stored(ns, level, LIMITS, None, NOW_MS))
-    usage = Usage("hourly", START_MS, {"rpm": 1000}, 1)
+    usage = WindowUsage("hourly", START_MS, {"rpm": 1000}, 1)
     run(DynamoLedger(table_of(backend)).add_usage(ns, "key", "r", [usage]))
     port, catalog, ledger = watching(backend, dynamo_endpoint)
     calls, rounds, call = CALLS[name]

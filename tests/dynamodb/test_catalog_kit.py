@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
-from headgate.core.history import Usage, uncounted, usage_of
+from headgate.core.history import WindowUsage, has_uncounted_usage, usage_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import run
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.client.port import Port, Request, open_port
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 NOW_MS = 1_750_000_000_000
 CAPABILITIES = Capabilities("dynamodb", "network", "undo", obeys_clock=True, durable=True)
@@ -30,7 +30,7 @@ def table_name() -> str:
     return f"headgate-{os.getpid()}-{next(_numbers)}"
 
 
-def port_to(endpoint: str, *, blocking: bool = True) -> Port:
+def port_to(endpoint: str, *, blocking: bool = True) -> DynamoPort:
     return open_port(region="us-east-1", endpoint=endpoint, blocking=blocking, timeout_ms=10_000)
 
 
@@ -38,7 +38,7 @@ def table_at(
     endpoint: str, *, name: str | None = None, blocking: bool = True, port: Any = None
 ) -> Table:
     found = port or port_to(endpoint, blocking=blocking)
-    return Table(found, name or table_name(), pace_for(None, blocking=blocking))
+    return Table(found, name or table_name(), gate_factory_for(None, blocking=blocking))
 
 
 class Pending(MemoryLedger):
@@ -46,10 +46,10 @@ class Pending(MemoryLedger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.usages: list[tuple[BucketKey, list[Usage]]] = []
+        self.usages: list[tuple[BucketKey, list[WindowUsage]]] = []
 
     def count(self, key: BucketKey, record: Record) -> None:
-        if uncounted(record):
+        if has_uncounted_usage(record):
             self.usages.append((key, list(usage_of(record))))
 
 
@@ -121,10 +121,10 @@ def table_of(backend: Backend) -> Table:
 class Watched:
     """A port that lists operations, and does something once before an operation of some name."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: DynamoPort) -> None:
         self.inner = port
         self.calls: list[str] = []
-        self.requests: list[Request] = []
+        self.requests: list[DynamoRequest] = []
         self.rounds = 0
         self.before: dict[str, Callable[[], None]] = {}
         self.after: dict[str, Callable[[], None]] = {}
@@ -132,7 +132,7 @@ class Watched:
     def now_ms(self) -> int:
         return self.inner.now_ms()
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         self._note(request)
         self.rounds += 1
         reply = await self.inner.call(request)
@@ -141,7 +141,9 @@ class Watched:
             act()
         return reply
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         for request in requests:
             self._note(request)
         self.rounds += 1
@@ -150,7 +152,7 @@ class Watched:
     async def close(self) -> None:
         await self.inner.close()
 
-    def _note(self, request: Request) -> None:
+    def _note(self, request: DynamoRequest) -> None:
         act = self.before.pop(request.operation, None)
         if act is not None:
             act()

@@ -17,14 +17,14 @@ from dynamodb.test_catalog_kit import (
     table_of,
 )
 from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError, Unreachable
-from headgate.core.history import Usage
+from headgate.core.history import WindowUsage
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import system_key
-from headgate.stores.dynamodb.client.port import NotApplied, Request
+from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import table as table_module
 
@@ -36,7 +36,7 @@ class Cut(Watched):
 
     left = 10**9
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         self._spend()
         return await super().call(request)
 
@@ -65,7 +65,11 @@ class World:
             run(self.catalog.update_stored(ns, level, LIMITS, None, NOW_MS))
         ledger = DynamoLedger(table_of(self.backend))
         for n in range(60):
-            run(ledger.add_usage(ns, "a", "r", [Usage("hourly", n * 3_600_000, {"rpm": 1}, 1)]))
+            run(
+                ledger.add_usage(
+                    ns, "a", "r", [WindowUsage("hourly", n * 3_600_000, {"rpm": 1}, 1)]
+                )
+            )
         return ns
 
     def at_every_cut(
@@ -194,7 +198,7 @@ def test_an_index_that_is_late_is_asked_again(world: World) -> None:
     honest = world.port.call
     hidden = iter(range(10))
 
-    async def behind(request: Request) -> dict[str, Any]:
+    async def behind(request: DynamoRequest) -> dict[str, Any]:
         reply = await honest(request)
         if request.params.get("IndexName") == "GSI4" and next(hidden, 99) < 1:
             return {"Items": reply["Items"][:7]}

@@ -35,7 +35,7 @@ from headgate.core.runtime import run
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.records import ATTEMPTS_MAX
-from headgate.stores.dynamodb.client.port import Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import DynamoRequest, TransactionCancelled
 from headgate.stores.dynamodb.table import table
 from headgate.testing import ScriptedPort
 
@@ -118,7 +118,7 @@ def test_a_child_the_index_does_not_know_yet_is_waited_for(two: Two) -> None:
     answers: list[int] = []
     honest = two.watched.call
 
-    async def behind(request: Request) -> dict[str, object]:
+    async def behind(request: DynamoRequest) -> dict[str, object]:
         reply = await honest(request)
         if request.params.get("IndexName") == schema.GSI1 and len(answers) < 3:
             answers.append(len(reply["Items"]))
@@ -250,7 +250,7 @@ class Torn(Watched):
 
     system_first = False
 
-    async def call(self, request: Request) -> dict[str, object]:
+    async def call(self, request: DynamoRequest) -> dict[str, object]:
         act = self.before.pop("torn", None) if request.operation == "BatchGetItem" else None
         if act is None:
             return await super().call(request)
@@ -262,7 +262,7 @@ class Torn(Watched):
         items = []
         for keys in halves:
             part = {"RequestItems": {name: {**wanted, "Keys": keys}}}
-            reply = await super().call(Request("BatchGetItem", part))
+            reply = await super().call(DynamoRequest("BatchGetItem", part))
             items += reply["Responses"][name]
             if act is not None:
                 act()
@@ -354,7 +354,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_change_happens_once(two: Two) 
     lost = iter([True])
     honest = two.watched.call
 
-    async def losing(request: Request) -> dict[str, object]:
+    async def losing(request: DynamoRequest) -> dict[str, object]:
         reply = await honest(request)
         if request.operation == COMMIT and next(lost, False):
             raise Unreachable("the answer was lost")
@@ -373,8 +373,8 @@ def test_a_lost_answer_is_asked_for_again_and_the_change_happens_once(two: Two) 
         (["None", "ThrottlingError"], Throttled),
         (["None", "ValidationError"], TransactionCancelled),
         ([], TransactionCancelled),
-        (["None", "TransactionConflict"], table.Changed),
-        (["ConditionalCheckFailed"], table.Changed),
+        (["None", "TransactionConflict"], table.ItemsChanged),
+        (["ConditionalCheckFailed"], table.ItemsChanged),
     ],
 )
 def test_only_what_others_did_is_tried_again(reasons: list[str], raised: type[Exception]) -> None:

@@ -24,7 +24,7 @@ from headgate.stores.dynamodb.protocol import adjust as adjusting
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import take as taking
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import gather as gathering
 from headgate.stores.dynamodb.sharding import gather as placing
 from headgate.stores.dynamodb.sharding import router as sharing
@@ -38,13 +38,13 @@ def without(condition: str, *names: str) -> Mutate:
     """A condition that is not made on attributes that end so."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(Draft, condition)
+        real = getattr(UpdateExpression, condition)
 
-        def made(draft: Draft, name: str, *amounts: int) -> None:
+        def made(draft: UpdateExpression, name: str, *amounts: int) -> None:
             if not name.endswith(names):
                 real(draft, name, *amounts)
 
-        patch.setattr(Draft, condition, made)
+        patch.setattr(UpdateExpression, condition, made)
 
     return mutate
 
@@ -68,10 +68,10 @@ def rounded_up(arrived: int, cell: Any, now_ms: int) -> int:
 def sends_again(patch: pytest.MonkeyPatch) -> None:
     """Whoever does not know whether a write was applied sends it again."""
     for module in (taking, adjusting):
-        real = module.learned
+        real = module.learn
         patch.setattr(
             module,
-            "learned",
+            "learn",
             lambda known, shard, outcome, *rest, real=real: (
                 None if isinstance(outcome, Unreachable) else real(known, shard, outcome, *rest)
             ),
@@ -106,27 +106,27 @@ def too_strict(fitting: bool, record: Any, demand: Any, now_ms: int) -> bool:
 
 def made_over(patch: pytest.MonkeyPatch) -> None:
     """A creation that looks at what nobody has."""
-    real = Draft.absent
-    patch.setattr(Draft, "absent", lambda draft, name: real(draft, "nothing"))
+    real = UpdateExpression.absent
+    patch.setattr(UpdateExpression, "absent", lambda draft, name: real(draft, "nothing"))
 
 
 def counted_grants(patch: pytest.MonkeyPatch) -> None:
     """What an operator gives lowers what was consumed."""
-    real = adjusting._moved
+    real = adjusting._shard_writes
     patch.setattr(
         adjusting,
-        "_moved",
+        "_shard_writes",
         lambda seen, demand, part, now_ms, metered: real(seen, demand, part, now_ms, True),
     )
 
 
 def unheld(patch: pytest.MonkeyPatch) -> None:
     """Adjustments of shards that look at nothing but the generation."""
-    real = adjusting._moved
+    real = adjusting._shard_writes
     patch.setattr(
         adjusting,
-        "_moved",
-        lambda seen, demand, part, *rest: real(seen, demand, adjusting._freed(part), *rest),
+        "_shard_writes",
+        lambda seen, demand, part, *rest: real(seen, demand, adjusting._without_hold(part), *rest),
     )
 
 
@@ -138,7 +138,7 @@ def by_shares(patch: pytest.MonkeyPatch) -> None:
         given[0] += amount - sum(given)
         return given
 
-    patch.setattr(placing, "evened", shared)
+    patch.setattr(placing, "even_out", shared)
 
 
 def never_later(patch: pytest.MonkeyPatch) -> None:
@@ -159,8 +159,8 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     ),
     "refill is rounded up": ("takes of two", bent(moves, "arrived_milli", rounded_up)),
     "an unknown write is sent again": ("debit and credit", sends_again),
-    "a new shard begins full": ("split under takes", bent(sharing, "splitting", full_child)),
-    "a merge forgets what was taken": ("merge under takes", bent(acts, "merging", forgiving)),
+    "a new shard begins full": ("split under takes", bent(sharing, "split_request", full_child)),
+    "a merge forgets what was taken": ("merge under takes", bent(acts, "merge_request", forgiving)),
     "a split does not look at the tokens": ("split under takes", without("at_least", "_tk")),
     "it is taken whatever there is": ("takes of two", bent(taking, "fits", always_fits)),
     "it is refused though it fits": ("takes of two", bent(taking, "fits", too_strict)),
@@ -168,7 +168,7 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     "a debit from a shard that has not got it": ("debits on shards", unheld),
     "a debit is shared out blindly": ("debits on shards", by_shares),
     "a soft limit goes into debt": (
-        "a soft limit is passed", bent(moves, "is_passed", lambda *_: False),
+        "a soft limit is passed", bent(moves, "is_overdrawn", lambda *_: False),
     ),
     "the band takes from slow limits": (
         "a slow limit beside a fast one",
@@ -176,7 +176,7 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
     ),
     "a gathering takes from the first alone": (
         "gathering beside takes",
-        bent(gathering, "divided", lambda parts, *_: [parts[0], *({} for _ in parts[1:])]),
+        bent(gathering, "divide_take", lambda parts, *_: [parts[0], *({} for _ in parts[1:])]),
     ),
 }  # fmt: skip
 
@@ -190,8 +190,8 @@ def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     # The faults are planted in the general way; that the usual ones write the same, other tests
     # show (test_store_usual).
-    monkeypatch.setattr(taking, "usual_take", lambda *_: None)
-    monkeypatch.setattr(taking, "usual_opening", lambda *_: None)
+    monkeypatch.setattr(taking, "fast_take_request", lambda *_: None)
+    monkeypatch.setattr(taking, "fast_creation_request", lambda *_: None)
     search = Search(scene, chance(monkeypatch))
     with pytest.raises(Broken) as found:
         search.run(STATES_MAX)

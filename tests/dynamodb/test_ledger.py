@@ -11,7 +11,7 @@ import pytest
 from dynamodb.test_catalog_kit import NOW_MS, opened, prepared, registered, table_of
 from headgate.core.decision import Demand
 from headgate.core.errors import Unreachable, ValidationError
-from headgate.core.history import Usage, UsageQuery, UsageSnapshot, audit_event
+from headgate.core.history import UsageQuery, UsageSnapshot, WindowUsage, audit_event
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
@@ -57,7 +57,7 @@ def test_usage_equals_the_reference(seed: int, dynamo_endpoint: str) -> None:
         for backend, ns in zip(backends, ids, strict=True):
             demand = Demand(BucketKey(ns, entity_id, resource), TERMS, amounts)
             if back:
-                run(backend.store.adjust([demand.negated()], now_ms))
+                run(backend.store.adjust([demand.inverse()], now_ms))
             else:
                 assert run(backend.store.consume([demand], now_ms)).allowed
     middle_ms = (NOW_MS + now_ms) // 2
@@ -137,7 +137,7 @@ def test_rows_are_kept_as_long_as_their_windows_are_long(backend: Backend) -> No
     start_ms = table.port.now_ms() // HOUR_MS * HOUR_MS
     kept = {}
     for window_type in ("hourly", "daily", "monthly"):
-        row = Usage(window_type, start_ms, {"rps": 1}, 1)
+        row = WindowUsage(window_type, start_ms, {"rps": 1}, 1)
         run(DynamoLedger(table).add_usage(ns, "a", "r", [row]))
         item = run(table.get(usage_key(ns, "a", "r", row)))
         kept[window_type] = (int(item["ttl"]["N"]) - now_s) // 86_400
@@ -155,7 +155,7 @@ def test_what_is_added_twice_at_once_is_all_there(dynamo_endpoint: str) -> None:
         await backend.catalog.prepare()
         made = await backend.catalog.register_namespace("team", None, NOW_MS)
         ledger: Any = backend.ledger
-        row = Usage("hourly", NOW_MS // HOUR_MS * HOUR_MS, {"rps": 1000}, 1)
+        row = WindowUsage("hourly", NOW_MS // HOUR_MS * HOUR_MS, {"rps": 1000}, 1)
         await asyncio.gather(*(ledger.add_usage(made.id, "a", "r", [row]) for _ in range(40)))
         [shot] = (await ledger.usage(made.id, UsageQuery(), NOW_MS)).items
         assert (shot.counters, shot.total_events) == ({"rps": 40}, 40)
@@ -170,7 +170,7 @@ def test_adding_nothing_asks_nothing_and_trouble_is_raised(backend: Backend) -> 
     run(ledger.add_usage(ns, "a", "r", []))
     run(table_of(backend).port.close())
     with pytest.raises(Unreachable):
-        run(ledger.add_usage(ns, "a", "r", [Usage("hourly", 0, {}, 1)]))
+        run(ledger.add_usage(ns, "a", "r", [WindowUsage("hourly", 0, {}, 1)]))
 
 
 def test_audit_comes_page_by_page_and_of_one_subject(backend: Backend) -> None:
@@ -202,7 +202,7 @@ def test_trimming_reaches_deleted_namespaces_and_leaves_the_rest(backend: Backen
     for ns in (kept, lost):
         for day in range(3):
             start_ms = NOW_MS // DAY_MS * DAY_MS + day * DAY_MS
-            run(ledger.add_usage(ns, "a", "r", [Usage("daily", start_ms, {"rps": 1000}, 1)]))
+            run(ledger.add_usage(ns, "a", "r", [WindowUsage("daily", start_ms, {"rps": 1000}, 1)]))
             run(ledger.append(ns, audit_event(start_ms, "did", "a", None)))
     run(backend.catalog.delete_namespace("other", None, NOW_MS))
     border_ms = NOW_MS // DAY_MS * DAY_MS + DAY_MS

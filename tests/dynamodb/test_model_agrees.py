@@ -20,9 +20,9 @@ from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
-    Port,
+    DynamoPort,
+    DynamoRequest,
     Rejected,
-    Request,
     TransactionCancelled,
 )
 from headgate.stores.dynamodb.table import create as table_making
@@ -33,7 +33,7 @@ SEED = int(os.environ.get("HEADGATE_MODEL_SEED", "1"))
 STEPS_PER_PROGRAM = 8
 
 
-def outcome_of(port: Port, request: Request) -> Any:
+def outcome_of(port: DynamoPort, request: DynamoRequest) -> Any:
     """What a request came to, without what the two may word differently."""
     try:
         reply = run(port.call(request))
@@ -54,10 +54,10 @@ def outcome_of(port: Port, request: Request) -> Any:
     return "done", found
 
 
-def items_of(port: Port, table: Table, program: Program) -> list[Any]:
+def items_of(port: DynamoPort, table: Table, program: Program) -> list[Any]:
     found = []
     for part in (0, 1):
-        request = Request(
+        request = DynamoRequest(
             "Query",
             {
                 "TableName": table.name,

@@ -9,8 +9,8 @@ import pytest
 from dynamodb.model.engine import Engine, Outcome, Snapshot
 from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
+    DynamoRequest,
     Rejected,
-    Request,
     TransactionCancelled,
 )
 
@@ -21,7 +21,7 @@ KEY = {"PK": {"S": "p"}, "SK": {"S": "s"}}
 def engine() -> Engine:
     found = Engine(Snapshot(tables={"t": {}}))
     item = {**KEY, "n": {"N": "5"}, "text": {"S": "five"}}
-    found.apply(Request("PutItem", {"TableName": "t", "Item": item}))
+    found.apply(DynamoRequest("PutItem", {"TableName": "t", "Item": item}))
     return found
 
 
@@ -30,7 +30,7 @@ def updated(engine: Engine, update: str, condition: str | None = None, **values:
     params["ExpressionAttributeValues"] = {f":{name}": {"N": n} for name, n in values.items()}
     if condition is not None:
         params["ConditionExpression"] = condition
-    return engine.apply(Request("UpdateItem", params))
+    return engine.apply(DynamoRequest("UpdateItem", params))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_transaction_tells_per_part_why_it_was_cancelled(engine: Engine) -> No
     }
     put = {"TableName": "t", "Item": {**KEY, "SK": {"S": "other"}}}
     parts = [{"Update": update}, {"Put": put}]
-    outcome = engine.apply(Request("TransactWriteItems", {"TransactItems": parts}))
+    outcome = engine.apply(DynamoRequest("TransactWriteItems", {"TransactItems": parts}))
     assert isinstance(outcome, TransactionCancelled)
     assert outcome.reasons == [("ValidationError", None), ("None", None)]
     assert engine.snapshot == before

@@ -18,33 +18,33 @@ from botocore.credentials import RefreshableCredentials
 from dynamodb.test_port_kit import READ, TAKE, Canned, outcome, using
 from headgate.core.errors import Unreachable, ValidationError
 from headgate.stores.dynamodb.client import account as port_account
-from headgate.stores.dynamodb.client.account import Account, find_place
-from headgate.stores.dynamodb.client.http import Place
-from headgate.stores.dynamodb.client.port import NotApplied, Port
+from headgate.stores.dynamodb.client.account import CredentialProvider, find_endpoint
+from headgate.stores.dynamodb.client.http import DynamoEndpoint
+from headgate.stores.dynamodb.client.port import DynamoPort, NotApplied
 
 both = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
 
 def test_a_region_leads_to_its_endpoint(credentials: None) -> None:
-    assert str(find_place("eu-west-1", None)) == "https://dynamodb.eu-west-1.amazonaws.com"
-    assert str(find_place("cn-north-1", None)) == "https://dynamodb.cn-north-1.amazonaws.com.cn"
-    assert find_place(None, None).region == "us-east-1"  # of the environment
+    assert str(find_endpoint("eu-west-1", None)) == "https://dynamodb.eu-west-1.amazonaws.com"
+    assert str(find_endpoint("cn-north-1", None)) == "https://dynamodb.cn-north-1.amazonaws.com.cn"
+    assert find_endpoint(None, None).region == "us-east-1"  # of the environment
 
 
 def test_botocores_settings_hold(credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
-    assert "fips" in str(find_place("us-east-1", None))
+    assert "fips" in str(find_endpoint("us-east-1", None))
     monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "false")
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://localhost:4566")
-    assert str(find_place("us-east-1", None)) == "http://localhost:4566"
+    assert str(find_endpoint("us-east-1", None)) == "http://localhost:4566"
 
 
 def test_an_endpoint_is_scheme_host_and_port() -> None:
-    place = find_place("us-east-1", "http://[::1]:8000")
+    place = find_endpoint("us-east-1", "http://[::1]:8000")
     assert (place.host, place.port, place.tls) == ("::1", 8000, None)
     assert place.authority == "[::1]:8000"
-    assert find_place("us-east-1", "https://example.org:443/").authority == "example.org"
-    assert find_place("us-east-1", "http://example.org").port == 80
+    assert find_endpoint("us-east-1", "https://example.org:443/").authority == "example.org"
+    assert find_endpoint("us-east-1", "http://example.org").port == 80
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_an_endpoint_is_scheme_host_and_port() -> None:
 )
 def test_what_is_no_place(region: str, endpoint: str) -> None:
     with pytest.raises(ValidationError):
-        find_place(region, endpoint)
+        find_endpoint(region, endpoint)
 
 
 def test_no_region_anywhere(credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(ValidationError, match="region"):
-        find_place(None, None)
+        find_endpoint(None, None)
 
 
 @both
@@ -79,7 +79,7 @@ def test_no_credentials_anywhere(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         trouble = await outcome(port.call(TAKE))
         assert isinstance(trouble, NotApplied)
         assert "AWS_ACCESS_KEY_ID" in str(trouble)
@@ -128,13 +128,15 @@ class Session:
         }
 
 
-PLACE = Place("host", 80, None, "us-east-1")
+PLACE = DynamoEndpoint("host", 80, None, "us-east-1")
 
 
 def test_credentials_are_refreshed_before_they_end() -> None:
     session = Session(lasting_s=3600)
     credentials = session.get_credentials()
-    account = Account(PLACE, lambda: SimpleNamespace(get_credentials=lambda: credentials))
+    account = CredentialProvider(
+        PLACE, lambda: SimpleNamespace(get_credentials=lambda: credentials)
+    )
     assert account.signer(10.0) is None  # nothing was loaded
     first = account.load()
     credentials._expiry_time -= datetime.timedelta(seconds=3600 - 800)
@@ -148,7 +150,7 @@ def test_credentials_are_refreshed_before_they_end() -> None:
 
 def test_what_was_refused_is_looked_for_again_but_not_all_the_time() -> None:
     session = Session(lasting_s=3600)
-    account = Account(PLACE, lambda: session)
+    account = CredentialProvider(PLACE, lambda: session)
     first = account.load()
     account.refuse(first, 10.0)
     second = account.load()
@@ -165,12 +167,12 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     canned: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(lasting_s=3600, refresh_s=1.5)
-    plain = port_account.Account
+    plain = port_account.CredentialProvider
     monkeypatch.setattr(
         "headgate.stores.dynamodb.client.port.Account", lambda place: plain(place, lambda: session)
     )
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         early = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(50)))
         assert all(isinstance(each, NotApplied) for each in early)
         assert "credentials" in str(early[0])
@@ -206,7 +208,7 @@ def test_tls(
     with Canned(tls=context) as server:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
 
-        async def test(port: Port) -> None:
+        async def test(port: DynamoPort) -> None:
             for _ in range(5):
                 assert await port.call(TAKE) == {"Attributes": {}}
             assert await port.call_all([TAKE] * 3) == [{"Attributes": {}}] * 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.stores.dynamodb.client.http import Reply
-from headgate.stores.dynamodb.client.pool_async import Batch, Errand
+from headgate.stores.dynamodb.client.pool_async import PendingBatch, PendingCall
 
 REPLY = Reply(200, b"", b"{}", True)
 
@@ -24,8 +24,8 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Non
     asyncio.run(main())
 
 
-def errand(loop: asyncio.AbstractEventLoop, batch: Batch | None = None) -> Errand:
-    made = Errand(b"", 0.0, loop, batch)
+def errand(loop: asyncio.AbstractEventLoop, batch: PendingBatch | None = None) -> PendingCall:
+    made = PendingCall(b"", 0.0, loop, batch)
     made.sent = True
     return made
 
@@ -94,14 +94,14 @@ def test_what_is_settled_already_is_not_waited_for() -> None:
         call = errand(loop)
         call.settle(REPLY)
         await call
-        await Batch(loop, 0)
+        await PendingBatch(loop, 0)
 
     in_loop(test)
 
 
 def test_a_batch_wakes_its_caller_once_with_the_last_answer() -> None:
     async def test(loop: asyncio.AbstractEventLoop) -> None:
-        batch = Batch(loop, 2)
+        batch = PendingBatch(loop, 2)
         calls = [errand(loop, batch), errand(loop, batch)]
 
         async def caller() -> list[Any]:
@@ -122,7 +122,7 @@ def test_a_batch_wakes_its_caller_once_with_the_last_answer() -> None:
 
 def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why() -> None:
     async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = Errand(b"", 0.0, loop)
+        call = PendingCall(b"", 0.0, loop)
 
         async def caller() -> None:
             await call

@@ -17,11 +17,11 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Port, Request, open_port
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
 
-TAKE = Request("UpdateItem", {"TableName": "limits", "Key": {"PK": {"S": "a"}}})
-CREDIT = Request("UpdateItem", TAKE.params, credit=True)
-READ = Request("GetItem", TAKE.params)
+TAKE = DynamoRequest("UpdateItem", {"TableName": "limits", "Key": {"PK": {"S": "a"}}})
+CREDIT = DynamoRequest("UpdateItem", TAKE.params, credit=True)
+READ = DynamoRequest("GetItem", TAKE.params)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def free_port() -> int:
         return port
 
 
-Test = Callable[[Port], Coroutine[Any, Any, Any]]
+Test = Callable[[DynamoPort], Coroutine[Any, Any, Any]]
 
 
 def using(endpoint: str, test: Test, *, blocking: bool, **options: Any) -> Any:

@@ -12,9 +12,9 @@ import pytest
 from dynamodb.test_port_kit import outcome, using
 from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
-    Port,
+    DynamoPort,
+    DynamoRequest,
     Rejected,
-    Request,
     TableMissing,
     TransactionCancelled,
 )
@@ -22,7 +22,7 @@ from headgate.stores.dynamodb.client.port import (
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
 
-def create(table: str) -> Request:
+def create(table: str) -> DynamoRequest:
     def key(name: str, kind: str) -> dict[str, str]:
         return {"AttributeName": name, "KeyType": kind}
 
@@ -32,7 +32,7 @@ def create(table: str) -> Request:
         "Projection": {"ProjectionType": "KEYS_ONLY"},
     }
     names = ("PK", "SK", "GSI1PK", "GSI1SK")
-    return Request(
+    return DynamoRequest(
         "CreateTable",
         {
             "TableName": table,
@@ -66,15 +66,15 @@ def take(table: str, name: str, amount: int, at_most: int) -> dict[str, Any]:
     }
 
 
-def update(table: str, name: str, amount: int = 1, at_most: int = 100) -> Request:
+def update(table: str, name: str, amount: int = 1, at_most: int = 100) -> DynamoRequest:
     params = take(table, name, amount, at_most)
-    return Request("UpdateItem", params | {"ReturnValues": "ALL_NEW"})
+    return DynamoRequest("UpdateItem", params | {"ReturnValues": "ALL_NEW"})
 
 
 def test_the_calls_the_store_makes(dynamo_endpoint: str, blocking: bool) -> None:
     table = f"port-{uuid.uuid4().hex}"
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(create(table))
         again = await outcome(port.call(create(table)))
         assert isinstance(again, Rejected)
@@ -84,7 +84,7 @@ def test_the_calls_the_store_makes(dynamo_endpoint: str, blocking: bool) -> None
         await transaction(port)
         assert abs(port.now_ms() - time.time() * 1000) < 1500
 
-    async def conditional(port: Port) -> None:
+    async def conditional(port: DynamoPort) -> None:
         reply = await port.call(update(table, "a", 60))
         assert reply["Attributes"]["used"] == {"N": "60"}
         failed = await outcome(port.call(update(table, "a", 60)))
@@ -93,15 +93,15 @@ def test_the_calls_the_store_makes(dynamo_endpoint: str, blocking: bool) -> None
         assert failed.item["used"] == {"N": "60"}
         assert failed.item["PK"] == {"S": "a"}
 
-    async def several(port: Port) -> None:
+    async def several(port: DynamoPort) -> None:
         outcomes = await port.call_all([update(table, name, 50) for name in ("b", "a", "c")])
         assert [type(each) for each in outcomes] == [dict, ConditionFailed, dict]
         keys = {table: {"Keys": [key("a"), key("b"), key("none")]}}
-        got = await port.call(Request("BatchGetItem", {"RequestItems": keys}))
+        got = await port.call(DynamoRequest("BatchGetItem", {"RequestItems": keys}))
         found = {each["PK"]["S"]: each["used"]["N"] for each in got["Responses"][table]}
         assert found == {"a": "60", "b": "50"}
         listed = await port.call(
-            Request(
+            DynamoRequest(
                 "Query",
                 {
                     "TableName": table,
@@ -113,23 +113,23 @@ def test_the_calls_the_store_makes(dynamo_endpoint: str, blocking: bool) -> None
         )
         assert [each["PK"]["S"] for each in listed["Items"]] == ["b", "c"]
 
-    async def transaction(port: Port) -> None:
+    async def transaction(port: DynamoPort) -> None:
         parts = [{"Update": take(table, name, 50, 100)} for name in ("d", "a")]
-        request = Request("TransactWriteItems", {"TransactItems": parts})
+        request = DynamoRequest("TransactWriteItems", {"TransactItems": parts})
         trouble = await outcome(port.call(request))
         assert isinstance(trouble, TransactionCancelled)
         (first, _), (second, item) = trouble.reasons
         assert (first, second) == ("None", "ConditionalCheckFailed")
         assert item is not None
         assert item["used"] == {"N": "60"}
-        missing = await port.call(Request("GetItem", {"TableName": table, "Key": key("d")}))
+        missing = await port.call(DynamoRequest("GetItem", {"TableName": table, "Key": key("d")}))
         assert "Item" not in missing
 
     using(dynamo_endpoint, test, blocking=blocking, timeout_ms=10_000)
 
 
 def test_what_is_not_there_and_what_cannot_be(dynamo_endpoint: str, blocking: bool) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         missing = await outcome(port.call(update("no-such-table", "a")))
         assert isinstance(missing, TableMissing)
         table = f"port-{uuid.uuid4().hex}"
@@ -144,7 +144,7 @@ def test_what_is_not_there_and_what_cannot_be(dynamo_endpoint: str, blocking: bo
 def test_nothing_is_lost_and_nothing_is_doubled(dynamo_endpoint: str, blocking: bool) -> None:
     table = f"port-{uuid.uuid4().hex}"
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(create(table))
         if blocking:
             outcomes = [

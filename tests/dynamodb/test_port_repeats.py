@@ -24,7 +24,12 @@ from headgate.core.errors import Unreachable
 from headgate.stores.dynamodb.client import pool_async as wire_async
 from headgate.stores.dynamodb.client import pool_blocking as wire_blocking
 from headgate.stores.dynamodb.client.errors import CredentialsExpired
-from headgate.stores.dynamodb.client.port import NotApplied, Port, Refused, Request
+from headgate.stores.dynamodb.client.port import (
+    AccessRefused,
+    DynamoPort,
+    DynamoRequest,
+    NotApplied,
+)
 
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 
@@ -32,7 +37,10 @@ pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "b
 def dials(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When a connection was asked for, in either colour."""
     made: list[float] = []
-    dial_async, dial_blocking = wire_async.AsyncWire._dial, wire_blocking.BlockingWire._dial
+    dial_async, dial_blocking = (
+        wire_async.AsyncDynamoPool._dial,
+        wire_blocking.BlockingDynamoPool._dial,
+    )
 
     async def counted(self: Any, due_s: float) -> None:
         made.append(time.monotonic())
@@ -42,8 +50,8 @@ def dials(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         made.append(time.monotonic())
         return dial_blocking(self, due_s)
 
-    monkeypatch.setattr(wire_async.AsyncWire, "_dial", counted)
-    monkeypatch.setattr(wire_blocking.BlockingWire, "_dial", counted_too)
+    monkeypatch.setattr(wire_async.AsyncDynamoPool, "_dial", counted)
+    monkeypatch.setattr(wire_blocking.BlockingDynamoPool, "_dial", counted_too)
     return made
 
 
@@ -52,7 +60,7 @@ def test_a_refused_connection_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch,
     credentials: None,
     blocking: bool,
-    request_: Request,
+    request_: DynamoRequest,
     attempts: int,
 ) -> None:
     made = dials(monkeypatch)
@@ -64,7 +72,9 @@ def test_a_refused_connection_is_tried_once_more(
 
 
 @pytest.mark.parametrize("request_", [TAKE, CREDIT, READ])
-def test_what_was_sent_is_not_sent_again(canned: Canned, blocking: bool, request_: Request) -> None:
+def test_what_was_sent_is_not_sent_again(
+    canned: Canned, blocking: bool, request_: DynamoRequest
+) -> None:
     canned.tell(Answer(cut=True))
     trouble = using(canned.endpoint, lambda port: outcome(port.call(request_)), blocking=blocking)
     assert isinstance(trouble, Unreachable)
@@ -76,7 +86,7 @@ def test_what_was_sent_is_not_sent_again(canned: Canned, blocking: bool, request
 def test_of_several_only_what_was_not_sent_is_sent_again(canned: Canned, blocking: bool) -> None:
     canned.default = Answer(cut=True)
 
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         return await port.call_all([TAKE, CREDIT, READ])
 
     outcomes = using(canned.endpoint, test, blocking=blocking)
@@ -85,7 +95,7 @@ def test_of_several_only_what_was_not_sent_is_sent_again(canned: Canned, blockin
 
 
 def test_several_to_nobody(credentials: None, blocking: bool) -> None:
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         return await port.call_all([TAKE, CREDIT] * 10)
 
     endpoint = f"http://127.0.0.1:{free_port()}"
@@ -95,9 +105,9 @@ def test_several_to_nobody(credentials: None, blocking: bool) -> None:
 
 @pytest.mark.parametrize("request_", [TAKE, CREDIT])
 def test_a_connection_closed_while_idle_is_not_used(
-    canned: Canned, blocking: bool, request_: Request
+    canned: Canned, blocking: bool, request_: DynamoRequest
 ) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(TAKE)
         canned.hang_up()
         time.sleep(0.05)  # the loop, if there is one, has not seen it yet
@@ -111,7 +121,7 @@ def test_a_connection_closed_while_idle_is_not_used(
 def test_the_last_reply_of_a_connection_ends_it(canned: Canned, blocking: bool) -> None:
     canned.tell(Answer(goodbye=True))
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         for _ in range(3):
             await port.call(CREDIT)
 
@@ -126,7 +136,7 @@ def test_an_old_connection_is_not_used(
     monkeypatch.setattr("headgate.stores.dynamodb.client.pool_async.IDLE_S_MAX", 0.05)
     monkeypatch.setattr("headgate.stores.dynamodb.client.pool_blocking.IDLE_S_MAX", 0.05)
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(TAKE)
         await port.call(TAKE)
         time.sleep(0.1)
@@ -141,10 +151,10 @@ def test_expired_credentials_are_looked_for_once_more(
     canned: Canned,
     blocking: bool,
     monkeypatch: pytest.MonkeyPatch,
-    request_: Request,
+    request_: DynamoRequest,
     sent: int,
 ) -> None:
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         await port.call(TAKE)
         os.environ["AWS_ACCESS_KEY_ID"] = "second"
         canned.tell(error("ExpiredTokenException"))
@@ -160,7 +170,7 @@ def test_expired_credentials_are_looked_for_once_more(
 
 
 def test_of_several_the_expired_are_signed_anew(canned: Canned, blocking: bool) -> None:
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         await port.call(TAKE)
         os.environ["AWS_ACCESS_KEY_ID"] = "second"
         canned.tell(*(error("ExpiredTokenException") for _ in range(3)))
@@ -176,9 +186,9 @@ def test_credentials_that_stay_refused_are_not_sent_for_ever(
 ) -> None:
     canned.default = error("UnrecognizedClientException")
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         for _ in range(3):
-            assert isinstance(await outcome(port.call(TAKE)), Refused)
+            assert isinstance(await outcome(port.call(TAKE)), AccessRefused)
 
     using(canned.endpoint, test, blocking=blocking)
     assert len(canned.seen) == 3
@@ -192,7 +202,7 @@ def test_a_host_whose_clock_is_far_off_learns_the_time_from_the_refusal(
     refusal = error("InvalidSignatureException", message="Signature expired: it is later than that")
     canned.tell(refusal)
 
-    async def test(port: Port) -> int:
+    async def test(port: DynamoPort) -> int:
         await port.call(TAKE)
         return port.now_ms()
 
@@ -203,12 +213,14 @@ def test_a_host_whose_clock_is_far_off_learns_the_time_from_the_refusal(
 
 
 @pytest.mark.parametrize("request_", [TAKE, CREDIT])
-def test_a_call_has_its_time_and_no_more(canned: Canned, blocking: bool, request_: Request) -> None:
+def test_a_call_has_its_time_and_no_more(
+    canned: Canned, blocking: bool, request_: DynamoRequest
+) -> None:
     gate = threading.Event()
     canned.tell(Answer(gate=gate))
     took_s: list[float] = []
 
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         began_s = time.monotonic()
         trouble = await outcome(port.call(request_))
         took_s.append(time.monotonic() - began_s)

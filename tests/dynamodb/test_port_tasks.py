@@ -13,9 +13,9 @@ from dynamodb.test_port_kit import CREDIT, READ, TAKE, Answer, Canned, Test, fre
 from dynamodb.test_port_kit import using as using_any
 from headgate.core.errors import Contended, StoreTrouble, Unreachable
 from headgate.stores.dynamodb.client import pool_async as wire_async
-from headgate.stores.dynamodb.client.account import find_place
-from headgate.stores.dynamodb.client.pool_async import AsyncWire
-from headgate.stores.dynamodb.client.port import NotApplied, Port, Request, open_port
+from headgate.stores.dynamodb.client.account import find_endpoint
+from headgate.stores.dynamodb.client.pool_async import AsyncDynamoPool
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, NotApplied, open_port
 
 
 def using(endpoint: str, test: Test, **options: Any) -> Any:
@@ -28,9 +28,9 @@ async def arrival(canned: Canned, requests: int = 1) -> None:
 
 def test_two_hundred_calls_share_sixteen_connections(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.005)
-    requests = [Request("GetItem", {"TableName": "limits", "n": n}) for n in range(200)]
+    requests = [DynamoRequest("GetItem", {"TableName": "limits", "n": n}) for n in range(200)]
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         replies = await asyncio.gather(*(port.call(request) for request in requests))
         assert len(replies) == 200
 
@@ -40,7 +40,7 @@ def test_two_hundred_calls_share_sixteen_connections(canned: Canned) -> None:
 
 
 def test_a_lone_caller_keeps_one_connection(canned: Canned) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         for _ in range(20):
             await port.call(TAKE)
 
@@ -53,7 +53,7 @@ def test_who_waits_in_line_has_a_deadline_too(canned: Canned) -> None:
     canned.default = Answer(gate=gate)
 
     async def main() -> None:
-        wire = AsyncWire(find_place("us-east-1", canned.endpoint), 250, 1)
+        wire = AsyncDynamoPool(find_endpoint("us-east-1", canned.endpoint), 250, 1)
         began_s = wire.now_s()
         head = b"POST / HTTP/1.1\r\nX-Amz-Target: a.b\r\nContent-Length: 2\r\n\r\n{}"
         first = asyncio.ensure_future(wire.ask(head, began_s + 30))
@@ -79,7 +79,7 @@ def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(canned: Can
     gate = threading.Event()
     canned.default = Answer(gate=gate)
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(10)]
         outcomes = await asyncio.gather(*calls)
         gate.set()
@@ -96,7 +96,7 @@ def test_a_line_that_is_too_long_is_not_joined(
     monkeypatch.setattr(wire_async, "CALLS_WAITING_MAX", 5)
     canned.default = Answer(delay_s=0.05)
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(READ)
         outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(10)))
         assert sum(isinstance(each, Contended) for each in outcomes) == 4
@@ -110,12 +110,12 @@ def test_a_sent_call_is_finished_before_the_cancellation(canned: Canned) -> None
     canned.tell(Answer(gate=gate, body=b'{"Attributes":{"tk":{"N":"1"}}}'))
     heard: list[Any] = []
 
-    async def caller(port: Port) -> None:
+    async def caller(port: DynamoPort) -> None:
         heard.append(await port.call(TAKE))
         await asyncio.sleep(0)  # here
         heard.append("not cancelled")
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         task = asyncio.create_task(caller(port))
         await arrival(canned)
         task.cancel()
@@ -137,12 +137,12 @@ def test_a_cancellation_in_the_turn_of_the_reply_loses_nothing(canned: Canned) -
     """Cancelled at every moment around the reply, the caller hears of each call that was sent."""
     heard = 0
 
-    async def caller(port: Port) -> None:
+    async def caller(port: DynamoPort) -> None:
         nonlocal heard
         await port.call(TAKE)
         heard += 1
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(READ)
         for turns in range(60):
             task = asyncio.create_task(caller(port))
@@ -162,7 +162,7 @@ def test_a_call_in_line_is_withdrawn_at_once(canned: Canned) -> None:
     gate = threading.Event()
     canned.default = Answer(gate=gate)
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         first = asyncio.create_task(port.call(TAKE))
         await arrival(canned)
         second = asyncio.create_task(port.call(CREDIT))
@@ -178,7 +178,7 @@ def test_a_call_in_line_is_withdrawn_at_once(canned: Canned) -> None:
 
 
 def test_asyncio_timeout_still_knows_its_own(canned: Canned) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(READ)
         canned.tell(Answer(delay_s=0.1))
         with pytest.raises(TimeoutError):
@@ -200,12 +200,12 @@ def test_several_calls_are_never_left_half_done(
     canned.tell(Answer(gate=gate))
     heard: list[Any] = []
 
-    async def caller(port: Port) -> None:
+    async def caller(port: DynamoPort) -> None:
         heard.extend(await port.call_all([TAKE, CREDIT, READ, TAKE]))
         await asyncio.sleep(0)
         heard.append("not cancelled")
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         task = asyncio.create_task(caller(port))
         await arrival(canned)
         for _ in range(cancels):
@@ -224,10 +224,10 @@ def test_a_cancelled_batch_in_line_is_still_carried_out(canned: Canned) -> None:
     """The moment of danger: a line becomes free in the very turn its next caller is cancelled."""
     heard: list[Any] = []
 
-    async def caller(port: Port) -> None:
+    async def caller(port: DynamoPort) -> None:
         heard.append(await port.call_all([TAKE, TAKE, TAKE]))
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await port.call(READ)
         for turns in range(40):
             task = asyncio.create_task(caller(port))
@@ -243,10 +243,10 @@ def test_a_cancelled_batch_in_line_is_still_carried_out(canned: Canned) -> None:
 def test_a_refused_batch_keeps_its_outcomes_when_cancelled(credentials: None) -> None:
     heard: list[Any] = []
 
-    async def caller(port: Port) -> None:
+    async def caller(port: DynamoPort) -> None:
         heard.extend(await port.call_all([TAKE, CREDIT]))
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         await outcome(port.call(CREDIT))  # credentials are there
         task = asyncio.create_task(caller(port))
         await asyncio.sleep(0.015)  # in the pause before the second attempt
@@ -261,7 +261,7 @@ def test_one_bad_connection_does_not_harm_the_others(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.01)
     canned.tell(Answer(cut=True), Answer(raw=(b"nonsense\r\n\r\n",)))
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(60)))
         assert sum(isinstance(each, Unreachable) for each in outcomes) == 2
         assert sum(isinstance(each, dict) for each in outcomes) == 58
@@ -273,7 +273,7 @@ def test_one_bad_connection_does_not_harm_the_others(canned: Canned) -> None:
 def test_closing_waits_for_what_was_sent_and_refuses_the_rest(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.1)
 
-    async def test(port: Port) -> None:
+    async def test(port: DynamoPort) -> None:
         calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(4)]
         await arrival(canned, 2)
         await port.close()

@@ -13,10 +13,10 @@ import pytest
 from dynamodb.test_port_kit import READ, TAKE, Answer, Canned, outcome
 from headgate.core.errors import Contended
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Port, Request, open_port
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
 
 
-def blocking_port(canned: Canned, **options: Any) -> Port:
+def blocking_port(canned: Canned, **options: Any) -> DynamoPort:
     return open_port(region="us-east-1", endpoint=canned.endpoint, blocking=True, **options)
 
 
@@ -26,7 +26,7 @@ def test_threads_share_a_few_connections(canned: Canned) -> None:
 
     def many(worker: int) -> None:
         for n in range(25):
-            request = Request("GetItem", {"TableName": "limits", "n": worker * 100 + n})
+            request = DynamoRequest("GetItem", {"TableName": "limits", "n": worker * 100 + n})
             assert run(port.call(request)) == {"Attributes": {}}
 
     with ThreadPoolExecutor(16) as pool:
@@ -74,7 +74,7 @@ def test_a_thread_that_gets_no_connection_in_time_has_sent_nothing(canned: Canne
     assert isinstance(slow, Contended) or len(canned.seen) == 2
 
 
-async def blocking_call(port: Port) -> Any:
+async def blocking_call(port: DynamoPort) -> Any:
     return await port.call(READ)
 
 

@@ -10,12 +10,12 @@ import pytest
 from dynamodb.test_port_kit import CREDIT, READ, TAKE, Answer, Canned, error, outcome, using
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.stores.dynamodb.client.port import (
+    AccessRefused,
     ConditionFailed,
+    DynamoPort,
+    DynamoRequest,
     NotApplied,
-    Port,
-    Refused,
     Rejected,
-    Request,
     TableMissing,
     TransactionCancelled,
 )
@@ -26,10 +26,10 @@ ITEM = {"PK": {"S": "a"}, "tk": {"N": "12"}}
 UNKNOWN = "whether it was applied is unknown"
 
 
-def said_to(canned: Canned, answer: Answer, blocking: bool, request: Request = TAKE) -> Any:
+def said_to(canned: Canned, answer: Answer, blocking: bool, request: DynamoRequest = TAKE) -> Any:
     canned.tell(answer)
 
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         return await outcome(port.call(request))
 
     return using(canned.endpoint, test, blocking=blocking)
@@ -48,7 +48,7 @@ def test_a_failed_condition_brings_the_item(canned: Canned, blocking: bool) -> N
 def test_a_cancelled_transaction_says_why_per_part(canned: Canned, blocking: bool) -> None:
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Message": "m", "Item": ITEM}]
     answer = error("TransactionCanceledException", CancellationReasons=reasons)
-    trouble = said_to(canned, answer, blocking, Request("TransactWriteItems", {}))
+    trouble = said_to(canned, answer, blocking, DynamoRequest("TransactWriteItems", {}))
     assert isinstance(trouble, TransactionCancelled)
     assert trouble.reasons == [("None", None), ("ConditionalCheckFailed", ITEM)]
 
@@ -110,7 +110,7 @@ def test_who_is_not_let_in_learns_what_to_do(
     canned: Canned, blocking: bool, code: str, advice: str
 ) -> None:
     trouble = said_to(canned, error(code), blocking)
-    assert isinstance(trouble, Refused)
+    assert isinstance(trouble, AccessRefused)
     assert isinstance(trouble, StoreDenied)
     assert not isinstance(trouble, Unreachable), "it is no outage"
     assert advice in str(trouble)
@@ -121,7 +121,7 @@ def test_the_missing_right_is_named_as_aws_says_it(canned: Canned, blocking: boo
     right = "dynamodb:TransactWriteItems on resource: arn:aws:dynamodb:eu-west-1:1:table/limits"
     said = f"User: arn:aws:iam::1:user/gate is not authorized to perform: {right} because no policy"
     answer = error("AccessDeniedException", message=said)
-    trouble = said_to(canned, answer, blocking, Request("TransactWriteItems", {}))
+    trouble = said_to(canned, answer, blocking, DynamoRequest("TransactWriteItems", {}))
     assert isinstance(trouble, StoreDenied)
     assert f"allow it {right.replace('resource: ', '')} (" in str(trouble)
 
@@ -140,7 +140,7 @@ def test_expired_credentials_are_an_outage_of_who_issues_them(
 @pytest.mark.parametrize("code", ["InternalServerError", "ServiceUnavailable", ""])
 @pytest.mark.parametrize("request_", [TAKE, CREDIT, READ])
 def test_a_failing_service_leaves_the_outcome_open(
-    canned: Canned, blocking: bool, code: str, request_: Request
+    canned: Canned, blocking: bool, code: str, request_: DynamoRequest
 ) -> None:
     answer = error(code, 500) if code else Answer(502, b"<html>Bad Gateway</html>")
     trouble = said_to(canned, answer, blocking, request_)
@@ -203,7 +203,7 @@ def test_what_nobody_asked_for_is_no_part_of_the_next_reply(
     whole = OK + b'Content-Length: 7\r\n\r\n{"a":1}'
     canned.tell(Answer(raw=(whole, b"", stray)), Answer(body=b'{"c":3}'))
 
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         first = await outcome(port.call(TAKE))
         canned.wait_for(1)
         canned.wait_sent(1)
@@ -235,9 +235,9 @@ def test_large_replies(canned: Canned, blocking: bool) -> None:
 
 
 def test_outcomes_are_values_in_the_order_asked(canned: Canned, blocking: bool) -> None:
-    requests = [Request("GetItem", {"TableName": "limits", "n": n}) for n in range(40)]
+    requests = [DynamoRequest("GetItem", {"TableName": "limits", "n": n}) for n in range(40)]
 
-    async def test(port: Port) -> list[Any]:
+    async def test(port: DynamoPort) -> list[Any]:
         return await port.call_all(requests)
 
     canned.tell(*(error("ThrottlingException") for _ in range(40)))
@@ -252,7 +252,7 @@ def test_outcomes_are_values_in_the_order_asked(canned: Canned, blocking: bool) 
 
 
 def test_a_closed_port_refuses(canned: Canned, blocking: bool) -> None:
-    async def test(port: Port) -> Any:
+    async def test(port: DynamoPort) -> Any:
         await port.call(TAKE)
         await port.close()
         await port.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dynamodb.shard_kit import Bucket
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.store import DynamoStore
 
 
-def keys_asked(bucket: Bucket, known: Known) -> list[int]:
+def keys_asked(bucket: Bucket, known: BucketView) -> list[int]:
     """How many keys each call of a reading asks for."""
     flow = read_shards(bucket.store._table.name, known, bucket.now_ms)
     request, asked = next(flow), []
@@ -26,7 +26,7 @@ def keys_asked(bucket: Bucket, known: Known) -> list[int]:
 def test_shards_that_were_told_of_are_read_together_with_the_rest(store: DynamoStore) -> None:
     bucket = Bucket(store, [Limit.per_hour("x", 100)])
     bucket.take(x=0)
-    known = Known(bucket.key)
+    known = BucketView(bucket.key)
     assert keys_asked(bucket, known) == [1]
     bucket.split_to(4)
     assert keys_asked(bucket, known) == [1, 3, 4]  # of the fourth the third has to tell

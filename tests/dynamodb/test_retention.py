@@ -19,14 +19,14 @@ from headgate.stores.dynamodb.catalog.items import (
     NOTES,
     REFRESH_MS,
     USAGE_KEPT_MS,
-    Kept,
     Retention,
+    RetentionPeriods,
     as_json,
 )
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 NOTED = {"audit_retention_days": 7, "usage_retention_days": 30, "snapshot_windows": "hourly"}
 DAY_S = 86_400
@@ -37,16 +37,18 @@ def noted(**notes: Any) -> Any:
 
 
 def test_the_url_stands_above_the_table_and_the_table_above_the_default() -> None:
-    assert Retention().learn({}, 0) == Kept(AUDIT_KEPT_MS, USAGE_KEPT_MS)
-    assert Retention().learn(noted(**NOTED), 0) == Kept(7 * DAY_MS, {"hourly": 30 * DAY_MS})
-    kept = Retention(audit_days=1, usage_days=2).learn(noted(**NOTED), 0)
-    assert kept == Kept(DAY_MS, {"hourly": 2 * DAY_MS})
+    assert Retention().learn({}, 0) == RetentionPeriods(AUDIT_KEPT_MS, USAGE_KEPT_MS)
+    assert Retention().learn(noted(**NOTED), 0) == RetentionPeriods(
+        7 * DAY_MS, {"hourly": 30 * DAY_MS}
+    )
+    periods = Retention(audit_days=1, usage_days=2).learn(noted(**NOTED), 0)
+    assert periods == RetentionPeriods(DAY_MS, {"hourly": 2 * DAY_MS})
 
 
 @pytest.mark.parametrize("strange", [0, -1, True, 1.5, "7", None, DAYS_MAX + 1, [7]])
 def test_a_strange_note_is_as_none(strange: object) -> None:
-    kept = Retention().learn(noted(audit_retention_days=strange, snapshot_windows=strange), 0)
-    assert kept == Kept(AUDIT_KEPT_MS, USAGE_KEPT_MS)
+    periods = Retention().learn(noted(audit_retention_days=strange, snapshot_windows=strange), 0)
+    assert periods == RetentionPeriods(AUDIT_KEPT_MS, USAGE_KEPT_MS)
 
 
 def test_the_record_is_read_once_and_again_after_a_while() -> None:
@@ -58,8 +60,8 @@ def test_the_record_is_read_once_and_again_after_a_while() -> None:
 
     retention = Retention()
     for now_ms in (5, 6, REFRESH_MS + 4):
-        assert run(retention.kept(get, now_ms)).audit_ms == DAY_MS
-    assert run(retention.kept(get, REFRESH_MS + 5)).audit_ms == 2 * DAY_MS
+        assert run(retention.periods(get, now_ms)).audit_ms == DAY_MS
+    assert run(retention.periods(get, REFRESH_MS + 5)).audit_ms == 2 * DAY_MS
     assert len(reads) == 2
 
 
@@ -108,7 +110,7 @@ def test_usage_that_processes_count_gets_its_end_and_its_windows(dynamo_endpoint
 def test_opening_tells_it_and_a_change_reads_nothing_more(dynamo_endpoint: str) -> None:
     name = fresh_table(dynamo_endpoint)
     port = Watched(port_to(dynamo_endpoint))
-    table = Table(port, name, pace_for(None, blocking=True))
+    table = Table(port, name, gate_factory_for(None, blocking=True))
     from headgate.core.history import audit_event
     from headgate.stores.dynamodb.table.create import check
 

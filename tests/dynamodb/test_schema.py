@@ -130,7 +130,7 @@ def test_usage_sorts_newest_first_then_by_names(rows: list[tuple[int, str, str, 
 
 @given(st.lists(entities, unique=True), st.text())
 def test_a_cursor_cuts_a_list_of_names_where_it_would_sort(found: list[str], cursor: str) -> None:
-    bound = schema.clipped(cursor) + schema.JUST_AFTER
+    bound = schema.clip_cursor(cursor) + schema.JUST_AFTER
     for name in found:
         if name == cursor or name.startswith(cursor):
             assert (name > bound) == (name > cursor)
@@ -146,7 +146,7 @@ def test_everything_fits_into_keys() -> None:
         schema.sk_usage(resource, "monthly", start),
         schema.gsi4_sk_usage(ns, "monthly", 0, entity_id, resource),
         schema.gsi2_sk_config(resource, entity_id),
-        f"{ns}/ENTITY#{schema.clipped('é' * 5000)}!",
+        f"{ns}/ENTITY#{schema.clip_cursor('é' * 5000)}!",
     ]
     assert max(len(text.encode()) for text in longest) < 1024
 

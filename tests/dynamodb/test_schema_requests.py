@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dynamodb.test_catalog_kit import table_at
-from headgate.core.history import AuditEvent, Usage, UsageQuery
-from headgate.core.levels import Entity, Level, Mode, OnUnavailable, Stored
+from headgate.core.history import AuditEvent, UsageQuery, WindowUsage
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable, StoredLevel
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import ledger as usage
@@ -76,7 +76,7 @@ def test_an_entity_s_item() -> None:
 
 def test_a_level_s_item() -> None:
     limits = (Limit.per_minute("tpm", 1000, burst=1500), Limit.custom("x", 5, 0, 1, soft=True))
-    stored = Stored(limits, 12, OnUnavailable.BLOCK, Mode.DISABLED)
+    stored = StoredLevel(limits, 12, OnUnavailable.BLOCK, Mode.DISABLED)
     item = level_as_item(NS, Level("user-1", "gpt-4"), stored)
     assert item == {
         "PK": s(f"{NS}/ENTITY#user-1"), "SK": s("#CONFIG#gpt-4"),
@@ -89,9 +89,9 @@ def test_a_level_s_item() -> None:
         "limit_order": s("tpm x"), "on_unavailable": s("block"), "mode": s("disabled"),
     }  # fmt: skip
     assert level_from_item(item) == stored
-    bare = level_as_item(NS, Level("user-1", "gpt-4"), Stored((), 13))
+    bare = level_as_item(NS, Level("user-1", "gpt-4"), StoredLevel((), 13))
     assert not [name for name in bare if name.startswith(("GSI2", "GSI3"))]
-    assert level_from_item(bare) == Stored((), 13)
+    assert level_from_item(bare) == StoredLevel((), 13)
 
 
 def test_an_audit_event_s_item() -> None:
@@ -108,7 +108,7 @@ def test_an_audit_event_s_item() -> None:
 
 
 def test_usage_is_added_in_one_update() -> None:
-    row = Usage("hourly", 1_704_117_600_000, {"ttl": 5000, "tpm": -1}, 2)
+    row = WindowUsage("hourly", 1_704_117_600_000, {"ttl": 5000, "tpm": -1}, 2)
     request = usage.addition("limits", NS, "user-1", "gpt-4", row, 0, 100 * DAY_S * 1000)
     assert request.operation == "UpdateItem"
     assert request.credit
@@ -139,8 +139,8 @@ def test_a_transaction() -> None:
     seen: Any = {"config_version": n(4)}
     writes = [
         ask.put({"PK": s("p"), "SK": s("s")}, ask.ABSENT),
-        ask.delete(("p", "t"), ask.unchanged(seen)),
-        ask.update(("p", "u"), sets={"a": n(1)}, removes=["b"], guard=ask.having("c", "x", "y")),
+        ask.delete(("p", "t"), ask.if_unchanged(seen)),
+        ask.update(("p", "u"), sets={"a": n(1)}, removes=["b"], guard=ask.if_one_of("c", "x", "y")),
     ]
     request = ask.transaction("limits", writes, "token")
     assert request.operation == "TransactWriteItems"

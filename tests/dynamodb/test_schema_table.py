@@ -13,7 +13,7 @@ from headgate.core.levels import Entity
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import number, system_key
-from headgate.stores.dynamodb.client.port import Rejected, Request, TableMissing
+from headgate.stores.dynamodb.client.port import DynamoRequest, Rejected, TableMissing
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD
 from headgate.stores.dynamodb.table.table import Table
@@ -87,7 +87,7 @@ class Slow:
     def now_ms(self) -> int:
         return NOW_MS
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         self.calls.append(request.operation)
         answer = self.states.pop(0)
         if isinstance(answer, Exception):

@@ -9,16 +9,16 @@ import pytest
 
 from dynamodb.test_catalog_kit import NOW_MS, Watched, port_to, table_at
 from headgate.core.errors import Damaged, IncompatibleSchemaError, Unreachable
-from headgate.core.history import Usage, UsageQuery, UsageSnapshot
+from headgate.core.history import UsageQuery, UsageSnapshot, WindowUsage
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import number, text
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import migrate as migrations_usage
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation
-from headgate.stores.dynamodb.table.migrate import Progress, upgrade
+from headgate.stores.dynamodb.table.migrate import MigrationProgress, upgrade
 from headgate.stores.dynamodb.table.table import Table
 
 HOURS = 50
@@ -31,17 +31,17 @@ class Cut(Watched):
     page = 10**6
     left = 10**9
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         self._spend(request, 1)
         if request.operation == "Scan":
-            request = Request("Scan", {**request.params, "Limit": self.page})
+            request = DynamoRequest("Scan", {**request.params, "Limit": self.page})
         return await super().call(request)
 
     async def call_all(self, requests: Any) -> Any:
         self._spend(requests[0], len(requests))
         return await super().call_all(requests)
 
-    def _spend(self, request: Request, count: int) -> None:
+    def _spend(self, request: DynamoRequest, count: int) -> None:
         if request.operation in ("TransactWriteItems", "UpdateItem"):
             self.left -= count
         if self.left < 0:
@@ -129,7 +129,7 @@ def test_a_dry_run_changes_nothing(old: Old) -> None:
 
 def test_progress_is_told_page_by_page(old: Old) -> None:
     old.port.page = 20
-    told: list[Progress] = []
+    told: list[MigrationProgress] = []
     run(upgrade(old.table, report=told.append))
     assert len(told) > 3
     assert [one.done for one in told] == [False] * (len(told) - 1) + [True]
@@ -173,7 +173,7 @@ def test_two_upgrades_at_once_count_everything_once(old: Old, dynamo_endpoint: s
 
 
 def test_a_row_that_is_there_already_is_added_to(old: Old) -> None:
-    row = Usage("daily", START_MS, {"tpm": 5000}, 1)
+    row = WindowUsage("daily", START_MS, {"tpm": 5000}, 1)
     run(old.ledger.add_usage(old.ns, "user-1", "gpt-4", [row]))
     run(upgrade(old.table))
     first = old.usage(entity_id="user-1")[-1]

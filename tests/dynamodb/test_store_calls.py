@@ -13,7 +13,7 @@ from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.sync_admin import SyncRepository
 from headgate.testing import FakeClock
 
@@ -158,6 +158,6 @@ def test_a_bucket_fits_into_one_write_unit(
         ):
             pass
     key = port.requests[-1].params["Key"]
-    reply = run(port.call(Request("GetItem", {"TableName": table, "Key": key})))
+    reply = run(port.call(DynamoRequest("GetItem", {"TableName": table, "Key": key})))
     item: Item = reply["Item"]
     assert -(-bytes_of(item) // 1024) == units, bytes_of(item)

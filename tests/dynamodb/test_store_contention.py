@@ -28,7 +28,7 @@ from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.outcome import Landed
-from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.protocol.take import Taker
 from headgate.stores.dynamodb.store import DynamoStore
 
@@ -127,7 +127,7 @@ class Race:
         self.key = BucketKey("n" * 11, "e", "r")
         self.terms = Terms((limit.spec,), 1)
         self.engine = Engine(Service.empty())
-        self.takers = [Taker(TABLE, Book(rng=self.rng)) for _ in range(clients)]
+        self.takers = [Taker(TABLE, StateCache(rng=self.rng)) for _ in range(clients)]
         self.attempts: list[int] = []  # requests of each take
         self.taken = 0
         self.end_ms = START_MS

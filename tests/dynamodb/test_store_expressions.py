@@ -8,11 +8,11 @@ import pytest
 
 from headgate.core.decision import Demand
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Record, Terms, opened
+from headgate.core.record import BucketKey, Record, Terms, new_record
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
-from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.outcome import aligned_amounts, record_under
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding import split as splitting
 
@@ -21,13 +21,15 @@ KEY = BucketKey("n" * 11, "e", "r")
 TERMS = Terms((Limit.per_second("x", 16).spec,), 3, sources=("resource",))
 
 
-def seen(tokens: int, *, depth: int = 0, ttl_s: int | None = 10_000, terms: Terms = TERMS) -> Seen:
+def seen(
+    tokens: int, *, depth: int = 0, ttl_s: int | None = 10_000, terms: Terms = TERMS
+) -> ItemState:
     """A bucket of one limit, made a second ago: 16 000 have been refilled since."""
     record: Record = (terms, 0, 0, NOW_MS - 1000, tokens, 5000, 5000)
-    return Seen(record, terms, layout_of(terms), 0, depth, 77, NOW_MS - 1000, ttl_s, 9, 0)
+    return ItemState(record, terms, layout_of(terms), 0, depth, 77, NOW_MS - 1000, ttl_s, 9, 0)
 
 
-def shown(draft: Draft) -> tuple[str, str]:
+def shown(draft: UpdateExpression) -> tuple[str, str]:
     """The update and its condition with names and values in place."""
     write = draft.write(bucket_key(KEY))
     return tuple(
@@ -49,12 +51,14 @@ def _filled(text: str, write: dict[str, Any]) -> str:
     return " ".join(found).replace("( ", "(").replace(" )", ")")
 
 
-def take(state: Seen, wanted: int | None, *, crowded: bool = False, terms: Terms = TERMS) -> Draft:
+def take(
+    state: ItemState, wanted: int | None, *, crowded: bool = False, terms: Terms = TERMS
+) -> UpdateExpression:
     demand = Demand(KEY, terms, (wanted,))
-    standing = standing_under(state, demand, NOW_MS)
+    standing = record_under(state, demand, NOW_MS)
     whole = expressions.whole_terms(state, demand, standing)
-    amounts = lined_up(demand, whole)
-    return expressions.taking(state, standing, whole, amounts, NOW_MS, crowded=crowded)
+    amounts = aligned_amounts(demand, whole)
+    return expressions.take_update(state, standing, whole, amounts, NOW_MS, crowded=crowded)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_new_limits_move_the_tokens_by_what_the_old_rate_refilled() -> None:
 
 
 def test_a_bucket_is_made_whole_or_not_at_all() -> None:
-    draft = expressions.creation(KEY, opened(TERMS, NOW_MS), (3000,), 5, NOW_MS)
+    draft = expressions.create_update(KEY, new_record(TERMS, NOW_MS), (3000,), 5, NOW_MS)
     update, condition = shown(draft)
     assert condition == "attribute_not_exists(rf)"
     assert update == (
@@ -148,13 +152,15 @@ def test_a_bucket_is_made_whole_or_not_at_all() -> None:
 )  # fmt: skip
 def test_an_adjustment(tokens: int, amount: int, update: str, condition: str) -> None:
     state = seen(tokens)
-    draft = expressions.adjusting(state, state.record, TERMS, (amount,), NOW_MS, counted=(amount,))
+    draft = expressions.adjust_update(
+        state, state.record, TERMS, (amount,), NOW_MS, counted=(amount,)
+    )
     assert shown(draft) == (update, condition)
 
 
 def test_a_split_divides_what_is_there() -> None:
     """12 000 there: the new shard gets 6000 of its 8000, the other keeps the rest."""
-    request = splitting.splitting("t", KEY, seen(-4000), NOW_MS)
+    request = splitting.split_request("t", KEY, seen(-4000), NOW_MS)
     update, made = (next(iter(part.values())) for part in request.params["TransactItems"])
     assert _filled(update["UpdateExpression"], update) == (
         "SET rf = 1000000, g = 78, sp = 1000000, sd = 1 ADD b_x_tk 10000 REMOVE b_x_rf, ttl"

@@ -35,7 +35,7 @@ def test_a_hot_entity_spreads_over_shards_and_stays_within_its_limit(allowance: 
     for number in range(CLIENTS):
         store = over_port(throttling, "hot", blocking=True, usage="off").store
         assert isinstance(store, DynamoStore)
-        store._book._rng = random.Random(number)
+        store._cache._rng = random.Random(number)
         buckets.append(Bucket(store, [limit], "hot"))
     rng = random.Random(20)
     asked, waited, admitted = 0, 0, [0] * (RUN_MS + 1)

@@ -18,7 +18,7 @@ from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb import usage_buffer as tally
-from headgate.stores.dynamodb.client.port import NotApplied, Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 
 
@@ -28,7 +28,9 @@ class Cancelling(ModelPort):
 
     cancel = False
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         await asyncio.sleep(0)
         outcomes = await super().call_all(requests)
         if self.cancel:
@@ -69,7 +71,9 @@ def test_a_cancelled_caller_leaves_nothing_taken_of_a_refused_demand() -> None:
 class Deaf(ModelPort):
     """Takes everything but usage rows."""
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         rows = [request for request in requests if request.params["Key"]["SK"]["S"] != "#STATE"]
         if rows:
             return [Unreachable("history is away") for _ in requests]
@@ -109,9 +113,9 @@ class Losing(ModelPort):
     def __init__(self) -> None:
         super().__init__(Engine(), lambda: START_MS)
         self.losses: list[tuple[str, str | StoreTrouble]] = []
-        self.late: list[Request] = []
+        self.late: list[DynamoRequest] = []
 
-    def _outcome(self, request: Request) -> dict[str, Any] | StoreTrouble:
+    def _outcome(self, request: DynamoRequest) -> dict[str, Any] | StoreTrouble:
         if not self.losses or self.losses[0][0] != request.operation:
             return self.engine.apply(request)
         _, fate = self.losses.pop(0)
@@ -125,13 +129,15 @@ class Losing(ModelPort):
             self.late.append(request)
         return Unreachable("no answer in time; whether it was applied is unknown")
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         outcome = self._outcome(request)
         if isinstance(outcome, StoreTrouble):
             raise outcome
         return outcome
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         return [self._outcome(request) for request in requests]
 
 

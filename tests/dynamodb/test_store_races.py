@@ -17,7 +17,7 @@ from headgate.core.errors import Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.record import Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import PAUSE_MS, PAUSE_MS_MAX
@@ -193,7 +193,7 @@ def test_a_half_written_item_is_healed(pair: Pair, left_over: dict[str, Any]) ->
     one = Bucket(pair[0].store, PER_MINUTE)
     pk, sk = bucket_key(one.key)
     item = {"PK": {"S": pk}, "SK": {"S": sk}, **left_over}
-    run(pair[0].port.call(Request("PutItem", {"TableName": pair[0].table, "Item": item})))
+    run(pair[0].port.call(DynamoRequest("PutItem", {"TableName": pair[0].table, "Item": item})))
     one.adjust(x=-3)
     assert [one.take(x=1).allowed for _ in range(12)].count(True) == 10
     assert one.consumed() == 10_000
@@ -209,7 +209,7 @@ def test_an_item_nobody_can_read_is_said_to_be_damaged(pair: Pair) -> None:
         "UpdateExpression": "REMOVE b_x_cp SET g = :g",
         "ExpressionAttributeValues": {":g": {"N": "1"}},
     }
-    run(pair[0].port.call(Request("UpdateItem", broken)))
+    run(pair[0].port.call(DynamoRequest("UpdateItem", broken)))
     with pytest.raises(Damaged, match="cannot be read"):
         one.take(x=1)
 
@@ -221,7 +221,7 @@ class Lossy(Watched):
         super().__init__(port)
         self.lose = 0
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         reply = await super().call(request)
         if self.lose and request.operation == "UpdateItem":
             self.lose -= 1
@@ -317,7 +317,7 @@ class Throttling(Watched):
         self.clock = lambda: START_MS
         self.left: dict[str, tuple[float, int]] = {}
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         written = _written(request)
         for key in written:
             left, at_ms = self.left.get(key, (self.per_s_max, self.clock()))
@@ -329,7 +329,7 @@ class Throttling(Watched):
         return await super().call(request)
 
 
-def _written(request: Request) -> list[str]:
+def _written(request: DynamoRequest) -> list[str]:
     if request.operation == "UpdateItem":
         return [request.params["Key"]["PK"]["S"]]
     if request.operation != "TransactWriteItems":
@@ -373,7 +373,7 @@ def test_a_throttled_key_splits_and_is_never_let_through(dynamo_endpoint: str, t
 def _delete(client: Client, bucket: Bucket) -> None:
     pk, sk = bucket_key(bucket.key)
     key = {"PK": {"S": pk}, "SK": {"S": sk}}
-    run(client.port.call(Request("DeleteItem", {"TableName": client.table, "Key": key})))
+    run(client.port.call(DynamoRequest("DeleteItem", {"TableName": client.table, "Key": key})))
 
 
 def test_trouble_is_raised_as_it_is(pair: Pair) -> None:

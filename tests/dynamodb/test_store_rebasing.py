@@ -15,9 +15,9 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import ConditionFailed, Request
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
-from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS, rebasing
+from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS, rebase_request
 from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.store import DynamoStore
 
@@ -41,7 +41,8 @@ class Twin(Bucket):
     def rebase(self, *, age_ms: int = 0) -> int:
         """How many shards count from a later epoch now."""
         asked = [
-            rebasing("model", self.key, seen, self.now_ms, age_ms=age_ms) for seen in self.shards()
+            rebase_request("model", self.key, seen, self.now_ms, age_ms=age_ms)
+            for seen in self.shards()
         ]
         for request in asked:
             if request is not None:
@@ -133,7 +134,7 @@ def test_what_others_took_meanwhile_is_not_lost() -> None:
     assert bucket.take(x=100).allowed
     bucket.now_ms += HOUR_MS // 2
     [seen] = bucket.shards()
-    request = rebasing("model", KEY, seen, bucket.now_ms, age_ms=0)
+    request = rebase_request("model", KEY, seen, bucket.now_ms, age_ms=0)
     assert request is not None
     assert bucket.take(x=40).allowed  # between the look and the write
     run(bucket.store._port.call(request))
@@ -148,7 +149,7 @@ def test_a_full_bucket_that_was_taken_from_meanwhile_is_left_alone() -> None:
     assert bucket.take(x=100).allowed
     bucket.now_ms += 2 * HOUR_MS
     [seen] = bucket.shards()
-    request = rebasing("model", KEY, seen, bucket.now_ms)
+    request = rebase_request("model", KEY, seen, bucket.now_ms)
     assert request is not None
     assert bucket.take(x=90).allowed
     with pytest.raises(ConditionFailed):
@@ -161,7 +162,7 @@ def test_a_bucket_made_anew_or_rebased_by_another_is_not_touched() -> None:
     assert bucket.take(x=100).allowed
     bucket.now_ms += 2 * HOUR_MS
     [seen] = bucket.shards()
-    request = rebasing("model", KEY, seen, bucket.now_ms)
+    request = rebase_request("model", KEY, seen, bucket.now_ms)
     assert request is not None
     run(bucket.store._port.call(request))
     with pytest.raises(ConditionFailed):
@@ -172,16 +173,18 @@ def test_a_bucket_made_anew_or_rebased_by_another_is_not_touched() -> None:
     assert bucket.shards() == []  # no part of an item is left behind
 
 
-def seen_of(*limits: Limit, epochs: Sequence[int], item_epoch_ms: int, tokens: int = 0) -> Seen:
+def seen_of(
+    *limits: Limit, epochs: Sequence[int], item_epoch_ms: int, tokens: int = 0
+) -> ItemState:
     terms = Terms(tuple(limit.spec for limit in limits), 1)
     cells: list[Any] = [terms, 0, 0]
     for epoch_ms in epochs:
         cells += (epoch_ms, tokens, 0, 0)
     record: Record = tuple(cells)
-    return Seen(record, terms, layout_of(terms), 0, 0, 77, item_epoch_ms, None, 9, 0)
+    return ItemState(record, terms, layout_of(terms), 0, 0, 77, item_epoch_ms, None, 9, 0)
 
 
-def names_in(request: Request) -> set[str]:
+def names_in(request: DynamoRequest) -> set[str]:
     return set(request.params["ExpressionAttributeNames"].values())
 
 
@@ -189,22 +192,24 @@ def test_epochs_of_their_own_move_on_their_own() -> None:
     one, two = Limit.per_minute("x", 100), Limit.per_minute("y", 7)
     now_ms = START_MS + AGE_MS
     young = seen_of(one, two, epochs=[START_MS, now_ms - 1], item_epoch_ms=START_MS)
-    request = rebasing("t", KEY, young, now_ms)
+    request = rebase_request("t", KEY, young, now_ms)
     assert request is not None
     assert names_in(request) == {"g", "rf", "b_x_tk", "b_x_rf"}
     old = seen_of(one, two, epochs=[now_ms - 1, START_MS], item_epoch_ms=now_ms - 1)
-    request = rebasing("t", KEY, old, now_ms)
+    request = rebase_request("t", KEY, old, now_ms)
     assert request is not None
     assert names_in(request) == {"g", "b_x_rf", "b_y_rf", "b_y_tk"}
     assert request.params["Key"]["PK"]["S"] == bucket_key(KEY)[0]
     neither = seen_of(one, two, epochs=[now_ms - 1, now_ms - 1], item_epoch_ms=now_ms - 1)
-    assert rebasing("t", KEY, neither, now_ms) is None
+    assert rebase_request("t", KEY, neither, now_ms) is None
 
 
 def test_an_epoch_moves_only_where_nothing_is_under_way() -> None:
     """Of 13 in 7 seconds whole millitokens arrive every 7 ms; of 1 in three years hardly ever."""
     now_ms = START_MS + AGE_MS + 3
-    request = rebasing("t", KEY, seen_of(ODD, epochs=[START_MS], item_epoch_ms=START_MS), now_ms)
+    request = rebase_request(
+        "t", KEY, seen_of(ODD, epochs=[START_MS], item_epoch_ms=START_MS), now_ms
+    )
     assert request is not None
     values = request.params["ExpressionAttributeValues"].values()
     epochs = [int(value["N"]) for value in values if int(value["N"]) > START_MS]
@@ -213,8 +218,8 @@ def test_an_epoch_moves_only_where_nothing_is_under_way() -> None:
     assert now_ms - SLACK_MS - 7 < epochs[0] <= now_ms - SLACK_MS
     slow = Limit.custom("w", 10, refill_amount=1, refill_period_seconds=100_000_007)
     lazy = seen_of(slow, epochs=[START_MS], item_epoch_ms=START_MS)
-    assert rebasing("t", KEY, lazy, START_MS + 100_000_007 + SLACK_MS) is not None
-    assert rebasing("t", KEY, lazy, START_MS + 100_000_006, age_ms=0, slack_ms=0) is None
+    assert rebase_request("t", KEY, lazy, START_MS + 100_000_007 + SLACK_MS) is not None
+    assert rebase_request("t", KEY, lazy, START_MS + 100_000_006, age_ms=0, slack_ms=0) is None
 
 
 def test_a_limit_without_refill_keeps_its_tokens() -> None:

@@ -13,14 +13,14 @@ from dynamodb.shard_kit import Bucket
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms, cell_of, opened
+from headgate.core.record import BucketKey, Terms, cell_of, new_record
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.port import TransactionCancelled
 from headgate.stores.dynamodb.protocol.adjust import STILL_TRIES
-from headgate.stores.dynamodb.sharding.gather import evened, parted
+from headgate.stores.dynamodb.sharding.gather import divide_adjustment, even_out
 from headgate.stores.dynamodb.sharding.shares import share_of
-from headgate.stores.dynamodb.sharding.split import splitting
+from headgate.stores.dynamodb.sharding.split import split_request
 from headgate.stores.dynamodb.store import DynamoStore
 
 
@@ -81,7 +81,7 @@ def test_nothing_passes_a_divided_bucket_until_its_wait_is_over(seed: int) -> No
         kept = port.engine.snapshot
         newcomer = over_port(port, "t", blocking=True, usage="off").store
         assert isinstance(newcomer, DynamoStore)
-        newcomer._book._rng.seed(rng.random())
+        newcomer._cache._rng.seed(rng.random())
         caller = Bucket(newcomer, [limit], bucket.key.entity_id)
         caller.now_ms = now_ms
         verdict = caller.take(x=wanted)
@@ -116,7 +116,7 @@ def test_a_debt_that_moved_meanwhile_is_not_divided(store: DynamoStore, moved: i
     [seen] = bucket.shards()
     bucket.adjust(x=moved)
     with pytest.raises(TransactionCancelled):
-        run(store._port.call(splitting(store._table.name, bucket.key, seen, bucket.now_ms)))
+        run(store._port.call(split_request(store._table.name, bucket.key, seen, bucket.now_ms)))
     assert bucket.levels() == [(-40 - moved) * 1000]
     bucket.split()
     levels = bucket.levels()
@@ -214,9 +214,9 @@ def test_a_large_debt_is_paid_by_all_shards_at_one_moment() -> None:
     """Of 65 tokens in 8 shards the capacities differ by a millitoken, the paces do not."""
     terms = Terms((Limit.per_minute("x", 65).spec,), 1)
     shares = [(0, 4), (8, 4), (4, 3), (2, 2), (1, 1)]
-    records = [opened(share_of(terms, shard, depth), 0) for shard, depth in shares]
+    records = [new_record(share_of(terms, shard, depth), 0) for shard, depth in shares]
     demand = Demand(BucketKey("n" * 11, "e", "r"), terms, (65_000 * 3000,))
-    parts = parted(demand, records, 0)
+    parts = divide_adjustment(demand, records, 0)
     ends = []
     for record, part in zip(records, parts, strict=True):
         cell = cell_of(record, "x")
@@ -233,7 +233,7 @@ def test_amounts_are_evened_out_exactly() -> None:
         rooms = [rng.choice((1, 125, 500, rng.randint(1, 5000))) for _ in range(rng.randint(1, 8))]
         levels = [rng.randint(-2 * room, room) for room in rooms]
         amount = rng.randint(-5000, 5000)
-        given = evened(levels, rooms, amount)
+        given = even_out(levels, rooms, amount)
         assert sum(given) == amount
         assert all(part >= 0 for part in given) if amount > 0 else all(part <= 0 for part in given)
         after = [level - part for level, part in zip(levels, given, strict=True)]
@@ -246,6 +246,6 @@ def test_amounts_are_evened_out_exactly() -> None:
 
 
 def test_shards_without_room_take_it_as_one() -> None:
-    assert evened([0, 0], [0, 0], 5) == [5, 0]
-    assert evened([0, 0], [0, 0], -5) == [-5, 0]
-    assert evened([3, 4], [10, 10], 0) == [0, 0]
+    assert even_out([0, 0], [0, 0], 5) == [5, 0]
+    assert even_out([0, 0], [0, 0], -5) == [-5, 0]
+    assert even_out([3, 4], [10, 10], 0) == [0, 0]

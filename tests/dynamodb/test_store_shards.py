@@ -12,9 +12,9 @@ from headgate.core.limits import Limit
 from headgate.core.record import Terms, cell_of
 from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
-from headgate.stores.dynamodb.protocol.flow import alone
+from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.protocol.transaction import take_all
-from headgate.stores.dynamodb.sharding.shares import capacity_share, children_of, routed
+from headgate.stores.dynamodb.sharding.shares import capacity_share, children_of, leaf_of
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.testing import FakeClock, RecordingStore
 
@@ -32,7 +32,7 @@ def test_shares_of_all_leaves_are_the_whole() -> None:
         assert sum(capacity_share(capacity, s, d) for s, d in depths.items()) == capacity
         counts = dict.fromkeys(depths, 0)
         for number in range(64):
-            counts[routed(number, depths)] += 1
+            counts[leaf_of(number, depths)] += 1
         assert all(counts[shard] == 64 >> depth for shard, depth in depths.items())
 
 
@@ -144,7 +144,7 @@ def test_a_lopsided_bucket_waits_for_the_drained_shard(store: DynamoStore) -> No
     bucket.take(x=0)
     bucket.split()
     [first, second] = bucket.shards()
-    store._book.open(bucket.key).shards = {first.shard: first, second.shard: second}
+    store._cache.open(bucket.key).shards = {first.shard: first, second.shard: second}
     while bucket.level() > 5000:
         assert bucket.take(x=1).allowed
     verdict = bucket.take(x=10)
@@ -304,7 +304,7 @@ def test_a_strict_take_knows_a_divided_bucket_by_any_of_its_shards(store: Dynamo
     bucket, other = (Bucket(store, [Limit.per_second("x", 8)]) for _ in range(2))
     bucket.take(x=1)
     bucket.split()
-    known = store._book.open(bucket.key)
+    known = store._cache.open(bucket.key)
     known.shards = {seen.shard: seen for seen in bucket.shards() if seen.shard}
     demands = [bucket.demand(x=1), other.demand(x=1)]
-    assert run(alone(store._port, take_all(store._taker, demands, bucket.now_ms))) is None
+    assert run(run_flow(store._port, take_all(store._taker, demands, bucket.now_ms))) is None

@@ -9,7 +9,7 @@ import pytest
 from dynamodb.shard_kit import Bucket
 from headgate.core.decision import credits_of
 from headgate.core.errors import RateLimitExceeded
-from headgate.core.lease import refusal
+from headgate.core.lease import refusal_error
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore
@@ -19,7 +19,7 @@ HARD = Limit.custom("y", 4000, 0, 1)
 
 
 def state(bucket: Bucket) -> tuple[int, ...]:
-    bucket.store._book.drop(bucket.key)  # as the table has it, not as it was guessed here
+    bucket.store._cache.drop(bucket.key)  # as the table has it, not as it was guessed here
     return tuple(find(name) for name in ("x", "y") for find in (bucket.level, bucket.consumed))
 
 
@@ -66,7 +66,7 @@ def test_a_refusal_of_a_divided_bucket_is_of_its_hard_limits_only(
     bucket.split_to(shards)
     assert bucket.take(x=40, y=40).allowed
     verdict = bucket.take(x=30, y=30)
-    error = refusal(verdict)
+    error = refusal_error(verdict)
     assert isinstance(error, RateLimitExceeded)
     assert {status.limit_name for status in error.violations} == {"y"}
     assert error.retry_after_ms == verdict.retry_after_ms == 750

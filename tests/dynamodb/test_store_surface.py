@@ -16,7 +16,7 @@ from headgate import (
 from headgate.core.runtime import run
 from headgate.repository import open_backend
 from headgate.stores.dynamodb.catalog.items import number
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.table.create import RECORD, SCHEMA
 
 
@@ -73,7 +73,7 @@ def test_a_table_of_the_older_shape_is_named_and_moved_on(dynamo_endpoint: str) 
     table = table_at(dynamo_endpoint, name=name)
     key = {"PK": {"S": RECORD[0]}, "SK": {"S": RECORD[1]}}
     item = {**key, SCHEMA: number(0)}
-    run(table.port.call(Request("PutItem", {"TableName": name, "Item": item})))
+    run(table.port.call(DynamoRequest("PutItem", {"TableName": name, "Item": item})))
     run(table.port.close())
     url = f"dynamodb://{name}?region=us-east-1&endpoint={dynamo_endpoint}"
     with pytest.raises(IncompatibleSchemaError, match="upgrade"):

@@ -10,20 +10,20 @@ import pytest
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms, opened
+from headgate.core.record import BucketKey, Terms, new_record
 from headgate.stores.dynamodb.protocol import fast_take as usual
 from headgate.stores.dynamodb.protocol import fast_take as usual_opening_module
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import usual_opening, usual_take
+from headgate.stores.dynamodb.protocol.fast_take import fast_creation_request, fast_take_request
 from headgate.stores.dynamodb.protocol.item import (
-    Seen,
-    as_made,
+    ItemState,
     bucket_key,
-    seen_from_item,
+    new_item_state,
+    state_from_item,
     with_counters,
 )
-from headgate.stores.dynamodb.protocol.outcome import lined_up, standing_under
-from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.protocol.outcome import aligned_amounts, record_under
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
 from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 
@@ -41,7 +41,7 @@ def _terms(rng: random.Random) -> Terms:
     return Terms(tuple(limit.spec for limit in limits), rng.randint(0, 3))
 
 
-def _seen(rng: random.Random, terms: Terms) -> Seen:
+def _seen(rng: random.Random, terms: Terms) -> ItemState:
     depth = rng.choice((0, 0, 1, 3))
     shard = rng.randrange(1 << depth)
     share = share_of(terms, shard, depth)
@@ -51,7 +51,7 @@ def _seen(rng: random.Random, terms: Terms) -> Seen:
         cells += (NOW_MS - rng.choice((-5, 0, 1, 999, 10**5)), tokens, 7000, 7000)
     ttl_s = rng.choice((None, NOW_MS // 1000, NOW_MS // 1000 + 10**6))
     generation = rng.getrandbits(46)
-    return Seen(
+    return ItemState(
         tuple(cells), terms, layout_of(terms), shard, depth, generation, NOW_MS, ttl_s, 9, 0
     )
 
@@ -65,8 +65,8 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         amounts = tuple(rng.choice((None, 1000, 1000, 3000, 0)) for _ in terms.specs)
         demand = Demand(KEY, terms, amounts)
         crowded = rng.random() < 0.5
-        written = usual_take("a table", seen, demand, NOW_MS, crowded)
-        standing = standing_under(seen, demand, NOW_MS)
+        written = fast_take_request("a table", seen, demand, NOW_MS, crowded)
+        standing = record_under(seen, demand, NOW_MS)
         if written is None:
             left += 1
             assert (
@@ -77,8 +77,8 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
             )
             continue
         compared += 1
-        draft = expressions.taking(
-            seen, standing, seen.whole, lined_up(demand, terms), NOW_MS, crowded=crowded
+        draft = expressions.take_update(
+            seen, standing, seen.whole, aligned_amounts(demand, terms), NOW_MS, crowded=crowded
         )
         told = "ALL_NEW" if None in amounts else "UPDATED_NEW"
         if told == "UPDATED_NEW":
@@ -87,7 +87,7 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         assert written.params == {**general, "ReturnValues": told}
         divided += bool(seen.depth)
         assert (written.operation, written.credit) == ("UpdateItem", False)
-        alone = usual_take("a table", seen, demand, NOW_MS)
+        alone = fast_take_request("a table", seen, demand, NOW_MS)
         banded += alone is not None and alone.params != written.params
     assert compared > 1000
     assert left > 1000
@@ -104,13 +104,15 @@ def test_it_opens_a_bucket_as_the_general_write_does() -> None:
         amounts = tuple(rng.choice((None, 0, 1000, spec.capacity_milli)) for spec in terms.specs)
         demand = Demand(key, terms, amounts)
         now_ms, generation = NOW_MS + rng.randint(0, 999), rng.getrandbits(46)
-        written = usual_opening("a %table", demand, generation, now_ms)
+        written = fast_creation_request("a %table", demand, generation, now_ms)
         if written is None:
             left += 1
             assert any(spec.soft or not spec.amount_milli for spec in terms.specs)
             continue
         compared += 1
-        draft = expressions.creation(key, opened(terms, now_ms), amounts, generation, now_ms)
+        draft = expressions.create_update(
+            key, new_record(terms, now_ms), amounts, generation, now_ms
+        )
         assert written.params == draft.request("a %table", bucket_key(key)).params
         assert (written.operation, written.credit) == ("UpdateItem", False)
     assert compared > 1000
@@ -120,23 +122,23 @@ def test_it_opens_a_bucket_as_the_general_write_does() -> None:
 def test_openings_are_kept_for_a_bounded_number_of_terms() -> None:
     for version in range(usual_opening_module.TERMS_MAX + 10):
         terms = Terms((Limit.per_second("x", 16).spec,), version)
-        assert usual_opening("t", Demand(KEY, terms, (1000,)), 1, NOW_MS) is not None
-        assert len(usual_opening_module._openings) <= usual_opening_module.TERMS_MAX
+        assert fast_creation_request("t", Demand(KEY, terms, (1000,)), 1, NOW_MS) is not None
+        assert len(usual_opening_module._creation_templates) <= usual_opening_module.TERMS_MAX
 
 
 def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:
     terms = Terms((Limit.custom("x", 16, 3, 60).spec, Limit.per_day("y", 9).spec), 4,
                   sources=("resource", "entity"))  # fmt: skip
-    record = opened(terms, NOW_MS)
-    request = expressions.creation(KEY, record, (1000, None), 77, NOW_MS).request(
+    record = new_record(terms, NOW_MS)
+    request = expressions.create_update(KEY, record, (1000, None), 77, NOW_MS).request(
         "t", bucket_key(KEY)
     )
     item = item_after(request.params)
-    made = as_made(record, layout_of(terms), 77, NOW_MS)
-    fresh = seen_from_item(item, 0, None, NOW_MS)
-    assert seen_from_item(item, 0, made, NOW_MS) == fresh
+    made = new_item_state(record, layout_of(terms), 77, NOW_MS)
+    fresh = state_from_item(item, 0, None, NOW_MS)
+    assert state_from_item(item, 0, made, NOW_MS) == fresh
     others = {**item, "g": {"N": "78"}, "b_x_cp": {"N": "99000"}}
-    assert seen_from_item(others, 0, made, NOW_MS) == seen_from_item(others, 0, None, NOW_MS)
+    assert state_from_item(others, 0, made, NOW_MS) == state_from_item(others, 0, None, NOW_MS)
 
 
 def item_after(params: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
             told["ttl"] = {"N": "1900000000"}
         if "ttl" in told or seen.ttl_s is not None:
             item["ttl"] = told.get("ttl") or {"N": str(seen.ttl_s)}
-        assert with_counters(seen, told, NOW_MS) == seen_from_item(item, seen.shard, seen, NOW_MS)
+        assert with_counters(seen, told, NOW_MS) == state_from_item(item, seen.shard, seen, NOW_MS)
 
 
 def test_a_short_answer_tells_of_a_newer_version() -> None:
@@ -188,9 +190,9 @@ def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:
     """Others' answers came meanwhile: a later end of the item, or another generation."""
     terms = Terms((Limit.per_second("x", 16).spec,), 3)
     record = (terms, NOW_MS // 3_600_000, 0, NOW_MS, 16_000, 0, 0)
-    planned = Seen(record, terms, layout_of(terms), 0, 0, 5, NOW_MS, 1000, 1, 0)
+    planned = ItemState(record, terms, layout_of(terms), 0, 0, 5, NOW_MS, 1000, 1, 0)
     told = {"b_wcu_tc": {"N": "9"}, "b_x_tk": {"N": "8000"}, "b_x_tc": {"N": "8000"}}
-    known = Known(KEY)
+    known = BucketView(KEY)
     known.shards[0] = planned._replace(ttl_s=2000)
     assert known.note_counters(planned, told, NOW_MS).ttl_s == 2000
     known.shards[0] = planned._replace(generation=6, ttl_s=3000)
@@ -203,23 +205,23 @@ def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:
     rng = random.Random(3)
     one, twin = (Terms((Limit.per_second("x", 16).spec,), 3) for _ in range(2))
     seen = _seen(rng, one)
-    assert usual_take("t", seen, Demand(KEY, twin, (1000,)), NOW_MS) is None
+    assert fast_take_request("t", seen, Demand(KEY, twin, (1000,)), NOW_MS) is None
 
 
 def test_bodies_are_kept_for_a_bounded_number_of_terms() -> None:
     for version in range(usual.TERMS_MAX + 10):
         terms = Terms((Limit.per_second("x", 16).spec,), version)
         record = (terms, 0, 0, NOW_MS, 16_000, 0, 0)
-        seen = Seen(record, terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
-        assert usual_take("t", seen, Demand(KEY, terms, (1000,)), NOW_MS) is not None
+        seen = ItemState(record, terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
+        assert fast_take_request("t", seen, Demand(KEY, terms, (1000,)), NOW_MS) is not None
         assert len(usual._bodies) <= usual.TERMS_MAX
 
 
 def test_shapes_of_many_limits_are_bounded() -> None:
     terms = Terms(tuple(Limit.per_second(f"x{place}", 16).spec for place in range(10)), 1)
     cells = (NOW_MS, 16_000, 0, 0) * 10
-    seen = Seen((terms, 0, 0, *cells), terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
+    seen = ItemState((terms, 0, 0, *cells), terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
     for number in range(1, 300):
         amounts = tuple(1000 if number >> place & 1 else None for place in range(10))
-        assert usual_take("t", seen, Demand(KEY, terms, amounts), NOW_MS) is not None
+        assert fast_take_request("t", seen, Demand(KEY, terms, amounts), NOW_MS) is not None
         assert len(usual._bodies[id(terms)][1] or ()) <= usual.SHAPES_MAX

@@ -10,9 +10,9 @@ import pytest
 
 from headgate import Limit, RateLimiter
 from headgate.core.decision import Demand, Verdict
-from headgate.core.store import Sighting
+from headgate.core.store import PeekResult
 from headgate.testing import FakeClock, RecordingStore
-from headgate.transport.gates import finished
+from headgate.transport.gates import wait_finished
 
 RPM = Limit.per_hour("rph", 100)
 
@@ -27,7 +27,7 @@ class SlowStore(RecordingStore):
             await asyncio.sleep(0)
             return result
 
-        return await finished(asyncio.ensure_future(work()))
+        return await wait_finished(asyncio.ensure_future(work()))
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self._sent(super().consume(demands, now_ms))  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ class SlowStore(RecordingStore):
     async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
         return await self._sent(super().adjust(demands, now_ms, **how))  # type: ignore[no-any-return]
 
-    async def peek(self, keys: Any, now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Any, now_ms: int | None) -> PeekResult:
         return await self._sent(super().peek(keys, now_ms))  # type: ignore[no-any-return]
 
 

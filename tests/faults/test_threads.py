@@ -62,4 +62,4 @@ def test_threads_that_wait_get_their_turn() -> None:
     for one in workers:
         one.join()
     assert len(done) == 40
-    assert limiter.engine.lines._lines == {}
+    assert limiter.engine.queues._queues == {}

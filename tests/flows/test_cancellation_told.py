@@ -12,7 +12,7 @@ import pytest
 from headgate import Lease, Limit, RateLimiter, RateLimitExceeded
 from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
-from headgate.transport.gates import Sent, finished
+from headgate.transport.gates import SentWork, wait_finished
 
 LIMITS = [Limit.per_day("rpd", 10)]
 
@@ -28,9 +28,9 @@ class Slow(Layer):
     async def _run_to_the_end(self) -> None:
         if self.slow:
             self.sent.set()
-            work: Sent[None] = Sent()
+            work: SentWork[None] = SentWork()
             asyncio.get_running_loop().call_later(0.01, work.set_result, None)
-            await finished(work)
+            await wait_finished(work)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         await self._run_to_the_end()

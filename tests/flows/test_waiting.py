@@ -104,8 +104,8 @@ def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody() -> None:
         assert admitted == ["second"]
         await second
         assert await limiter.available("key", "api") == {"rps": 0}
-        assert not limiter.engine.lines.busy(["anything"])
-        assert limiter.engine.lines._lines == {}
+        assert not limiter.engine.queues.has_waiters(["anything"])
+        assert limiter.engine.queues._queues == {}
 
     asyncio.run(flow())
 
@@ -169,7 +169,7 @@ def test_a_refund_wakes_the_first_waiter() -> None:
 def test_a_full_line_refuses_instead_of_growing() -> None:
     async def flow() -> None:
         limiter, clock = _async_world(Limit.per_second("rps", 1))
-        limiter.engine.lines._waiters_max = 3
+        limiter.engine.queues._waiters_max = 3
         async with limiter.acquire("key", "api", {"rps": 1}):
             pass
 

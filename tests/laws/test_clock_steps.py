@@ -10,7 +10,15 @@ import pytest
 
 from headgate import Limit
 from headgate.core.decision import Demand
-from headgate.core.record import CELLS, EPOCH, HOUR_MS, BucketKey, Terms, after_clock_step, opened
+from headgate.core.record import (
+    CELLS,
+    EPOCH,
+    HOUR_MS,
+    BucketKey,
+    Terms,
+    after_clock_step,
+    new_record,
+)
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.repository import open_backend
@@ -86,7 +94,7 @@ def test_S7_debt_stays_debt_over_the_step(store: Store, how: str) -> None:
 
 def test_S12_a_clock_that_is_an_hour_behind_moves_no_epoch() -> None:
     terms = TERMS_OF["two limits"]
-    record = opened(terms, NOW_MS)
+    record = new_record(terms, NOW_MS)
     assert after_clock_step(record, NOW_MS - HOUR_MS) is record
     moved = after_clock_step(record, NOW_MS - HOUR_MS - 1)
     assert moved[CELLS + EPOCH] == NOW_MS - HOUR_MS - 1

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.decision import Demand, adjust_record, decide
 from headgate.core.errors import ValidationError
-from headgate.core.history import counted
+from headgate.core.history import mark_counted
 from headgate.core.limits import LIMITS_MAX, Limit
-from headgate.core.record import SPECS_MAX, TERMS, Record, Terms, cells_of, kept_under, opened
+from headgate.core.record import SPECS_MAX, TERMS, Record, Terms, apply_terms, cells_of, new_record
 from laws.kit import DAY_MS, LAW, gaps_ms
 from laws.oracle import worst_excess
 from laws.test_record import KEY, NOW_MS, Moves, lived, moves, rows
@@ -35,7 +35,7 @@ def test_a_change_never_raises_a_level_and_only_new_names_are_full(
     for version, (gap_ms, new, own) in enumerate(changes, 1):
         now_ms += gap_ms
         before = levels(record, now_ms)
-        record = kept_under(record, Terms(new.specs, 0 if own else version, own=own), now_ms)
+        record = apply_terms(record, Terms(new.specs, 0 if own else version, own=own), now_ms)
         after = levels(record, now_ms)
         assert set(before) <= set(after), "whatever vanishes is remembered"
         for spec in new.specs:
@@ -54,7 +54,7 @@ def test_two_callers_with_different_versions_converge_on_the_newest(
     record, now_ms = lived(terms, story)
     known = {3: Terms(terms.specs, 3), 4: Terms(others.specs, 4)}
     for turn, caller in enumerate(callers):
-        record = kept_under(record, known[caller], now_ms + turn)
+        record = apply_terms(record, known[caller], now_ms + turn)
         newest = max(callers[: turn + 1])
         assert record[TERMS].version == newest
         assert record[TERMS].core.specs == known[newest].specs
@@ -62,7 +62,7 @@ def test_two_callers_with_different_versions_converge_on_the_newest(
 
 def test_an_outdated_caller_is_decided_by_what_the_bucket_holds_and_is_told() -> None:
     old, new = one("rpm", 100, 100, 60, version=1), one("rpm", 2, 2, 60, version=2)
-    _, (record,) = decide([Demand(KEY, new, (1_000,))], [opened(old, 0)], 0)
+    _, (record,) = decide([Demand(KEY, new, (1_000,))], [new_record(old, 0)], 0)
     assert levels(record, 0) == {"rpm": 1_000}
     verdict, (after,) = decide([Demand(KEY, old, (50_000,))], [record], 0)
     assert not verdict.allowed
@@ -77,7 +77,7 @@ def test_an_outdated_caller_is_decided_by_what_the_bucket_holds_and_is_told() ->
 def test_an_override_always_wins(terms: Terms, story: Moves, others: Terms, version: int) -> None:
     record, now_ms = lived(Terms(terms.specs, version), story)
     own = Terms(others.specs, own=True)
-    assert kept_under(record, own, now_ms)[TERMS].core is own
+    assert apply_terms(record, own, now_ms)[TERMS].core is own
     verdict, _ = decide([Demand(KEY, own, (None,) * len(own.specs))], [record], now_ms)
     assert not verdict.outdated
 
@@ -86,9 +86,9 @@ def test_the_newest_version_is_remembered_across_an_override() -> None:
     """Who holds an outdated configuration must not get to decide because of an override between."""
     newest, outdated = one("rpm", 1, 1, 60, version=5), one("rpm", 100, 6_000, 60, version=3)
     override = Terms(one("rpm", 50, 50, 60).specs, own=True)
-    record = kept_under(opened(newest, 0), outdated, 0)
+    record = apply_terms(new_record(newest, 0), outdated, 0)
     assert record[TERMS].core is newest
-    record = kept_under(kept_under(record, override, 0), outdated, 0)
+    record = apply_terms(apply_terms(record, override, 0), outdated, 0)
     assert record[TERMS].core.specs != outdated.specs
 
 
@@ -99,8 +99,8 @@ def test_a_limit_that_vanishes_and_returns_goes_on_as_if_it_had_stayed(
 ) -> None:
     record, now_ms = lived(terms, story)
     elsewhere = tuple(spec._replace(name=f"other-{spec.name}") for spec in others.specs)
-    away = kept_under(record, Terms(elsewhere, 1), now_ms)
-    back = kept_under(away, Terms(terms.specs, 2), now_ms + gap_ms)
+    away = apply_terms(record, Terms(elsewhere, 1), now_ms)
+    back = apply_terms(away, Terms(terms.specs, 2), now_ms + gap_ms)
     for was, now in zip(cells_of(record), cells_of(back), strict=False):
         for later_ms in (gap_ms, gap_ms + 7, gap_ms + DAY_MS):
             assert now.level_milli(now_ms + later_ms) == was.level_milli(now_ms + later_ms)
@@ -112,10 +112,10 @@ def test_a_limit_that_vanishes_and_returns_goes_on_as_if_it_had_stayed(
 def test_saying_the_same_again_changes_nothing(terms: Terms, story: Moves, others: Terms) -> None:
     record, now_ms = lived(terms, story)
     new = Terms(others.specs, 1)
-    once = kept_under(record, new, now_ms)
-    assert kept_under(once, new, now_ms + 5) is once
-    assert kept_under(once, Terms(others.specs, 1), now_ms + 5) == once
-    newer = kept_under(once, Terms(others.specs, 2), now_ms + 5)
+    once = apply_terms(record, new, now_ms)
+    assert apply_terms(once, new, now_ms + 5) is once
+    assert apply_terms(once, Terms(others.specs, 1), now_ms + 5) == once
+    newer = apply_terms(once, Terms(others.specs, 2), now_ms + 5)
     assert newer[1:] == once[1:], "a new version with the same limits moves no number"
     assert newer[TERMS].version == 2
 
@@ -135,7 +135,7 @@ def test_flapping_admits_no_more_than_the_larger_bound(
         Terms(one("rpm", 3, 4, 9).specs, own=own),
         Terms(one("rpm", 5, 1, 1).specs, own=own),
     ]
-    record, now_ms = opened(sets[0], NOW_MS), NOW_MS
+    record, now_ms = new_record(sets[0], NOW_MS), NOW_MS
     admitted = []
     for gap_ms, turn, tokens in story:
         now_ms += gap_ms
@@ -152,9 +152,9 @@ def test_flapping_does_not_starve_an_unchanged_slow_limit() -> None:
         Terms((Limit.per_second("rps", 10_000).spec, slow.spec)),
         Terms((slow.spec, Limit.per_minute("rps", 9_000).spec, Limit.per_hour("new", 1).spec)),
     ]
-    record = adjusted(opened(sets[0], 0), Demand(KEY, sets[0], (None, 500_000)), 0)
+    record = adjust_record(new_record(sets[0], 0), Demand(KEY, sets[0], (None, 500_000)), 0)
     for turn in range(20_000):
-        record = kept_under(record, sets[turn % 2], turn * 100)
+        record = apply_terms(record, sets[turn % 2], turn * 100)
     now_ms = 2_000_000
     assert levels(record, now_ms)["rpd"] == 500_000 * now_ms // DAY_MS
 
@@ -163,7 +163,7 @@ def test_flapping_does_not_starve_a_slow_limit_whose_speed_is_what_changes() -> 
     """Pods with 500 and 400 per day take turns, ten calls a second: it refills at 400 at least."""
     fast = Limit.per_second("rps", 100).spec
     sets = [Terms((fast, Limit.custom("rpd", 500, n, 86_400).spec)) for n in (500, 400)]
-    record = adjusted(opened(sets[0], 0), Demand(KEY, sets[0], (None, 500_000)), 0)
+    record = adjust_record(new_record(sets[0], 0), Demand(KEY, sets[0], (None, 500_000)), 0)
     for turn in range(36_000):
         verdict, (record,) = decide(
             [Demand(KEY, sets[turn % 2], (1_000, None))], [record], turn * 100
@@ -176,29 +176,29 @@ def test_flapping_does_not_starve_a_slow_limit_whose_speed_is_what_changes() -> 
 def test_an_adjustment_by_an_outdated_caller_reaches_the_limit_it_took_from() -> None:
     old = Terms((Limit.per_minute("rpm", 10).spec, Limit.per_minute("tpm", 10).spec), 1)
     new = one("rpm", 10, 10, 60, version=2)
-    record = kept_under(opened(old, 0), new, 0)
-    after = adjusted(record, Demand(KEY, old, (None, 25_000)), 0)
+    record = apply_terms(new_record(old, 0), new, 0)
+    after = adjust_record(record, Demand(KEY, old, (None, 25_000)), 0)
     assert after[TERMS].version == 2
     assert levels(after, 0) == {"rpm": 10_000, "tpm": -15_000}
 
 
 def test_full_limits_out_of_use_are_forgotten_only_where_room_is_needed() -> None:
-    record = kept_under(opened(many("a"), 0), many("b", 1), 0)
+    record = apply_terms(new_record(many("a"), 0), many("b", 1), 0)
     assert len(record[TERMS].specs) == SPECS_MAX
-    record = adjusted(record, Demand(KEY, many("b", 1), (9_000,) * LIMITS_MAX), 0)
-    record = kept_under(record, many("c", 2), 0)
+    record = adjust_record(record, Demand(KEY, many("b", 1), (9_000,) * LIMITS_MAX), 0)
+    record = apply_terms(record, many("c", 2), 0)
     assert {spec.name[0] for spec in record[TERMS].specs} == {"b", "c"}
 
 
 def test_limits_in_use_are_never_forgotten_to_make_room() -> None:
-    record = opened(many("a"), 0)
+    record = new_record(many("a"), 0)
     for version, letter in enumerate("ab", 1):
-        record = adjusted(record, Demand(KEY, many(letter, version), (9_000,) * LIMITS_MAX), 0)
+        record = adjust_record(record, Demand(KEY, many(letter, version), (9_000,) * LIMITS_MAX), 0)
     with pytest.raises(ValidationError, match="give each set of limits a resource of its own"):
-        kept_under(record, many("c", 3), 0)
+        apply_terms(record, many("c", 3), 0)
     with pytest.raises(ValidationError):
-        kept_under(counted(record, 59_999), many("c", 3), 59_999)
-    full_and_counted = kept_under(counted(record, 60_000), many("c", 3), 60_000)
+        apply_terms(mark_counted(record, 59_999), many("c", 3), 59_999)
+    full_and_counted = apply_terms(mark_counted(record, 60_000), many("c", 3), 60_000)
     assert {spec.name[0] for spec in full_and_counted[TERMS].specs} == {"c"}
 
 

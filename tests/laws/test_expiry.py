@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.bucket import Rate
-from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.decision import Demand, adjust_record, decide
 from headgate.core.limits import Limit, Spec
-from headgate.core.record import Record, Terms, cells_of, full_at_ms, kept_under, opened
+from headgate.core.record import Record, Terms, apply_terms, cells_of, full_at_ms, new_record
 from laws.kit import DAY_MS, LAW, gaps_ms, tight_rates
 from laws.test_record import (
     KEY,
@@ -70,7 +70,9 @@ def test_S8_every_later_demand_gets_the_same_verdict_from_an_expired_record(
     """Not only the first one: the record made anew goes on like the one that was kept."""
     whole = Rate(*(1_000 * number for number in rate))
     terms = Terms((Spec("x", *whole, False),))
-    kept = adjusted(opened(terms, NOW_MS), Demand(KEY, terms, (whole.capacity_milli,)), NOW_MS)
+    kept = adjust_record(
+        new_record(terms, NOW_MS), Demand(KEY, terms, (whole.capacity_milli,)), NOW_MS
+    )
     full_ms = full_at_ms(kept)
     assert full_ms is not None
     fresh, now_ms = None, full_ms + idle_ms
@@ -85,11 +87,11 @@ def test_S8_every_later_demand_gets_the_same_verdict_from_an_expired_record(
 
 def test_S8_a_rate_of_zero_never_expires_in_use() -> None:
     terms = Terms((Limit.custom("total", 10, 0, 60).spec, Limit.per_second("rps", 10).spec))
-    untouched = opened(terms, NOW_MS)
+    untouched = new_record(terms, NOW_MS)
     assert full_at_ms(untouched) is not None
     _, (used,) = decide([Demand(KEY, terms, (1_000, 1_000))], [untouched], NOW_MS)
     assert full_at_ms(used) is None
-    paid = adjusted(used, Demand(KEY, terms, (-1_000, None)), NOW_MS)
+    paid = adjust_record(used, Demand(KEY, terms, (-1_000, None)), NOW_MS)
     assert full_at_ms(paid) == NOW_MS + 100
 
 
@@ -100,11 +102,11 @@ def test_S7_debt_survives_a_change_of_limits(
 ) -> None:
     """Also of limits that vanish from the configuration: they are remembered, debt and all."""
     record, now_ms = lived(terms, story)
-    record = adjusted(record, demand_of(terms, (700,) * 4), now_ms)
+    record = adjust_record(record, demand_of(terms, (700,) * 4), now_ms)
     now_ms += gap_ms
     renamed = Terms(tuple(spec._replace(name=f"new{spec.name}") for spec in others.specs), 1)
-    away = kept_under(record, renamed, now_ms)
-    back = kept_under(away, Terms(terms.specs, 2), now_ms)
+    away = apply_terms(record, renamed, now_ms)
+    back = apply_terms(away, Terms(terms.specs, 2), now_ms)
     for was, now in zip(cells_of(record), cells_of(back), strict=False):
         assert now.spec == was.spec
         assert now.level_milli(now_ms) == was.level_milli(now_ms)
@@ -114,5 +116,5 @@ def test_S7_debt_survives_a_change_of_limits(
 def test_S7_debt_out_of_use_keeps_a_record_from_expiring() -> None:
     old = Terms((Limit.per_day("rpd", 1).spec,), 1)
     new = Terms((Limit.per_second("rps", 5).spec,), 2)
-    record = adjusted(opened(old, 0), Demand(KEY, old, (3_000,)), 0)
-    assert full_at_ms(kept_under(record, new, 1)) == 3 * DAY_MS
+    record = adjust_record(new_record(old, 0), Demand(KEY, old, (3_000,)), 0)
+    assert full_at_ms(apply_terms(record, new, 1)) == 3 * DAY_MS

@@ -9,11 +9,11 @@ import pytest
 from headgate.core.levels import (
     LEVELS,
     Entity,
+    EntityConfig,
     Lookup,
     Mode,
     OnUnavailable,
-    Standing,
-    Stored,
+    StoredLevel,
     resolve,
 )
 from headgate.core.limits import Limit
@@ -30,12 +30,12 @@ def limits_at(level: str) -> tuple[Limit, ...]:
     return tuple(Limit.per_minute(name, LEVELS.index(level) + 1) for name in NAMES[level])
 
 
-def standing_with(present: dict[str, bool]) -> Standing:
-    def stored(level: str) -> Stored | None:
+def standing_with(present: dict[str, bool]) -> EntityConfig:
+    def stored(level: str) -> StoredLevel | None:
         version = LEVELS.index(level) + 10
-        return Stored(limits_at(level), version) if present[level] else None
+        return StoredLevel(limits_at(level), version) if present[level] else None
 
-    return Standing("key-1", None, *(stored(level) for level in LEVELS[:4]))
+    return EntityConfig("key-1", None, *(stored(level) for level in LEVELS[:4]))
 
 
 @pytest.mark.parametrize("flags", list(product((False, True), repeat=5)))
@@ -59,7 +59,9 @@ def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[boo
 
 
 def test_a_level_without_limits_switches_nothing_off() -> None:
-    standing = Standing("key-1", None, Stored((), 4), None, Stored(limits_at("resource"), 2), None)
+    standing = EntityConfig(
+        "key-1", None, StoredLevel((), 4), None, StoredLevel(limits_at("resource"), 2), None
+    )
     assert resolve(standing, "gpt-4").limits == limits_at("resource")
 
 
@@ -69,7 +71,7 @@ def test_disabled_wins_then_bypass_and_the_entity_is_named_first(
     of_entity: Mode, of_resource: Mode
 ) -> None:
     entity = Entity("key-1", mode=of_entity)
-    standing = Standing("key-1", entity, None, None, Stored((), 1, mode=of_resource), None)
+    standing = EntityConfig("key-1", entity, None, None, StoredLevel((), 1, mode=of_resource), None)
     found = resolve(standing, "gpt-4")
     order = [Mode.DISABLED, Mode.BYPASS, Mode.NORMAL]
     assert found.mode is min(of_entity, of_resource, key=order.index)
@@ -79,18 +81,18 @@ def test_disabled_wins_then_bypass_and_the_entity_is_named_first(
 
 @pytest.mark.parametrize("rule", [None, *OnUnavailable])
 def test_the_outage_rule_is_the_system_s(rule: OnUnavailable | None) -> None:
-    system = Stored(limits_at("system"), 1, on_unavailable=rule)
-    elsewhere = Stored((), 1, on_unavailable=OnUnavailable.BLOCK)
-    standing = Standing("key-1", None, elsewhere, elsewhere, elsewhere, system)
+    system = StoredLevel(limits_at("system"), 1, on_unavailable=rule)
+    elsewhere = StoredLevel((), 1, on_unavailable=OnUnavailable.BLOCK)
+    standing = EntityConfig("key-1", None, elsewhere, elsewhere, elsewhere, system)
     assert resolve(standing, "gpt-4").on_unavailable is rule
-    assert resolve(Standing("key-1", None, *[None] * 4), "gpt-4").on_unavailable is None
+    assert resolve(EntityConfig("key-1", None, *[None] * 4), "gpt-4").on_unavailable is None
 
 
 def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None:
     """Equal terms are shared between plans; which level gave a limit must not be shared."""
     limits = (Limit.per_minute("rpm", 100),)
-    own = Lookup(7, (Standing("key-1", None, Stored(limits, 7), None, None, None),))
-    shared = Lookup(7, (Standing("key-2", None, None, None, Stored(limits, 7), None),))
+    own = Lookup(7, (EntityConfig("key-1", None, StoredLevel(limits, 7), None, None, None),))
+    shared = Lookup(7, (EntityConfig("key-2", None, None, None, StoredLevel(limits, 7), None),))
     seen: dict[Terms, Terms] = {}
     sources = []
     for lookup in (own, shared):

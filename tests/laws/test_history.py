@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
     WINDOW_TYPES,
-    Usage,
+    WindowUsage,
     audit_event,
     event_time_ms,
     iso_time,
@@ -114,7 +114,9 @@ def test_audit_ids_sort_by_time_then_by_order_and_are_unique(times_ms: list[int]
 
 def test_a_summary_adds_up_what_the_snapshots_hold() -> None:
     shots = [
-        snapshot("key-1", "gpt-4", Usage("hourly", hour * 3_600_000, {"rpm": 5_000 * hour}, hour))
+        snapshot(
+            "key-1", "gpt-4", WindowUsage("hourly", hour * 3_600_000, {"rpm": 5_000 * hour}, hour)
+        )
         for hour in (1, 2, 3)
     ]
     assert shots[0].window_end == shots[1].window_start == "1970-01-01T02:00:00Z"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decision import Demand, adjusted, decide
+from headgate.core.decision import Demand, adjust_record, decide
 from headgate.core.errors import LeaseExpiredError, ValidationError
-from headgate.core.lease import DEBITS_MAX, LeaseBook
+from headgate.core.lease import DEBITS_MAX, LeaseAccount
 from headgate.core.limits import AMOUNT_MAX, Limit
-from headgate.core.plan import merged
-from headgate.core.record import BucketKey, Terms, cells_of, opened
+from headgate.core.plan import merge_demands
+from headgate.core.record import BucketKey, Terms, cells_of, new_record
 from laws.kit import DAY_MS, LAW
 
 NOW_MS = 1_700_000_000_000
@@ -28,15 +28,15 @@ def key(entity_id: str) -> BucketKey:
     return BucketKey("ns", entity_id, "gpt-4")
 
 
-def book_of(*demands: Demand, keep: bool = False) -> LeaseBook:
-    return LeaseBook(None, None, demands, NOW_MS, keep)  # type: ignore[arg-type]
+def book_of(*demands: Demand, keep: bool = False) -> LeaseAccount:
+    return LeaseAccount(None, None, demands, NOW_MS, keep)  # type: ignore[arg-type]
 
 
 def credits_of(demands: list[Demand]) -> dict[str, dict[str, int]]:
     return {demand.key.entity_id: dict(demand.named()) for demand in demands}
 
 
-def change(book: LeaseBook, name: str, milli: int, at_ms: int) -> list[Demand]:
+def change(book: LeaseAccount, name: str, milli: int, at_ms: int) -> list[Demand]:
     """What the flows do with a debit that is taken, or a credit; what they would send."""
     spread = book.spread({name: milli})
     if milli >= 0:
@@ -48,7 +48,7 @@ def change(book: LeaseBook, name: str, milli: int, at_ms: int) -> list[Demand]:
 changes = st.lists(st.tuples(st.integers(0, 5_000), st.integers(-30, 30)), max_size=8)
 
 
-def noted(book: LeaseBook, story: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def noted(book: LeaseAccount, story: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Notes each change as the flows do, never below zero; what stands, told token by token.
 
     A debit is one mark per token, so a credit rubs out the last marks.
@@ -90,22 +90,22 @@ def test_a_late_refund_makes_no_burst_the_bucket_would_not_have_had(
     used: int, before: list[tuple[int, int]], tokens: int, story: list[tuple[int, int]]
 ) -> None:
     """Beside a bucket that never saw the lease: after the refund it stands no higher."""
-    record, now_ms = opened(ONLY_RPM, NOW_MS - DAY_MS), NOW_MS - DAY_MS
+    record, now_ms = new_record(ONLY_RPM, NOW_MS - DAY_MS), NOW_MS - DAY_MS
     for gap_ms, amount in before:
         now_ms += gap_ms
-        record = adjusted(record, Demand(key("a"), ONLY_RPM, (amount * 1_000,)), now_ms)
-    without = adjusted(record, Demand(key("a"), ONLY_RPM, (used * 1_000,)), NOW_MS)
+        record = adjust_record(record, Demand(key("a"), ONLY_RPM, (amount * 1_000,)), now_ms)
+    without = adjust_record(record, Demand(key("a"), ONLY_RPM, (used * 1_000,)), NOW_MS)
     demand = Demand(key("a"), ONLY_RPM, (tokens * 1_000,))
-    leased, book, now_ms = adjusted(without, demand, NOW_MS), book_of(demand), NOW_MS
+    leased, book, now_ms = adjust_record(without, demand, NOW_MS), book_of(demand), NOW_MS
     for gap_ms, amount in story:
         now_ms += gap_ms
         other = Demand(key("a"), ONLY_RPM, (amount * 1_000,))
         verdict, (after,) = decide([other], [leased], now_ms)
         if verdict.allowed:
             leased = after
-            without = adjusted(without, other, now_ms)
+            without = adjust_record(without, other, now_ms)
     for refund in book.refunds(now_ms):
-        leased = adjusted(leased, refund, now_ms)
+        leased = adjust_record(leased, refund, now_ms)
     (mine,), (theirs,) = cells_of(leased), cells_of(without)
     for later_ms in (now_ms, now_ms + 1, now_ms + 10_007, now_ms + DAY_MS):
         assert mine.level_milli(later_ms) <= theirs.level_milli(later_ms)
@@ -125,7 +125,7 @@ def test_who_failed_and_tries_again_at_once_gets_in(age_ms: int) -> None:
     verdict, (record,) = decide([demand], [None], NOW_MS)
     assert verdict.allowed
     for refund in book_of(demand).refunds(NOW_MS + age_ms):
-        record = adjusted(record, refund, NOW_MS + age_ms)
+        record = adjust_record(record, refund, NOW_MS + age_ms)
     assert decide([demand], [record], NOW_MS + age_ms)[0].allowed
 
 
@@ -240,7 +240,9 @@ def test_no_bucket_gets_back_what_it_did_not_give(
     """Whatever was taken, only counted, owed or lost: tokens that come back were taken, and all
     that the lease holds in the end is what is counted."""
     demand = Demand(key("a"), ONLY_RPM, (10_000,))
-    book = LeaseBook(None, None, (demand,), NOW_MS, False, untaken=[(0, "rpm")] if passed else [])  # type: ignore[arg-type]
+    book = LeaseAccount(
+        None, None, (demand,), NOW_MS, False, untaken=[(0, "rpm")] if passed else []
+    )  # type: ignore[arg-type]
     spot = (0, "rpm")
     taken, counted = 0 if passed else 10_000, 10_000
     for verb, tokens in story:
@@ -273,7 +275,7 @@ def test_no_bucket_gets_back_what_it_did_not_give(
 
 def test_what_a_soft_limit_only_counted_is_refunded_as_counted_at_any_age() -> None:
     demand = Demand(key("a"), BOTH, (3_000, 500_000))
-    book = LeaseBook(None, None, (demand,), NOW_MS, False, untaken=[(0, "tpm")])  # type: ignore[arg-type]
+    book = LeaseAccount(None, None, (demand,), NOW_MS, False, untaken=[(0, "tpm")])  # type: ignore[arg-type]
     (credit,) = book.refunds(NOW_MS + 4_000)
     assert dict(credit.named()) == {"tpm": 0}
     assert dict(credit.counts()) == {"tpm": -500_000}
@@ -299,7 +301,7 @@ def test_a_bucket_that_parts_of_a_request_share_counts_for_each_of_them() -> Non
     """Two children and their parent: settling at what each asked changes nothing."""
     one, two = (Demand(key(name), ONLY_RPM, (3_000,)) for name in ("one", "two"))
     above = Demand(key("parent"), ONLY_RPM, (3_000,))
-    book = book_of(*merged([one, above, two, above]))
+    book = book_of(*merge_demands([one, above, two, above]))
     assert book.consumed == {"rpm": 3}
     assert not any(book.missing({"rpm": 3_000}).values())
     assert credits_of(change(book, "rpm", 2_000, NOW_MS)) == {
@@ -311,7 +313,9 @@ def test_a_bucket_that_parts_of_a_request_share_counts_for_each_of_them() -> Non
 
 
 def test_one_bucket_asked_twice_is_one_account() -> None:
-    twice = merged([Demand(key("a"), ONLY_RPM, (4_000,)), Demand(key("a"), ONLY_RPM, (5_000,))])
+    twice = merge_demands(
+        [Demand(key("a"), ONLY_RPM, (4_000,)), Demand(key("a"), ONLY_RPM, (5_000,))]
+    )
     book = book_of(*twice)
     assert book.consumed == {"rpm": 9}
     assert book.missing({"rpm": 3_000}) == {(0, "rpm"): -6_000}
@@ -327,8 +331,8 @@ def test_a_lease_that_is_changed_for_hours_stays_small() -> None:
     counted = sum(debit.milli for debit in book.debits(spot) if not debit.taken)
     assert counted == 334 * 1000
     assert min(debit.at_ms for debit in book.debits(spot)) == NOW_MS
-    book.strike({spot: 1000}, NOW_MS + 1)  # one that is part of another by now
+    book.revert({spot: 1000}, NOW_MS + 1)  # one that is part of another by now
     assert book.held_milli("tpm") == 5000 + 999 * 1000
-    book.strike({spot: 1000}, NOW_MS + 998)
+    book.revert({spot: 1000}, NOW_MS + 998)
     assert book.held_milli("tpm") == 5000 + 998 * 1000
     assert sum(debit.milli for debit in book.debits(spot) if not debit.taken) == counted

@@ -10,8 +10,8 @@ from headgate.core.bucket import (
     Rate,
     calculate_available,
     calculate_retry_after,
+    forecast,
     full_at_ms,
-    outlook,
 )
 
 RATES = st.builds(
@@ -26,7 +26,7 @@ RATES = st.builds(
 def test_it_agrees(rate: Rate, tokens_milli: int, elapsed_ms: int) -> None:
     epoch_ms, now_ms = 1_000_000, 1_000_000 + elapsed_ms
     tokens_milli = min(tokens_milli, rate.capacity_milli)
-    whole, wait_ms, full_ms = outlook(tokens_milli, epoch_ms, now_ms, rate)
+    whole, wait_ms, full_ms = forecast(tokens_milli, epoch_ms, now_ms, rate)
     assert whole == calculate_available(tokens_milli, epoch_ms, now_ms, rate)
     if whole * MILLI == rate.capacity_milli:
         assert (wait_ms, full_ms) == (None, now_ms)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from headgate.core.levels import Entity, Lookup, Mode, Standing, Stored
+from headgate.core.levels import Entity, EntityConfig, Lookup, Mode, StoredLevel
 from headgate.core.limits import Limit
-from headgate.core.plan import MOULDS_MAX, Moulds, Plan, make_plan
+from headgate.core.plan import SHARED_PLANS_MAX, Plan, SharedPlans, make_plan
 
-RESOURCE = Stored((Limit.per_minute("rpm", 60), Limit.per_day("rpd", 900, soft=True)), 3)
-SYSTEM = Stored((Limit.per_minute("tpm", 1000),), 2)
-COMMON = Lookup(7, (Standing("ann", None, None, None, RESOURCE, SYSTEM),))
+RESOURCE = StoredLevel((Limit.per_minute("rpm", 60), Limit.per_day("rpd", 900, soft=True)), 3)
+SYSTEM = StoredLevel((Limit.per_minute("tpm", 1000),), 2)
+COMMON = Lookup(7, (EntityConfig("ann", None, None, None, RESOURCE, SYSTEM),))
 DEFAULTS = object()
 
 
-def _kept() -> Moulds:
-    moulds = Moulds()
+def _kept() -> SharedPlans:
+    moulds = SharedPlans()
     plan = make_plan("ns", "r", COMMON, (), None, {})
     moulds.keep("ns", "r", COMMON, DEFAULTS, plan)
     return moulds
@@ -43,7 +43,7 @@ def test_it_is_the_plan_that_would_be_made() -> None:
 
 def test_what_differs_is_made_anew() -> None:
     moulds = _kept()
-    own = Stored((), 1)
+    own = StoredLevel((), 1)
     for lookup in (
         _of(own=own),
         _of(own_default=own),
@@ -62,15 +62,15 @@ def test_what_differs_is_made_anew() -> None:
 
 
 def test_an_entity_with_limits_of_its_own_is_no_mould() -> None:
-    moulds = Moulds()
+    moulds = SharedPlans()
     lookup = _of(own=SYSTEM)
     moulds.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
     assert moulds.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
 def test_moulds_are_bounded() -> None:
-    moulds = Moulds()
+    moulds = SharedPlans()
     plan = make_plan("ns", "r", COMMON, (), None, {})
-    for number in range(MOULDS_MAX + 10):
+    for number in range(SHARED_PLANS_MAX + 10):
         moulds.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
-        assert len(moulds._kept) <= MOULDS_MAX
+        assert len(moulds._kept) <= SHARED_PLANS_MAX

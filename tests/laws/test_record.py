@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Demand, adjusted, decide, judge, only_credits, take
-from headgate.core.history import Usage, counted, uncounted, usage_of
+from headgate.core.decision import Demand, adjust_record, decide, is_credit_only, judge, take
+from headgate.core.history import WindowUsage, has_uncounted_usage, mark_counted, usage_of
 from headgate.core.limits import Limit, Spec
 from headgate.core.record import (
     EVENTS,
@@ -15,13 +15,13 @@ from headgate.core.record import (
     HOUR_MS,
     TERMS,
     BucketKey,
-    Cell,
+    LimitCell,
     Record,
     Terms,
     cell_of,
     cells_of,
     full_at_ms,
-    opened,
+    new_record,
 )
 from laws.kit import DAY_MS, LAW, gaps_ms, share
 from laws.oracle import Oracle
@@ -63,11 +63,11 @@ def moved(record: Record, move: str, parts: Parts, now_ms: int) -> Record:
     if move == "take":
         _, (after,) = decide([demand_of(terms, parts)], [record], now_ms)
         return after
-    return adjusted(record, demand_of(terms, parts, 1 if move == "debit" else -1), now_ms)
+    return adjust_record(record, demand_of(terms, parts, 1 if move == "debit" else -1), now_ms)
 
 
 def lived(terms: Terms, story: Moves) -> tuple[Record, int]:
-    record, now_ms = opened(terms, NOW_MS), NOW_MS
+    record, now_ms = new_record(terms, NOW_MS), NOW_MS
     for gap_ms, move, parts in story:
         now_ms += gap_ms
         record = moved(record, move, parts, now_ms)
@@ -76,16 +76,16 @@ def lived(terms: Terms, story: Moves) -> tuple[Record, int]:
 
 def test_a_bucket_nobody_has_used_is_full() -> None:
     terms = Terms((Limit.per_minute("rpm", 10).spec, Limit.per_day("rpd", 500, 900).spec))
-    record = opened(terms, NOW_MS)
+    record = new_record(terms, NOW_MS)
     assert list(cells_of(record)) == [
-        Cell(terms.specs[0], NOW_MS, 10_000, 0, 0),
-        Cell(terms.specs[1], NOW_MS, 900_000, 0, 0),
+        LimitCell(terms.specs[0], NOW_MS, 10_000, 0, 0),
+        LimitCell(terms.specs[1], NOW_MS, 900_000, 0, 0),
     ]
     assert cell_of(record, "rpd") == list(cells_of(record))[1]
     assert cell_of(record, "tpm") is None
     assert (record[HOUR], record[EVENTS]) == (NOW_MS // HOUR_MS, 0)
     assert full_at_ms(record) is not None
-    assert not uncounted(record)
+    assert not has_uncounted_usage(record)
 
 
 @LAW
@@ -150,7 +150,7 @@ def test_each_limit_of_a_bucket_stands_as_if_it_were_alone(
     terms: Terms, story: Moves, later_ms: int
 ) -> None:
     oracles = [Oracle(*spec.rate, spec.capacity_milli, NOW_MS) for spec in terms.specs]
-    record, now_ms = opened(terms, NOW_MS), NOW_MS
+    record, now_ms = new_record(terms, NOW_MS), NOW_MS
     for gap_ms, move, parts in story:
         now_ms += gap_ms
         before, record = record, moved(record, move, parts, now_ms)
@@ -165,7 +165,7 @@ def test_each_limit_of_a_bucket_stands_as_if_it_were_alone(
 @LAW
 @given(rows, moves)
 def test_S4_consumed_is_debits_less_credits(terms: Terms, story: Moves) -> None:
-    record, now_ms = opened(terms, NOW_MS), NOW_MS
+    record, now_ms = new_record(terms, NOW_MS), NOW_MS
     net = dict.fromkeys(terms.index, 0)
     events = 0
     for gap_ms, move, parts in story:
@@ -177,10 +177,10 @@ def test_S4_consumed_is_debits_less_credits(terms: Terms, story: Moves) -> None:
                 continue
             events += 1
         else:
-            assert only_credits(demand) == all(
+            assert is_credit_only(demand) == all(
                 not wanted or wanted < 0 for wanted in demand.amounts
             )
-            record = adjusted(record, demand, now_ms)
+            record = adjust_record(record, demand, now_ms)
         for name, wanted in demand.named():
             net[name] += wanted
     assert {cell.spec.name: cell.consumed_milli for cell in cells_of(record)} == net
@@ -194,7 +194,7 @@ def test_a_grant_fills_but_leaves_the_consumption_alone(
 ) -> None:
     record, now_ms = lived(terms, story)
     grant = demand_of(terms, parts, -1)
-    after = adjusted(record, grant, now_ms, metered=False)
+    after = adjust_record(record, grant, now_ms, metered=False)
     for given_, was, now in zip(grant.amounts, cells_of(record), cells_of(after), strict=True):
         assert now.consumed_milli == was.consumed_milli
         full = was.spec.capacity_milli
@@ -208,14 +208,14 @@ def test_a_demand_and_its_negation_leave_the_account_even(
 ) -> None:
     record, now_ms = lived(terms, story)
     demand = demand_of(terms, (33,) * 4)
-    after = adjusted(adjusted(record, demand, now_ms), demand.negated(), now_ms)
+    after = adjust_record(adjust_record(record, demand, now_ms), demand.inverse(), now_ms)
     for was, now in zip(cells_of(record), cells_of(after), strict=True):
         assert now.consumed_milli == was.consumed_milli
         assert now.level_milli(now_ms) == was.level_milli(now_ms)
 
 
-def known_usage(record: Record) -> dict[str, list[Usage]]:
-    found: dict[str, list[Usage]] = {}
+def known_usage(record: Record) -> dict[str, list[WindowUsage]]:
+    found: dict[str, list[WindowUsage]] = {}
     for usage in usage_of(record):
         found.setdefault(usage.window_type, []).append(usage)
     return found
@@ -227,7 +227,7 @@ def test_usage_history_and_record_hold_every_token_once(
     terms: Terms, chapters: list[tuple[Moves, bool]]
 ) -> None:
     """Whenever the record is counted, history plus what is uncounted is all that was consumed."""
-    record, now_ms = opened(terms, NOW_MS), NOW_MS
+    record, now_ms = new_record(terms, NOW_MS), NOW_MS
     history = {kind: dict.fromkeys(terms.index, 0) for kind in ("hourly", "daily", "monthly")}
     events, admitted = 0, 0
     for story, count_now in chapters:
@@ -242,8 +242,8 @@ def test_usage_history_and_record_hold_every_token_once(
                     history[kind][name] += milli
                 assert len(usages) == 1
             events += record[EVENTS]
-            before, record = record, counted(record, now_ms)
-            assert not uncounted(record)
+            before, record = record, mark_counted(record, now_ms)
+            assert not has_uncounted_usage(record)
             assert record[HOUR] == now_ms // HOUR_MS
             assert [c[:4] for c in cells_of(record)] == [c[:4] for c in cells_of(before)]
     for kind, totals in history.items():
@@ -295,7 +295,7 @@ def test_a_limit_gives_alone_what_it_gives_beside_another(
     spec = spec._replace(soft=soft)
     alone = Terms((spec,))
     pair = Terms((spec, spec._replace(name="y")))
-    one, two = opened(alone, NOW_MS), opened(pair, NOW_MS)
+    one, two = new_record(alone, NOW_MS), new_record(pair, NOW_MS)
     now_ms = NOW_MS
     for gap_ms, part in steps:
         now_ms += gap_ms

@@ -15,7 +15,7 @@ from headgate.core.bucket import Rate
 from headgate.core.decision import Demand, decide
 from headgate.core.errors import ValidationError
 from headgate.core.limits import Limit, parse_amount, parse_entity_id
-from headgate.core.record import BucketKey, Record, Terms, opened
+from headgate.core.record import BucketKey, Record, Terms, new_record
 from laws.kit import DAY_MS, Kept
 
 MINUTE_MS = 60_000
@@ -168,8 +168,8 @@ def test_two_callers_do_not_both_get_the_last_token() -> None:
             naive.consume(user, "everyone")
     assert naive.tokens["everyone"] == -1, "both looked before either wrote"
 
-    buckets = {name: opened(one_limit(5), 0) for name in ("user_1", "user_2")}
-    buckets["everyone"] = opened(one_limit(1), 0)
+    buckets = {name: new_record(one_limit(5), 0) for name in ("user_1", "user_2")}
+    buckets["everyone"] = new_record(one_limit(1), 0)
     verdicts = [ask(buckets, user, "everyone") for user in ("user_1", "user_2")]
     assert verdicts == [True, False]
     assert [buckets[name][4] for name in buckets] == [4_000, 5_000, 0]
@@ -183,7 +183,7 @@ def test_a_refusal_by_the_second_bucket_takes_nothing_from_the_first() -> None:
         naive.consume(name)
     assert naive.tokens["user_1"] == 4, "one after the other leaves half a demand behind"
 
-    buckets = {"user_1": opened(one_limit(5), 0), "everyone": opened(one_limit(1), 0)}
+    buckets = {"user_1": new_record(one_limit(5), 0), "everyone": new_record(one_limit(1), 0)}
     assert ask(buckets, "everyone")
     before = dict(buckets)
     assert not ask(buckets, "user_1", "everyone")

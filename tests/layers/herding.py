@@ -9,7 +9,7 @@ from typing import Any
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble
 from headgate.layers.prefetch import Prefetch
-from headgate.layers.stack import layered
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from layers.kit import Buckets, Client, turns
@@ -56,7 +56,7 @@ class Herd:
         self.store = Narrow(self.clock)
         pace = self.clock.pace(blocking=False)
         chosen = {"breaker": False, "rejections": False} | layers
-        top = layered(self.store, clock=self.clock, pace=pace, prefetch=True, **chosen)
+        top = add_layers(self.store, clock=self.clock, pace=pace, prefetch=True, **chosen)
         assert isinstance(top, Prefetch)
         self.layer = top
         self.other = Client(self.store.store, self.clock)

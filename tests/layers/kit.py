@@ -11,7 +11,7 @@ from headgate.core.errors import Unreachable
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Sighting, Store
+from headgate.core.store import PeekResult, Store
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 
@@ -51,7 +51,7 @@ class Client:
     def adjust(self, *demands: Demand, **how: Any) -> bool:
         return run(self.store.adjust(demands, self.now_ms, **how))
 
-    def peek(self, key: BucketKey) -> Sighting:
+    def peek(self, key: BucketKey) -> PeekResult:
         return run(self.store.peek([key], self.now_ms))
 
     def admitted(self, demand: Demand, tries: int) -> int:

@@ -25,7 +25,14 @@ from headgate.core.errors import (
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Store
-from headgate.layers.breaker import PROBE_MS_MAX, Breaker, BreakerOpen, Circuit, Patience, State
+from headgate.layers.breaker import (
+    PROBE_MS_MAX,
+    Breaker,
+    BreakerConfig,
+    BreakerOpen,
+    BreakerState,
+    Circuit,
+)
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Switch
@@ -47,7 +54,7 @@ class World:
     def __init__(self, seed: int | None = None) -> None:
         self.clock = FakeClock()
         self.store = Switch(MemoryStore(self.clock))
-        self.changes: list[State] = []
+        self.changes: list[BreakerState] = []
         rng = NoJitter() if seed is None else random.Random(seed)
         self.circuit = Circuit(self.clock, rng=rng, on_change=self.changes.append)
         self.client = Client(Breaker(self.store, self.circuit), self.clock)
@@ -64,10 +71,10 @@ class World:
     def open(self) -> None:
         for _ in range(5):
             self.call(DOWN)
-        assert self.circuit.state is State.OPEN
+        assert self.circuit.state is BreakerState.OPEN
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         return self.circuit.state
 
     def pause_ms(self) -> int:
@@ -83,9 +90,9 @@ def test_five_failures_in_a_row_open_it_and_the_store_is_left_alone() -> None:
     world = World()
     for failures in range(1, 5):
         assert world.call(DOWN) is DOWN
-        assert (world.circuit.state, world.circuit.failures) == (State.CLOSED, failures)
+        assert (world.circuit.state, world.circuit.failures) == (BreakerState.CLOSED, failures)
     assert world.call(DOWN) is DOWN
-    assert world.circuit.state is State.OPEN
+    assert world.circuit.state is BreakerState.OPEN
     world.store.calls.clear()
     world.clock.advance(2500)
     refused = world.call()
@@ -113,33 +120,33 @@ def test_calls_that_fail_together_count_once() -> None:
     for failures in range(1, 5):
         together = [circuit.enter() for _ in range(100)]
         for turn in together:
-            circuit.failed(turn, DOWN)
-        assert (world.state, circuit.failures) == (State.CLOSED, failures)
-    circuit.failed(circuit.enter(), DOWN)
-    assert world.state is State.OPEN
+            circuit.note_failure(turn, DOWN)
+        assert (world.state, circuit.failures) == (BreakerState.CLOSED, failures)
+    circuit.note_failure(circuit.enter(), DOWN)
+    assert world.state is BreakerState.OPEN
 
 
 def test_a_call_that_began_after_a_failure_and_succeeds_ends_the_row() -> None:
     world = World()
     circuit = world.circuit
     early, other = circuit.enter(), circuit.enter()
-    circuit.failed(circuit.enter(), DOWN)
+    circuit.note_failure(circuit.enter(), DOWN)
     later = circuit.enter()
-    circuit.failed(circuit.enter(), DOWN)
+    circuit.note_failure(circuit.enter(), DOWN)
     assert circuit.failures == 2
-    circuit.succeeded(early)
+    circuit.note_success(early)
     assert circuit.failures == 2, "it was sent before the first failure and says nothing of after"
-    circuit.succeeded(later)
+    circuit.note_success(later)
     assert circuit.failures == 0, "the store was there after the first failure"
-    circuit.failed(other, DOWN)
+    circuit.note_failure(other, DOWN)
     assert circuit.failures == 0, "one more of a wave that has been counted"
-    circuit.failed(circuit.enter(), DOWN)
+    circuit.note_failure(circuit.enter(), DOWN)
     assert circuit.failures == 1, "the next failure begins a row of its own"
 
 
 def waves(
     callers: int, stall_ms: int, timeout_ms: int, spread_ms: int
-) -> tuple[list[State], int | None]:
+) -> tuple[list[BreakerState], int | None]:
     """Callers that call again as soon as they are answered, 5 ms later, through one stall of the
     store. The changes of the breaker, and how long after the stall began it opened."""
     world = World()
@@ -150,11 +157,11 @@ def waves(
     line = [(begin_ms - 100 + spread_ms * n, n, None, False) for n in range(callers)]
     heapq.heapify(line)
     while line and line[0][0] < end_ms + 2 * timeout_ms:
-        now_ms, caller, turn, failed = heapq.heappop(line)
+        now_ms, caller, turn, note_failure = heapq.heappop(line)
         world.clock.now_ms = now_ms
         if turn is not None:
-            circuit.failed(turn, DOWN) if failed else circuit.succeeded(turn)
-        if world.state is State.OPEN:
+            circuit.note_failure(turn, DOWN) if note_failure else circuit.note_success(turn)
+        if world.state is BreakerState.OPEN:
             opened_ms = opened_ms or now_ms - begin_ms
             continue
         answer_ms = (end_ms if begin_ms <= now_ms < end_ms else now_ms) + 5
@@ -174,7 +181,7 @@ def test_one_stall_is_not_an_outage_however_many_wait(callers: int, spread_ms: i
 @pytest.mark.parametrize("callers", [1, 10, 200])
 def test_a_store_that_stays_away_is_given_up_after_five_timeouts(callers: int) -> None:
     changes, opened_ms = waves(callers, 60_000, 1000, 3)
-    assert changes == [State.OPEN]
+    assert changes == [BreakerState.OPEN]
     assert opened_ms is not None
     assert 4000 <= opened_ms <= 5000
 
@@ -202,20 +209,20 @@ def test_what_is_not_an_outage_moves_nothing(trouble: BaseException) -> None:
     world = World()
     for _ in range(20):
         assert world.call(trouble) is trouble
-    assert (world.circuit.state, world.circuit.failures) == (State.CLOSED, 0)
+    assert (world.circuit.state, world.circuit.failures) == (BreakerState.CLOSED, 0)
     for _ in range(4):
         world.call(DOWN)
         world.call(trouble)
     assert world.circuit.failures == 4, "nor does it make failures be forgotten"
     world.call(DOWN)
-    world.clock.advance(Patience().open_ms)
+    world.clock.advance(BreakerConfig().open_ms)
     for _ in range(5):
         assert world.call(trouble) is trouble, "a probe that ends so makes room for the next"
-        assert world.circuit.state is State.HALF_OPEN
+        assert world.circuit.state is BreakerState.HALF_OPEN
     world.call()
     world.call(trouble)
     world.call()
-    assert world.circuit.state is State.CLOSED
+    assert world.circuit.state is BreakerState.CLOSED
 
 
 class CountsEverything(Breaker):
@@ -226,7 +233,7 @@ class CountsEverything(Breaker):
         try:
             return await self.inner.consume(demands, now_ms)
         except HeadgateError as trouble:
-            self.circuit.failed(turn, Unreachable(str(trouble)))
+            self.circuit.note_failure(turn, Unreachable(str(trouble)))
             raise
 
 
@@ -255,18 +262,18 @@ def test_one_throttled_key_never_stops_the_others(breaker: type[Breaker], served
 def test_two_probes_close_it_one_failure_opens_it_again() -> None:
     world = World()
     world.open()
-    world.clock.advance(Patience().open_ms - 1)
+    world.clock.advance(BreakerConfig().open_ms - 1)
     assert isinstance(world.call(), BreakerOpen)
     world.clock.advance(1)
     assert world.call() is None
     assert world.state == "half-open"
     assert world.call(DOWN) is DOWN
     assert world.state == "open"
-    world.clock.advance(2 * Patience().open_ms)
+    world.clock.advance(2 * BreakerConfig().open_ms)
     assert world.call() is None
     assert world.call() is None
     assert (world.state, world.circuit.failures) == ("closed", 0)
-    opened, half, closed = State.OPEN, State.HALF_OPEN, State.CLOSED
+    opened, half, closed = BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED
     assert world.changes == [opened, half, opened, half, closed]
 
 
@@ -303,15 +310,15 @@ def test_jitter_shortens_a_pause_by_at_most_a_fifth_and_spreads_processes() -> N
 def test_a_probe_that_never_comes_back_blocks_for_a_bounded_time() -> None:
     world = World()
     world.open()
-    world.clock.advance(Patience().open_ms)
+    world.clock.advance(BreakerConfig().open_ms)
     lost = world.circuit.enter()
     world.clock.advance(PROBE_MS_MAX - 1)
     with pytest.raises(BreakerOpen, match="a probe under way"):
         world.circuit.enter()
     world.clock.advance(1)
     world.circuit.enter()
-    world.circuit.failed(lost, DOWN)
-    assert world.circuit.state is State.HALF_OPEN, "the lost one says nothing any more"
+    world.circuit.note_failure(lost, DOWN)
+    assert world.circuit.state is BreakerState.HALF_OPEN, "the lost one says nothing any more"
 
 
 def test_calls_sent_before_say_nothing_about_what_came_after() -> None:
@@ -322,26 +329,26 @@ def test_calls_sent_before_say_nothing_about_what_came_after() -> None:
     pause_ms = world.pause_ms()
     world.clock.advance(10)
     for turn in early[:10]:
-        circuit.failed(turn, DOWN)
+        circuit.note_failure(turn, DOWN)
     assert world.pause_ms() == pause_ms - 10, "stragglers do not prolong the pause"
-    world.clock.advance(Patience().open_ms)
+    world.clock.advance(BreakerConfig().open_ms)
     probe = circuit.enter()
-    circuit.succeeded(early[10])
-    circuit.succeeded(early[11])
+    circuit.note_success(early[10])
+    circuit.note_success(early[11])
     assert world.state == "half-open", "nor do they close it"
-    circuit.failed(early[12], DOWN)
-    circuit.left(early[13])
+    circuit.note_failure(early[12], DOWN)
+    circuit.note_unknown(early[13])
     with pytest.raises(BreakerOpen):
         circuit.enter()
-    circuit.succeeded(probe)
-    circuit.succeeded(circuit.enter())
+    circuit.note_success(probe)
+    circuit.note_success(circuit.enter())
     assert world.state == "closed"
 
 
 def test_one_probe_among_threads() -> None:
     world = World()
     world.open()
-    world.clock.advance(Patience().open_ms)
+    world.clock.advance(BreakerConfig().open_ms)
     start = threading.Barrier(16)
     entered: list[Any] = []
 
@@ -362,21 +369,21 @@ def test_one_probe_among_threads() -> None:
 def test_patience_is_a_choice() -> None:
     """Fewer failures, a shorter pause, another growth: as SERVICE's runtime section has them."""
     clock = FakeClock()
-    patience = Patience(2, 1, 1000, 2500, 2.0)
+    patience = BreakerConfig(2, 1, 1000, 2500, 2.0)
     circuit = Circuit(clock, patience=patience, rng=_NoJitter())
     trouble = Unreachable("away")
     for _ in range(2):
-        circuit.failed(circuit.enter(), trouble)
-    assert circuit.state is State.OPEN
+        circuit.note_failure(circuit.enter(), trouble)
+    assert circuit.state is BreakerState.OPEN
     pauses = []
     for _ in range(4):
         pauses.append(circuit.open_until_ms - clock.now_ms)
         clock.advance(pauses[-1])
-        circuit.failed(circuit.enter(), trouble)
+        circuit.note_failure(circuit.enter(), trouble)
     assert pauses == [1000, 2000, 2500, 2500]
     clock.advance(2500)
-    circuit.succeeded(circuit.enter())
-    assert circuit.state is State.CLOSED
+    circuit.note_success(circuit.enter())
+    assert circuit.state is BreakerState.CLOSED
 
 
 class _NoJitter(random.Random):
@@ -390,4 +397,4 @@ class _NoJitter(random.Random):
 )
 def test_impossible_patience_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Patience(**wrong)
+        BreakerConfig(**wrong)

@@ -17,8 +17,8 @@ from headgate import (
     SyncRateLimiter,
 )
 from headgate.core.decision import Demand, Verdict
-from headgate.layers.breaker import Breaker, BreakerOpen, Circuit, Patience, State
-from headgate.layers.stack import layered
+from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, BreakerState, Circuit
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from layers.kit import DOWN, Buckets, Held, turns
@@ -31,13 +31,13 @@ class LetsEveryoneThrough(Breaker):
     """Trap 8: once the pause is over, everybody is let through to see whether it works."""
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self.circuit.state is State.OPEN:
+        if self.circuit.state is BreakerState.OPEN:
             self.circuit.enter()
         turn = self.circuit.turn
         try:
             return await self.inner.consume(demands, now_ms)
         except type(DOWN) as trouble:
-            self.circuit.failed(turn, trouble)
+            self.circuit.note_failure(turn, trouble)
             raise
 
 
@@ -51,7 +51,7 @@ async def half_open(breaker: type[Breaker]) -> tuple[Breaker, Held]:
     for _ in range(5):
         with pytest.raises(type(DOWN)):
             await layer.consume([ONE], None)
-    clock.advance(Patience().open_ms)
+    clock.advance(BreakerConfig().open_ms)
     store.let_go.clear()
     store.calls.clear()
     return layer, store
@@ -68,7 +68,7 @@ def test_one_probe_among_a_thousand_callers(breaker: type[Breaker], probes: int)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         if breaker is Breaker:
             assert sum(isinstance(end, BreakerOpen) for end in ends) == 999
-            assert layer.circuit.state is State.OPEN
+            assert layer.circuit.state is BreakerState.OPEN
             assert layer.circuit.failures == 6
 
     asyncio.run(flow())
@@ -85,7 +85,7 @@ def test_a_thousand_callers_close_it_with_two_probes() -> None:
             assert len(store.calls) == probe
             store.let_go.set()
             await asyncio.gather(*tasks, return_exceptions=True)
-        assert layer.circuit.state is State.CLOSED
+        assert layer.circuit.state is BreakerState.CLOSED
         verdicts = await asyncio.gather(*(layer.consume([ONE], None) for _ in range(1000)))
         assert all(verdict.allowed for verdict in verdicts)
 
@@ -105,11 +105,11 @@ def test_a_cancelled_probe_makes_room_for_the_next() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert layer.circuit.state is State.HALF_OPEN
+            assert layer.circuit.state is BreakerState.HALF_OPEN
         store.let_go.set()
         await layer.consume([ONE], None)
         await layer.consume([ONE], None)
-        assert layer.circuit.state is State.CLOSED
+        assert layer.circuit.state is BreakerState.CLOSED
 
     asyncio.run(flow())
 
@@ -139,7 +139,7 @@ def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing()
         on_unavailable=OnUnavailable.ALLOW,
     )
     store = FaultyStore(limiter.engine.store, before=[DOWN] * 5)
-    limiter.engine.use(layered(store, clock=clock))
+    limiter.engine.use(add_layers(store, clock=clock))
     admitted = 0
     for _ in range(200):
         try:
@@ -152,7 +152,7 @@ def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing()
     assert store.calls == []
     assert len(store.before) == 0, "five callers met the outage, the others were told at once"
     assert {event.kind for event in events} == {"degraded"}
-    clock.advance(Patience().open_ms)
+    clock.advance(BreakerConfig().open_ms)
     for _ in range(3):
         with limiter.acquire("b", "api", {"rph": 1}) as lease:
             assert not lease.degraded
@@ -166,7 +166,7 @@ def test_while_open_blocking_callers_are_told_why() -> None:
             "memory://", limits=[Limit.per_hour("rph", 20)], clock=clock
         ) as limiter:
             faulty = FaultyStore(limiter.engine.store, before=[DOWN] * 5)
-            limiter.engine.use(layered(faulty, clock=clock))
+            limiter.engine.use(add_layers(faulty, clock=clock))
             for _ in range(6):
                 with pytest.raises(RateLimiterUnavailable) as caught:
                     async with limiter.acquire("a", "api", {"rph": 1}):

@@ -12,7 +12,7 @@ from headgate.core.store import Store
 from headgate.layers.breaker import Breaker, Circuit
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.stack import layered
+from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 
@@ -20,8 +20,8 @@ LAYERS: dict[str, Callable[[Store], Store]] = {
     "breaker": lambda store: Breaker(store, Circuit(steady_clock())),
     "rejections": lambda store: Rejections(store, steady_clock()),
     "prefetch": lambda store: Prefetch(store, steady_clock()),
-    "default": lambda store: layered(store, clock=steady_clock()),
-    "all": lambda store: layered(store, clock=steady_clock(), prefetch=True),
+    "default": lambda store: add_layers(store, clock=steady_clock()),
+    "all": lambda store: add_layers(store, clock=steady_clock(), prefetch=True),
 }
 
 

@@ -12,11 +12,11 @@ from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
-from headgate.layers.breaker import Breaker, BreakerOpen, Circuit, Patience, State
+from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, BreakerState, Circuit
 from headgate.layers.layer import Layer
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import Shadow, Shadowed
-from headgate.layers.stack import layered
+from headgate.layers.shadow import Shadow, ShadowVerdict
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from layers.kit import DOWN, Buckets
@@ -35,10 +35,10 @@ def allowed(outcomes: Sequence[Outcome]) -> list[bool]:
 def test_the_usual_layers_pass_a_batch_on_as_one_call() -> None:
     clock = FakeClock()
     store = RecordingStore(MemoryStore(clock))
-    full = layered(store, clock=clock, shadow=True)
+    full = add_layers(store, clock=clock, shadow=True)
     outcomes = each(full, clock, *[RPM.want(1)] * 5)
     assert allowed(outcomes) == [True] * 5
-    assert [isinstance(one, Shadowed) for one in outcomes] == [False] * 3 + [True] * 2
+    assert [isinstance(one, ShadowVerdict) for one in outcomes] == [False] * 3 + [True] * 2
     assert store.verbs == ["consume_each"]
 
 
@@ -50,13 +50,13 @@ def test_a_failed_batch_is_one_failure_of_the_breaker() -> None:
     for number in range(5):
         assert circuit.failures == number
         assert each(breaker, clock, *[RPM.want(1)] * 10) == [DOWN] * 10
-    assert circuit.state is State.OPEN
+    assert circuit.state is BreakerState.OPEN
     refused = each(breaker, clock, *[RPM.want(1)] * 3)
     assert [type(one) for one in refused] == [BreakerOpen] * 3
-    clock.advance(Patience().open_ms)
-    for _ in range(Patience().successes_to_close):
+    clock.advance(BreakerConfig().open_ms)
+    for _ in range(BreakerConfig().successes_to_close):
         assert allowed(each(breaker, clock, RPM.want(0), RPM.want(1)))[0]
-    assert circuit.state is State.CLOSED
+    assert circuit.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("trouble", [Contended("busy"), Throttled("hot")])
@@ -72,7 +72,7 @@ def test_trouble_of_one_is_its_own_and_says_nothing_about_the_store(trouble: Sto
         outcomes = each(breaker, clock, RPM.want(1), RPM.want(0, entity_id="other"))
         assert outcomes[0] is trouble
         assert allowed(outcomes) == [False, True]
-    assert (circuit.state, circuit.failures) == (State.CLOSED, 0)
+    assert (circuit.state, circuit.failures) == (BreakerState.CLOSED, 0)
 
 
 def test_proven_refusals_are_spared_the_store() -> None:
@@ -110,7 +110,7 @@ def test_prefetched_tokens_serve_a_batch_without_the_store() -> None:
     clock = FakeClock()
     store = RecordingStore(MemoryStore(clock))
     many = Buckets(Limit.per_second("rps", 100_000))
-    layer = layered(store, clock=clock, breaker=False, rejections=False, prefetch=True)
+    layer = add_layers(store, clock=clock, breaker=False, rejections=False, prefetch=True)
     for _ in range(20):
         clock.advance(10)
         assert all(allowed(each(layer, clock, *[many.want(1)] * 10)))
@@ -142,6 +142,6 @@ def test_trouble_that_a_store_raises_is_of_every_group_and_counts() -> None:
 
     clock = FakeClock()
     circuit = Circuit(clock)
-    store = layered(Raises(MemoryStore(clock)), clock=clock, breaker=False)
+    store = add_layers(Raises(MemoryStore(clock)), clock=clock, breaker=False)
     assert each(Breaker(store, circuit), clock, RPM.want(1), RPM.want(1)) == [DOWN, DOWN]
     assert circuit.failures == 1

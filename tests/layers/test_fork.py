@@ -14,14 +14,14 @@ import pytest
 from headgate import Limit, SyncRateLimiter
 from headgate.core.errors import Unreachable
 from headgate.core.runtime import run
-from headgate.core.wait_queue import Lines
-from headgate.layers.breaker import Breaker, Circuit, Patience
+from headgate.core.wait_queue import WaitQueues
+from headgate.layers.breaker import Breaker, BreakerConfig, Circuit
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from headgate.transport.gates import BlockingPace
+from headgate.transport.gates import BlockingGateFactory
 from layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.
@@ -52,11 +52,11 @@ def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path
             pass
     layer = limiter.engine.store
     assert isinstance(layer, Prefetch)
-    held = sum(sum(pot.held) for pot in layer._pots.values()) // 1000
+    held = sum(sum(pot.held) for pot in layer._holdings.values()) // 1000
     assert held > 0
 
     def uses_and_ends() -> bool:
-        nothing = not layer._pots
+        nothing = not layer._holdings
         with limiter.acquire("a", "api", {"n": 1}):
             pass
         limiter.close()
@@ -70,10 +70,10 @@ def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path
 
 def test_a_call_of_the_parent_is_nothing_to_wait_for_in_the_child() -> None:
     clock = FakeClock()
-    layer = Prefetch(MemoryStore(clock), clock, BlockingPace())
+    layer = Prefetch(MemoryStore(clock), clock, BlockingGateFactory())
     client, demand = Client(layer, clock), Buckets(STILL).want(1)
     assert client.take(demand).allowed
-    (pot,) = layer._pots.values()
+    (pot,) = layer._holdings.values()
     pot.turns.taken = True  # by another thread, say
     assert child(lambda: client.admitted(demand, 12) == 12 and layer.served > 0)
     assert pot.turns.taken, "it stays the parent's"
@@ -107,27 +107,27 @@ def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
 
 def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:
     clock = FakeClock()
-    circuit = Circuit(clock, patience=Patience(failures_to_open=1, open_ms=1))
-    circuit.failed(circuit.enter(), Unreachable("gone"))
+    circuit = Circuit(clock, patience=BreakerConfig(failures_to_open=1, open_ms=1))
+    circuit.note_failure(circuit.enter(), Unreachable("gone"))
     clock.advance(1)
     assert circuit.enter() > 0, "the parent's probe"
     assert child(lambda: circuit.enter() > 0)
 
 
 def test_those_who_wait_in_the_parent_are_no_line_in_the_child() -> None:
-    lines = Lines(BlockingPace())
+    lines = WaitQueues(BlockingGateFactory())
     ticket = lines.join(["a", "b"])
     assert ticket is not None
 
     def free() -> bool:
-        mine = None if lines.busy(["a"]) else lines.join(["a"])
+        mine = None if lines.has_waiters(["a"]) else lines.join(["a"])
         lines.leave(ticket)  # as it is left when the flow it belonged to is thrown away
         return mine is not None and lines.gate_of(mine, behind=True) is None and lines._waiters == 1
 
     assert child(free)
-    assert lines.busy(["a"])
+    assert lines.has_waiters(["a"])
     lines.leave(ticket)
-    assert not lines.busy(["a"])
+    assert not lines.has_waiters(["a"])
 
 
 def test_memory_is_copied_as_it_is() -> None:

@@ -25,7 +25,7 @@ from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
 from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from headgate.transport.gates import AsyncPace, BlockingPace
+from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
 from layers.kit import DOWN
 
 RPM = Limit.per_minute("rpm", 5)
@@ -190,12 +190,12 @@ def test_callers_of_a_limiter_wait_for_one_anothers_call(url: str) -> None:
 def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str) -> None:
     with SyncRateLimiter(url, prefetch=True) as limiter:
         assert isinstance(limiter.engine.store, Prefetch)
-        assert isinstance(limiter.engine.store._pace, BlockingPace)
+        assert isinstance(limiter.engine.store._pace, BlockingGateFactory)
 
     async def story() -> None:
         service = await Service.open(url + "?prefetch=on")
         assert isinstance(service._store, Prefetch)
-        assert isinstance(service._store._pace, AsyncPace)
+        assert isinstance(service._store._pace, AsyncGateFactory)
         await service.close()
 
     asyncio.run(story())

@@ -11,7 +11,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import cell_of, cells_of
 from headgate.core.runtime import run
 from headgate.layers.prefetch import Prefetch
-from headgate.layers.stack import layered
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Held, Switch, turns
@@ -94,7 +94,7 @@ def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: s
     rng = random.Random(seed)
     clock = FakeClock()
     prefetch = Prefetch(MemoryStore(clock), clock)
-    store = layered(MemoryStore(clock), clock=clock, prefetch=True)
+    store = add_layers(MemoryStore(clock), clock=clock, prefetch=True)
     ours = Client(prefetch if layers == "prefetch" else store, clock)
     plain = Client(MemoryStore(clock), clock)
     used = Buckets(Limit.custom("a", 2000, 900, 1), Limit.custom("b", 90_000, 50_000, 1))

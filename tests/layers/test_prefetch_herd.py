@@ -19,7 +19,7 @@ from headgate.layers.held_tokens import SHARE
 from headgate.layers.prefetch import Prefetch
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from headgate.transport.gates import BlockingPace, Gate
+from headgate.transport.gates import BlockingGateFactory, WaitGate
 from layers.herding import HERD, Herd, admitted
 from layers.kit import Buckets, Client, turns
 from layers.prefetching import FAST, STILL
@@ -40,11 +40,11 @@ def test_a_herd_makes_two_calls() -> None:
 
 
 def test_a_herd_of_threads_makes_two_calls() -> None:
-    class Counted(BlockingPace):
+    class Counted(BlockingGateFactory):
         def __init__(self) -> None:
             self.made = threading.Semaphore(0)
 
-        def gate(self) -> Gate:
+        def gate(self) -> WaitGate:
             self.made.release()
             return super().gate()
 
@@ -256,7 +256,7 @@ def test_never_above_the_share_and_every_token_accounted_for(
             assert herd.layer.held_milli(bucket.key()).get("n", 0) <= share * 1000
             taken = zip(wants, told, strict=True)
             total += sum(tokens for tokens, verdict in taken if admitted([verdict]))
-            assert all(pot.turns.idle for pot in herd.layer._pots.values())
+            assert all(pot.turns.is_idle for pot in herd.layer._holdings.values())
             herd.clock.advance(step_ms)
         largest = max((max(wants) for wants, _, _ in herds), default=0)
         assert all(tokens <= max(share, largest) for tokens in herd.store.asked)

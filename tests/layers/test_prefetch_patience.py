@@ -47,7 +47,7 @@ def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing() -> None:
         assert admitted(await asyncio.gather(*tasks)) == 3
         assert herd.store.asked == [1, 2]
         assert all(task.cancelled() for task in gone)
-        assert all(pot.turns.idle for pot in herd.layer._pots.values())
+        assert all(pot.turns.is_idle for pot in herd.layer._holdings.values())
         assert await herd.left(STILL) == 1000 - 3
 
     asyncio.run(story())

@@ -117,11 +117,11 @@ def test_a_lost_credit_is_counted_and_a_failed_chunk_holds_nothing() -> None:
 
 def test_the_number_of_pots_is_bounded() -> None:
     clock = FakeClock()
-    layer = Prefetch(MemoryStore(clock), clock, pots_max=20)
+    layer = Prefetch(MemoryStore(clock), clock, holdings_max=20)
     client = Client(layer, clock)
     for n in range(100):
         client.admitted(STILL.want(1, entity_id=f"e{n}"), 12)
-    assert len(layer._pots) == 20
+    assert len(layer._holdings) == 20
     clock.advance(HOLD_MS)
     client.admitted(STILL.want(1, entity_id="new"), 12)
     assert layer.held_milli(STILL.key("new")) != {}

@@ -12,10 +12,10 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.limits import Limit
 from headgate.core.record import cell_of
 from headgate.layers.prefetch import Prefetch
-from headgate.layers.stack import layered
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from headgate.transport.gates import finished
+from headgate.transport.gates import wait_finished
 from layers.kit import Buckets, Client
 
 CLIENTS = 4
@@ -34,7 +34,7 @@ class Line(RecordingStore):
             return result
 
         await asyncio.sleep(0)
-        return await finished(asyncio.ensure_future(work()))
+        return await wait_finished(asyncio.ensure_future(work()))
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         self.calls.append(("consume", (tuple(demands), now_ms)))
@@ -55,7 +55,7 @@ def test_S1_with_the_published_slack_over_four_clients() -> None:
         capacity, rate = 400, 1000
         shared = Buckets(Limit.per_second("rps", rate, burst=capacity))
         clients = [
-            Client(layered(store, clock=clock, prefetch=True), clock) for _ in range(CLIENTS)
+            Client(add_layers(store, clock=clock, prefetch=True), clock) for _ in range(CLIENTS)
         ]
         slack = CLIENTS * capacity // 20
         admitted: list[tuple[int, int]] = []
@@ -174,7 +174,7 @@ def test_a_cancel_at_any_turn_loses_no_token() -> None:
 
 def test_threads_on_all_layers_admit_exactly_what_there_is() -> None:
     clock = FakeClock()
-    store = layered(MemoryStore(clock), clock=clock, prefetch=True)
+    store = add_layers(MemoryStore(clock), clock=clock, prefetch=True)
     admitted: list[int] = []
     threads = [
         threading.Thread(

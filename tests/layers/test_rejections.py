@@ -100,7 +100,7 @@ def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> N
             assert told(ours) == told(theirs)
             assert ours.retry_after_ms == theirs.retry_after_ms
         else:
-            signed = [demand.negated() if rng.random() < 0.5 else demand for demand in demands]
+            signed = [demand.inverse() if rng.random() < 0.5 else demand for demand in demands]
             world.client.adjust(*signed)
             plain.adjust(*signed)
     assert world.layer.refused > 300

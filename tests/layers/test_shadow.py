@@ -7,8 +7,8 @@ import pytest
 from headgate.core.decision import Verdict
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
-from headgate.layers.shadow import Shadow, Shadowed
-from headgate.layers.stack import layered
+from headgate.layers.shadow import Shadow, ShadowVerdict
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from layers.kit import DOWN, Buckets, Client, recorded
@@ -26,7 +26,7 @@ def test_it_never_refuses_and_changes_nothing() -> None:
         clock.advance(n * 37 % 900)
         ours, theirs = client.take(RPM.want(1 + n % 3)), plain.take(RPM.want(1 + n % 3))
         assert ours.allowed
-        assert isinstance(ours, Shadowed) is not theirs.allowed
+        assert isinstance(ours, ShadowVerdict) is not theirs.allowed
         assert client.peek(RPM.key()) == plain.peek(RPM.key())
     assert shadow.would_refuse == len(seen) > 50
     assert not any(verdict.allowed for verdict in seen)
@@ -37,7 +37,7 @@ def test_a_shadowed_verdict_holds_nothing_and_knows_what_it_would_have_been() ->
     client = Client(Shadow(MemoryStore(clock)), clock)
     client.take(RPM.want(3))
     verdict = client.take(RPM.want(1))
-    assert isinstance(verdict, Shadowed)
+    assert isinstance(verdict, ShadowVerdict)
     assert (verdict.allowed, list(verdict.demands), verdict.retry_after_ms) == (True, [], 0)
     assert verdict.violations == []
     assert verdict.statuses[0].retry_after_ms == 20_000
@@ -60,7 +60,7 @@ def test_it_also_sees_refusals_of_the_layers_inside() -> None:
     clock = FakeClock()
     store = recorded(clock)
     seen: list[Verdict] = []
-    client = Client(layered(store, clock=clock, shadow=True, on_refusal=seen.append), clock)
+    client = Client(add_layers(store, clock=clock, shadow=True, on_refusal=seen.append), clock)
     assert client.admitted(RPM.want(1), 100) == 100
     assert len(seen) == 97
     assert len(store.calls) == 4

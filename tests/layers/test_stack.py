@@ -11,12 +11,12 @@ from headgate.core.limits import Limit
 from headgate.core.record import CELLS, TOKENS
 from headgate.core.runtime import run
 from headgate.core.store import Store
-from headgate.layers.breaker import Breaker, BreakerOpen, Patience
+from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import Shadow
-from headgate.layers.stack import Layering, detach, layered, split_options
+from headgate.layers.stack import Layering, add_layers, detach, split_options
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from layers.kit import DOWN, Buckets, Client, Switch, recorded
@@ -35,18 +35,18 @@ def kinds(store: Store) -> list[type]:
 
 def test_the_order_is_the_documented_one() -> None:
     clock = FakeClock()
-    everything = layered(MemoryStore(clock), clock=clock, prefetch=True, shadow=True)
+    everything = add_layers(MemoryStore(clock), clock=clock, prefetch=True, shadow=True)
     assert kinds(everything) == [Shadow, Prefetch, Rejections, Breaker, MemoryStore]
-    assert kinds(layered(MemoryStore(clock), clock=clock)) == [Rejections, Breaker, MemoryStore]
+    assert kinds(add_layers(MemoryStore(clock), clock=clock)) == [Rejections, Breaker, MemoryStore]
     bare = MemoryStore(clock)
-    assert layered(bare, clock=clock, breaker=False, rejections=False) is bare
+    assert add_layers(bare, clock=clock, breaker=False, rejections=False) is bare
 
 
 def test_what_is_held_is_served_although_the_store_is_known_to_be_empty() -> None:
     """With rejections in front of prefetch, the tokens at hand would be refused."""
     clock = FakeClock()
     store = recorded(clock)
-    layer = layered(store, clock=clock, prefetch=True)
+    layer = add_layers(store, clock=clock, prefetch=True)
     client = Client(layer, clock)
     client.admitted(STILL.want(1), 12)
     assert isinstance(layer, Prefetch)
@@ -66,7 +66,7 @@ def test_what_is_held_is_served_although_the_store_is_known_to_be_empty() -> Non
 def test_a_proven_refusal_stays_one_while_the_store_is_away() -> None:
     clock = FakeClock()
     store = Switch(MemoryStore(clock))
-    client = Client(layered(store, clock=clock), clock)
+    client = Client(add_layers(store, clock=clock), clock)
     assert client.admitted(FEW.want(1), 5) == 3
     store.trouble = DOWN
     for _ in range(6):
@@ -79,14 +79,14 @@ def test_a_proven_refusal_stays_one_while_the_store_is_away() -> None:
     with pytest.raises(BreakerOpen):
         client.take(FEW.want(1))
     store.trouble = None
-    clock.advance(Patience().open_ms)
+    clock.advance(BreakerConfig().open_ms)
     assert not client.take(FEW.want(1)).allowed
 
 
 def test_detach_gives_back_and_leaves_the_store_open() -> None:
     clock = FakeClock()
     store = recorded(clock)
-    layer = layered(store, clock=clock, prefetch=True, shadow=True)
+    layer = add_layers(store, clock=clock, prefetch=True, shadow=True)
     Client(layer, clock).admitted(STILL.want(1), 12)
     run(detach(layer))
     assert store.verbs[-1] == "adjust"
@@ -99,7 +99,7 @@ def test_detach_gives_back_and_leaves_the_store_open() -> None:
 def test_every_verb_passes_through_all_of_them() -> None:
     clock = FakeClock()
     store = recorded(clock)
-    layer = layered(store, clock=clock, prefetch=True, shadow=True)
+    layer = add_layers(store, clock=clock, prefetch=True, shadow=True)
     assert run(layer.consume([FEW.want(1)], clock())).allowed
     assert run(layer.adjust([FEW.want(-1)], clock(), metered=False, once="k")) is True
     assert run(layer.adjust([FEW.want(-1)], clock(), metered=False, once="k")) is False
@@ -115,7 +115,7 @@ def test_a_url_chooses_layers_and_leaves_the_rest_to_the_store() -> None:
     given = {"breaker": "off", "prefetch": "ON", "timeout_ms": "50"}
     switches, rest = split_options("sqlite:///x", given)
     assert (switches, rest) == ({"breaker": False, "prefetch": True}, {"timeout_ms": "50"})
-    chosen = Layering(shadow=True).overruled(switches)
+    chosen = Layering(shadow=True).override(switches)
     assert chosen == Layering(breaker=False, rejections=True, prefetch=True, shadow=True)
     with pytest.raises(ValidationError, match="must be on or off"):
         split_options("sqlite:///x", {"shadow": "maybe"})

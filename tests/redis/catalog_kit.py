@@ -11,14 +11,14 @@ from headgate.core.runtime import run
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.catalog import RedisCatalog
-from headgate.stores.redis.client.port import Port, open_port
+from headgate.stores.redis.client.port import RedisPort, open_port
 from headgate.stores.redis.ledger import RedisLedger
 
 NOW_MS = 1_750_000_000_000
 CAPABILITIES = Capabilities("redis", "network", "one step", obeys_clock=True, durable=True)
 
 
-def opened(url: str, *, blocking: bool = True, port: Port | None = None) -> Backend:
+def opened(url: str, *, blocking: bool = True, port: RedisPort | None = None) -> Backend:
     servers.flush(url)
     found = port or port_to(url, blocking=blocking)
     return Backend(RedisStore(found), RedisCatalog(found), RedisLedger(found), CAPABILITIES)
@@ -32,7 +32,7 @@ def port_to(url: str, *, blocking: bool = True) -> Any:
 class Scanning:
     """Waits for Port.scan: until a port has it, each node of the URL is walked on its own."""
 
-    def __init__(self, port: Port, url: str, *, blocking: bool) -> None:
+    def __init__(self, port: RedisPort, url: str, *, blocking: bool) -> None:
         nodes = url.split("://")[1].split("/", maxsplit=1)[0].split(",")
         self.inner: Any = port
         self.nodes = [
@@ -65,7 +65,7 @@ def registered(backend: Backend, name: str = "team") -> str:
 class Watched:
     """A port that counts calls and does something once, before a script of some name."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: RedisPort) -> None:
         self.inner: Any = port
         self.calls: list[str] = []
         self.before: dict[str, Callable[[], None]] = {}

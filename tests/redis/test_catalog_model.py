@@ -81,7 +81,7 @@ def test_lines_of_parents_end_where_the_reference_ends_them(pair: Pair) -> None:
 
 
 def test_a_large_family_is_freed_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "CHILDREN_BITE", 3)
+    monkeypatch.setattr(people, "CHILDREN_PER_BATCH", 3)
     catalog, namespace = pair[0][1].catalog, pair[1][1]
     run(catalog.create_entity(namespace, Entity("p"), None, NOW_MS))
     for n in range(10):

@@ -17,7 +17,7 @@ import servers
 from headgate import Limit, RateLimiter, SyncRateLimiter, SyncRepository
 from headgate.core.errors import Unreachable
 from headgate.core.runtime import run
-from headgate.stores.redis.client.port import Port, Script, open_port
+from headgate.stores.redis.client.port import RedisPort, Script, open_port
 
 TASKS = 10_000
 THREADS = 200
@@ -82,7 +82,7 @@ def outcomes_of(
 ) -> Counter[str]:
     """How so many calls end that begin in one turn of a loop, which is held up in the next ones."""
 
-    async def count(port: Port) -> str:
+    async def count(port: RedisPort) -> str:
         try:
             await port.script(COUNT, [f"counter-{id(port)}"], [])
         except Unreachable as error:

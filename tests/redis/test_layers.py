@@ -9,7 +9,7 @@ import servers
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
 from headgate.core.runtime import steady_clock
-from headgate.layers.stack import layered
+from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 
@@ -27,7 +27,7 @@ STACKS = {
 def test_contract(redis_url: str, case: Case, stack: str, blocking: bool) -> None:
     servers.flush(redis_url)
     backend = open_backend(redis_url, blocking=blocking)
-    store = layered(backend.store, clock=steady_clock(), **STACKS[stack])
+    store = add_layers(backend.store, clock=steady_clock(), **STACKS[stack])
     run_case(case, replace(backend, store=store), blocking=blocking)
 
 

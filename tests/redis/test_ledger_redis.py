@@ -68,7 +68,7 @@ def test_usage_equals_the_reference(seed: int, redis_url: str) -> None:
         for backend, ns in zip(backends, ids, strict=True):
             demand = Demand(BucketKey(ns, entity_id, resource), TERMS, amounts)
             if back:
-                run(backend.store.adjust([demand.negated()], now_ms))
+                run(backend.store.adjust([demand.inverse()], now_ms))
             else:
                 assert run(backend.store.consume([demand], now_ms)).allowed
     middle_ms = (NOW_MS + now_ms) // 2
@@ -141,7 +141,7 @@ def test_usage_is_read_in_few_calls(backend: Backend, redis_url: str) -> None:
 
 
 def test_audit_pages_follow_each_other(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "EVENTS_BITE", 4)
+    monkeypatch.setattr(ledger, "EVENTS_PER_BATCH", 4)
     ns = registered(backend)
     for n in range(25):
         event = audit_event(NOW_MS + n // 3, "noted", "a", "me\ud800", "r", n=n)
@@ -181,7 +181,7 @@ def test_the_audit_is_bounded(
 def test_trimming_is_exact_whatever_the_order(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "EVENTS_BITE", 3)
+    monkeypatch.setattr(ledger, "EVENTS_PER_BATCH", 3)
     ns = registered(backend)
     hours = list(range(-10, 10))
     random.Random(1).shuffle(hours)

@@ -17,13 +17,19 @@ import servers
 from headgate.core.errors import Contended, Full, StoreTrouble, Unreachable
 from headgate.stores.redis.client import connection as wire_link
 from headgate.stores.redis.client.commands import NotSent
-from headgate.stores.redis.client.port import Port, Script, ScriptRefused, Unexpected, open_port
+from headgate.stores.redis.client.port import (
+    RedisPort,
+    Script,
+    ScriptRefused,
+    Unexpected,
+    open_port,
+)
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 REFUSE = Script("refuse", "return redis.error_reply('HEADGATE too fine: ' .. ARGV[1])")
 BROKEN = Script("broken", "return nonsense.x")
 
-Test = Callable[[Port], Coroutine[Any, Any, None]]
+Test = Callable[[RedisPort], Coroutine[Any, Any, None]]
 
 
 def using(url: str, test: Test, timeout_ms: int = 5000) -> None:
@@ -52,7 +58,7 @@ def connections(url: str) -> int:
 def test_a_thousand_calls_share_one_connection(redis_url: str) -> None:
     servers.flush(redis_url)
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         replies = await asyncio.gather(*(port.script(INCR, ["n"], []) for _ in range(1000)))
         assert replies == list(range(1, 1001))  # in the order of the calls, too
         end_s = time.monotonic() + 5  # the connections of earlier tests may still be ending
@@ -65,7 +71,7 @@ def test_a_thousand_calls_share_one_connection(redis_url: str) -> None:
 def test_a_flushed_script_is_loaded_again_and_runs_once(redis_url: str) -> None:
     servers.flush(redis_url)
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         done = False
 
         async def flushing() -> int:
@@ -89,7 +95,7 @@ def test_a_flushed_script_is_loaded_again_and_runs_once(redis_url: str) -> None:
 
 
 def test_errors_of_scripts_and_server(redis_url: str) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         with pytest.raises(ScriptRefused) as refused:
             await port.script(REFUSE, [], ["x"])
         assert refused.value.text == "HEADGATE too fine: x"
@@ -108,7 +114,7 @@ def test_errors_of_scripts_and_server(redis_url: str) -> None:
 
 
 def test_full_memory_is_named(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(Full, match=r"memory is full.*do not choose an eviction"):
             await port.script(INCR, ["n"], [])
@@ -119,7 +125,7 @@ def test_full_memory_is_named(own_server: servers.Server) -> None:
 def test_a_busy_script_is_contention(own_server: servers.Server) -> None:
     forever = Script("forever", "while true do end")
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("CONFIG", "SET", "busy-reply-threshold", "1")
         endless = asyncio.create_task(outcome(port.script(forever, [], [])))
         second = open_port(own_server.url, blocking=False)
@@ -137,7 +143,7 @@ def test_a_busy_script_is_contention(own_server: servers.Server) -> None:
 def test_a_replica_is_named_and_left(request: pytest.FixtureRequest, server: str) -> None:
     url = request.getfixturevalue(server).url
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("REPLICAOF", servers.HOST, servers.free_port())
         before = await port.command("CLIENT", "ID")
         with pytest.raises(Unreachable, match="replica"):
@@ -150,7 +156,7 @@ def test_a_replica_is_named_and_left(request: pytest.FixtureRequest, server: str
 
 
 def test_a_killed_server_is_found_again(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.script(INCR, ["n"], [])
         os.kill(own_server.pid, signal.SIGSTOP)  # so that the calls are under way for sure
         calls = [asyncio.create_task(outcome(port.script(INCR, ["n"], []))) for _ in range(100)]
@@ -170,7 +176,7 @@ def test_a_killed_server_is_found_again(own_server: servers.Server) -> None:
 
 
 def test_a_stopped_server_is_given_up_at_the_deadline(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.script(INCR, ["n"], [])
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
@@ -194,7 +200,7 @@ def test_a_stopped_server_is_given_up_at_the_deadline(own_server: servers.Server
 
 
 def test_a_sleeping_server_keeps_nobody_past_the_deadline(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         slow = asyncio.create_task(outcome(port.command("DEBUG", "SLEEP", "2")))
         await asyncio.sleep(0)
         calls = [outcome(port.script(INCR, ["n"], [])) for _ in range(10)]
@@ -208,7 +214,7 @@ def test_a_sleeping_server_keeps_nobody_past_the_deadline(own_server: servers.Se
 def test_a_cut_call_is_never_sent_again(
     own_server: servers.Server, mode: str, applied: int
 ) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("PING")
         proxy.mode = mode
         cut = await outcome(port.script(INCR, ["n"], []))
@@ -224,7 +230,7 @@ def test_a_cut_call_is_never_sent_again(
 
 
 def test_under_constant_cuts_nothing_is_applied_twice(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         counts = {"asked": 0, "done": 0}
 
         async def calling() -> None:
@@ -251,7 +257,7 @@ def test_under_constant_cuts_nothing_is_applied_twice(own_server: servers.Server
 
 
 def test_calls_that_were_not_sent_go_over_the_next_connection(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("PING")
         proxy.cut()
         end_s = time.monotonic() + 5
@@ -267,7 +273,7 @@ def test_calls_that_were_not_sent_go_over_the_next_connection(own_server: server
 def test_a_cancelled_caller_of_a_sent_call_gets_its_answer_first(
     own_server: servers.Server,
 ) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.script(INCR, ["n"], [])
         got: list[Any] = []
 
@@ -298,7 +304,7 @@ def test_cancelled_at_any_moment_the_answer_is_not_lost(redis_url: str) -> None:
     """Between cancel and wake-up the answer may arrive: it must still reach the caller."""
     servers.flush(redis_url)
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("PING")
         counted = 0
 
@@ -322,7 +328,7 @@ def test_cancelled_at_any_moment_the_answer_is_not_lost(redis_url: str) -> None:
 def test_a_call_cancelled_before_it_is_sent_is_not_sent(redis_url: str) -> None:
     servers.flush(redis_url)
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         task = asyncio.create_task(port.script(INCR, ["n"], []))  # it has to connect first
         await asyncio.sleep(0)
         task.cancel()
@@ -334,7 +340,7 @@ def test_a_call_cancelled_before_it_is_sent_is_not_sent(redis_url: str) -> None:
 
 
 def test_a_timeout_around_a_call_still_knows_itself(own_server: servers.Server) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.script(INCR, ["n"], [])
         reached = None
         with pytest.raises(TimeoutError):
@@ -351,7 +357,7 @@ def test_a_timeout_around_a_call_still_knows_itself(own_server: servers.Server) 
 def test_the_line_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire_link, "CALLS_MAX", 10)
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         calls = [outcome(port.command("PING")) for _ in range(15)]
         outcomes = await asyncio.gather(*calls)
         assert outcomes[:10] == ["PONG"] * 10
@@ -393,7 +399,7 @@ def test_loops_that_end_without_closing_leave_no_connections(redis_url: str) -> 
 def test_a_busy_loop_is_not_taken_for_a_slow_server(redis_url: str) -> None:
     """The answer came in time; that nobody looked is no reason to call it lost."""
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.command("PING")
         call = asyncio.create_task(outcome(port.command("PING")))
         for _ in range(3):
@@ -410,7 +416,7 @@ def test_a_busy_loop_is_not_taken_for_a_slow_server(redis_url: str) -> None:
 
 
 def test_a_cancelled_connector_does_not_block_the_way(redis_url: str) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         call = asyncio.create_task(outcome(port.command("PING")))
         for _ in range(3):
             await asyncio.sleep(0)
@@ -440,7 +446,7 @@ def test_closing_waits_for_calls_under_way(redis_url: str) -> None:
 
 
 def test_large_values_pass_in_both_directions(redis_url: str) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         big = "é" * 500_000
         await asyncio.gather(*(port.command("SET", f"big{place}", big) for place in range(20)))
         values = await asyncio.gather(*(port.command("GET", f"big{place}") for place in range(20)))

@@ -15,20 +15,20 @@ import servers
 from headgate.core.errors import Contended, StoreTrouble, Unreachable
 from headgate.core.runtime import run
 from headgate.stores.redis.client.commands import NotSent
-from headgate.stores.redis.client.port import Port, Script, ScriptRefused, open_port
+from headgate.stores.redis.client.port import RedisPort, Script, ScriptRefused, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 REFUSE = Script("refuse", "return redis.error_reply('HEADGATE no')")
 
 
 @pytest.fixture
-def port(own_server: servers.Server) -> Iterator[Port]:
+def port(own_server: servers.Server) -> Iterator[RedisPort]:
     opened = open_port(f"{own_server.url}?connections=4", blocking=True)
     yield opened
     run(opened.close())
 
 
-def call(port: Port) -> object:
+def call(port: RedisPort) -> object:
     try:
         return run(port.script(INCR, ["n"], []))
     except StoreTrouble as error:
@@ -43,7 +43,7 @@ def in_threads(count: int, work: object) -> None:
         thread.join()
 
 
-def test_many_threads_share_few_connections(own_server: servers.Server, port: Port) -> None:
+def test_many_threads_share_few_connections(own_server: servers.Server, port: RedisPort) -> None:
     outcomes: list[object] = []
     in_threads(32, lambda: outcomes.extend(call(port) for _ in range(50)))
     assert sorted(outcomes, key=int) == list(range(1, 1601))  # type: ignore[call-overload]
@@ -69,7 +69,7 @@ def test_a_thread_without_a_connection_waits_until_its_deadline(
     run(port.close())
 
 
-def test_a_flushed_script_is_loaded_again_and_runs_once(port: Port) -> None:
+def test_a_flushed_script_is_loaded_again_and_runs_once(port: RedisPort) -> None:
     flushed = threading.Event()
 
     def flushing() -> None:
@@ -84,14 +84,14 @@ def test_a_flushed_script_is_loaded_again_and_runs_once(port: Port) -> None:
     assert run(port.command("GET", "n")) == "400"
 
 
-def test_a_refusal_leaves_the_connection_usable(port: Port) -> None:
+def test_a_refusal_leaves_the_connection_usable(port: RedisPort) -> None:
     before = run(port.command("CLIENT", "ID"))
     with pytest.raises(ScriptRefused, match="HEADGATE no"):
         run(port.script(REFUSE, [], []))
     assert run(port.command("CLIENT", "ID")) == before
 
 
-def test_a_killed_server_is_found_again(own_server: servers.Server, port: Port) -> None:
+def test_a_killed_server_is_found_again(own_server: servers.Server, port: RedisPort) -> None:
     assert call(port) == 1
     own_server.kill()
     assert isinstance(call(port), NotSent)  # the dead connection is noticed before it is used
@@ -134,7 +134,9 @@ def test_a_cut_call_is_never_sent_again(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_child_has_connections_of_its_own(own_server: servers.Server, port: Port) -> None:
+def test_a_forked_child_has_connections_of_its_own(
+    own_server: servers.Server, port: RedisPort
+) -> None:
     for _ in range(3):
         call(port)
     mine = run(port.command("CLIENT", "ID"))

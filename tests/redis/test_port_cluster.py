@@ -15,12 +15,12 @@ import servers
 from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.core.runtime import run
 from headgate.stores.redis.client.cluster import slot_of
-from headgate.stores.redis.client.port import Port, Script, Unexpected, open_port
+from headgate.stores.redis.client.port import RedisPort, Script, Unexpected, open_port
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")
 BOTH = Script("both", "return redis.call('INCR', KEYS[1]) + redis.call('INCR', KEYS[2])")
 
-Test = Callable[[Port], Coroutine[Any, Any, None]]
+Test = Callable[[RedisPort], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_slots_are_those_of_the_server(cluster: servers.Cluster) -> None:
     keys = ["", "a", "{a}", "x{a}y", "{}a", "{a", "a}", "{a}{b}", "{{a}}", "é{ü}", "foo{}{bar}"]
     keys += [f"key:{place}" for place in range(300)]
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         for key in keys:
             assert await port.command("CLUSTER", "KEYSLOT", key, key=key) == port.slot(key)
 
@@ -79,7 +79,7 @@ def test_slots_are_those_of_the_server(cluster: servers.Cluster) -> None:
 def test_keys_of_all_slots_find_their_master(cluster: servers.Cluster) -> None:
     keys = [f"all:{place}" for place in range(3000)]
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         servers.flush(cluster.url)
         calls = [(INCR, [key], []) for key in keys]
         assert await port.scripts(calls) == [1] * len(keys)
@@ -95,7 +95,7 @@ def test_keys_of_all_slots_find_their_master(cluster: servers.Cluster) -> None:
 def test_a_scan_sees_the_keys_of_every_master(cluster: servers.Cluster, redis_url: str) -> None:
     names = {f"scan:{place}" for place in range(2500)}
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         await port.everywhere("FLUSHALL")
         await port.scripts([(INCR, [name], []) for name in (*names, "other")])
         assert set(await port.scan("scan:*")) == names
@@ -119,7 +119,7 @@ def test_a_cluster_that_denies_its_map_is_not_away(
 
     asyncio.run(flow())
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         for _ in range(2):  # the second is told what the first one met
             with pytest.raises(StoreDenied):
                 await port.script(INCR, ["k"], [])
@@ -143,7 +143,7 @@ def test_concurrent_calls_share_one_connection_per_master(cluster: servers.Clust
 
 
 def test_keys_of_two_slots_in_one_call_are_refused(cluster: servers.Cluster) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         with pytest.raises(Unexpected, match="several slots"):
             await port.script(BOTH, ["a", "b"], [])
 
@@ -151,7 +151,7 @@ def test_keys_of_two_slots_in_one_call_are_refused(cluster: servers.Cluster) -> 
 
 
 def test_a_flushed_script_is_loaded_where_it_is_missing(cluster: servers.Cluster) -> None:
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         servers.flush(cluster.url)
         for _ in range(3):
             await port.everywhere("SCRIPT", "FLUSH")
@@ -168,7 +168,7 @@ def test_a_slot_is_followed_while_it_moves_and_after(own_cluster: servers.Cluste
     target = next(server for server in own_cluster.servers if server is not source)
     key = "{move}here"
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         source, target = move.pop()
         before = int(await port.script(INCR, [key], []))
         own_cluster_ids = own_cluster.id_of(source), own_cluster.id_of(target)
@@ -193,7 +193,7 @@ def test_a_dead_master_takes_only_its_slots_along(own_cluster: servers.Cluster) 
     dead = own_cluster.servers[1]
     keys = [key_on(own_cluster, server) for server in own_cluster.servers]
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         for key in keys:
             assert isinstance(await port.script(INCR, [key], []), int)
         dead.kill()
@@ -213,7 +213,7 @@ def test_a_stopped_master_holds_nobody_past_the_deadline(own_cluster: servers.Cl
     stopped = own_cluster.servers[0]  # the one that is asked for the map first
     keys = [key_on(own_cluster, server) for server in own_cluster.servers]
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         for key in keys:
             assert not isinstance(await outcome(port.script(INCR, [key], [])), StoreTrouble)
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -238,7 +238,7 @@ def test_a_stopped_master_holds_nobody_past_the_deadline(own_cluster: servers.Cl
 def test_a_cluster_that_is_not_there(cluster: servers.Cluster) -> None:
     nobody = f"redis+cluster://{servers.HOST}:{servers.free_port()}"
 
-    async def test(port: Port) -> None:
+    async def test(port: RedisPort) -> None:
         outcomes = await port.scripts([(INCR, [f"{place}"], []) for place in range(100)])
         assert all("no node of the cluster shows its map" in str(each) for each in outcomes)
 

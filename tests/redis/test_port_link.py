@@ -11,7 +11,12 @@ import pytest
 
 from headgate.core.errors import Unreachable
 from headgate.stores.redis.client.commands import NotSent, pack
-from headgate.stores.redis.client.connection import EARLY_CALLS, Line, Link, LoopClock
+from headgate.stores.redis.client.connection import (
+    EARLY_CALLS,
+    LoopClock,
+    OpenTransport,
+    RedisConnection,
+)
 from headgate.stores.redis.client.url import Node
 
 PING = pack(("PING",))
@@ -41,11 +46,11 @@ class Stage:
         self.transports: list[Transport] = []
         self.loop = asyncio.get_running_loop()
         self.clock = LoopClock(self.loop, 1.0)
-        self.link = Link(Node("played", 1), self._dial, self.clock, 1000)
+        self.link = RedisConnection(Node("played", 1), self._dial, self.clock, 1000)
 
-    async def _dial(self, node: Node) -> Line:
+    async def _dial(self, node: Node) -> OpenTransport:
         self.transports.append(Transport())
-        return Line(self.transports[-1], None)
+        return OpenTransport(self.transports[-1], None)
 
     def ask(self, due_s: float = 5) -> asyncio.Task[Any]:
         return asyncio.create_task(self.link.ask(PING, self.clock.now_s() + due_s))

@@ -116,6 +116,6 @@ def test_it_works_without_hiredis(redis_url: str, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_what_the_server_says_in_our_words(text: str, kind: type, words: str) -> None:
-    trouble = port_trouble.of_reply(ServerError(text), NODE)
+    trouble = port_trouble.error_of_reply(ServerError(text), NODE)
     assert type(trouble) is kind
     assert words in str(trouble)

@@ -16,8 +16,15 @@ from headgate import (
     SyncRepository,
     ValidationError,
 )
-from headgate.core.decision import Demand, Verdict, adjusted, decide, only_credits, worth_keeping
-from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of, opened
+from headgate.core.decision import (
+    Demand,
+    Verdict,
+    adjust_record,
+    decide,
+    is_credit_only,
+    needs_write,
+)
+from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of, new_record
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.repository import open_backend
@@ -109,17 +116,17 @@ class Twin:
         expected, after = decide(demands, found, self.now_ms)
         assert _told(verdict) == _told(expected)
         for name, before, record in zip(names, found, after, strict=True):
-            if worth_keeping(expected, before, record):
+            if needs_write(expected, before, record):
                 self.model[name] = record
 
     def _adjust(self, names: list[str], demands: list[Demand]) -> None:
         sign = self.rng.choice((1, -1))
-        demands = [demand.negated() if sign < 0 else demand for demand in demands]
+        demands = [demand.inverse() if sign < 0 else demand for demand in demands]
         run(self.store.adjust(demands, self.now_ms))
         for name, demand in zip(names, demands, strict=True):
-            if name in self.model or not only_credits(demand):
-                before = self.model.get(name) or opened(demand.terms, self.now_ms)
-                self.model[name] = adjusted(before, demand, self.now_ms)
+            if name in self.model or not is_credit_only(demand):
+                before = self.model.get(name) or new_record(demand.terms, self.now_ms)
+                self.model[name] = adjust_record(before, demand, self.now_ms)
 
     def compare(self) -> None:
         keys = [BucketKey("n" * 11, name, "r") for name in "pqst"]

@@ -19,14 +19,14 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, consume_each
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.client.port import Port, open_port
+from headgate.stores.redis.client.port import RedisPort, open_port
 
 TERMS = Terms((Limit.per_day("d", 12).spec,), 1)
 DEMANDS = [Demand(BucketKey("ns", f"e{n}", "x"), TERMS, (1000,)) for n in range(3)]
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[tuple[RedisStore, Port]]:
+def opened(url: str) -> Iterator[tuple[RedisStore, RedisPort]]:
     port = open_port(url, blocking=True)
     try:
         yield RedisStore(port), port
@@ -186,7 +186,7 @@ def test_an_undo_over_slots_without_an_answer_is_told(cluster_url: str) -> None:
         assert len(sent) == 2
 
 
-def _slot(port: Port, demand: Demand) -> int:
+def _slot(port: RedisPort, demand: Demand) -> int:
     from headgate.stores.redis import keys
 
     return port.slot(keys.bucket(demand.key))

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from headgate import SyncRepository
-from headgate.service.demo.program import Demo, started
-from headgate.service.demo.sample import LEVELS, MODELS, PEOPLE
-from headgate.service.demo.traffic import BATCH, HABITS, calls
+from headgate.service.demo.program import Demo, startup_message
+from headgate.service.demo.sample import ENTITIES, LEVELS, MODELS
+from headgate.service.demo.traffic import BATCH, PATTERNS, calls
 
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.service.demo"]
 LINES_MAX = 14
@@ -132,7 +132,7 @@ def test_once_fills_a_store_and_a_kept_one_is_left_as_it_was_changed(tmp_path: P
     assert refused > 0
     assert 0 < settled <= admitted
     with SyncRepository(f"sqlite:///{kept}/headgate.db") as repository:
-        assert {one.id for one in repository.list_entities()[0]} == {one.id for one in PEOPLE}
+        assert {one.id for one in repository.list_entities()[0]} == {one.id for one in ENTITIES}
         assert repository.list_resources_with_defaults() == sorted(MODELS)
         repository.delete_limits("api_key:intern", "gpt-4")
     assert run("--once", "1", "--data", kept).returncode == 0
@@ -181,8 +181,8 @@ def test_traffic_has_bursts_debts_and_a_bounded_rate() -> None:
 
 
 def test_whoever_asks_is_in_the_sample() -> None:
-    people = {one.id for one in PEOPLE}
-    for habit in (*HABITS, BATCH):
+    people = {one.id for one in ENTITIES}
+    for habit in (*PATTERNS, BATCH):
         assert f"{habit.scope}:{habit.identifier}" in people
         assert habit.resource in MODELS
     assert {entity_id for entity_id, _ in LEVELS} <= people | {"user:playground"}
@@ -190,6 +190,6 @@ def test_whoever_asks_is_in_the_sample() -> None:
 
 @pytest.mark.parametrize("given", [Demo(), Demo(data="kept", traffic=False)])
 def test_the_greeting_fits_on_a_screen(given: Demo) -> None:
-    said = started("http://127.0.0.1:8080", given, "/tmp/somewhere").split("\n")
+    said = startup_message("http://127.0.0.1:8080", given, "/tmp/somewhere").split("\n")
     assert len(said) <= LINES_MAX
     assert all(len(line) <= 100 for line in said)

@@ -22,7 +22,6 @@ CROWDED = {".": 16}  # sync_admin goes into sync
 SMALL = {
     "aws/aggregator/refills.py",
     "integrations/drf.py",
-    "integrations/requests.py",
     "layers/shadow.py",
     "service/dashboard/window.py",
     "service/settings.py",
@@ -33,29 +32,24 @@ SMALL = {
     "testing/arena.py",
     "testing/contract.py",
 }
-AMBIGUOUS = """
-Account Acquiring Asked AsyncPort AsyncWire Batch BlockingPort BlockingWire Call Caller Cell
-Changed CheckAnswer CombinedAnswer Descriptor Face Failure Fault File Flow Gate Guard Head Health
-Home Kept Kin Lane Lease LeaseAnswer Line Lines Link Load MemoryShelf Opening Options Pace Place
-Pool Port Problem Progress RateLimit Reader Refused Rows Scope Service Settings Shard Standing
-State Tally Target Ticket Told Trouble TurboServer Turn Unanswered Usage Verb Wire Wording Written
-_Decoding _Reading
-"""
+# Users import these from one package each: the library's and the client's lease, and the rate limit
+# of the web framework they use.
+AMBIGUOUS = {"Lease", "RateLimit"}
 
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1366,
-    "admin": 1326,
-    "aws": 3538,
-    "cli": 3910,
-    "client": 2872,
-    "core": 4268,
-    "declare": 802,
-    "integrations": 2074,
-    "layers": 1424,
-    "service": 13556,
-    "stores": 15335,
+    ".": 1370,
+    "admin": 1328,
+    "aws": 3583,
+    "cli": 3950,
+    "client": 2898,
+    "core": 4302,
+    "declare": 804,
+    "integrations": 2094,
+    "layers": 1441,
+    "service": 13710,
+    "stores": 15678,
     "testing": 1824,
     "transport": 527,
 }
@@ -125,7 +119,7 @@ def test_a_class_name_means_one_class() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, times in found.items() if times > 1} == set(AMBIGUOUS.split())
+    assert {name for name, times in found.items() if times > 1} == AMBIGUOUS
 
 
 def test_lines_stay_within_their_budget() -> None:

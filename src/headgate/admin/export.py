@@ -33,11 +33,11 @@ FORMAT = 1
 LINE_BYTES_MAX = 64 * 1024
 COUNTERS_MAX = 64
 
-Line = dict[str, Any]
+ExportLine = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class MovedLevel:
+class ExportedLevel:
     """What one level held."""
 
     level: Level
@@ -46,10 +46,10 @@ class MovedLevel:
     mode: Mode
 
 
-Moved = Entity | MovedLevel | UsageSnapshot
+ExportedItem = Entity | ExportedLevel | UsageSnapshot
 
 
-async def exported(repository: Repository, *, usage: bool = True) -> AsyncIterator[Line]:
+async def export_lines(repository: Repository, *, usage: bool = True) -> AsyncIterator[ExportLine]:
     """Every line of an export: entities, then levels, then usage, newest window first."""
     yield {
         "kind": "headgate",
@@ -64,7 +64,7 @@ async def exported(repository: Repository, *, usage: bool = True) -> AsyncIterat
     yield {"kind": "end", **counts}
 
 
-async def _lines(repository: Repository, usage: bool) -> AsyncIterator[Line]:
+async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLine]:
     cursor: str | None = None
     while True:
         entities, cursor = await repository.list_entities(PAGE_MAX, cursor)
@@ -93,7 +93,7 @@ async def _lines(repository: Repository, usage: bool) -> AsyncIterator[Line]:
             break
 
 
-def _entity_line(entity: Entity) -> Line:
+def _entity_line(entity: Entity) -> ExportLine:
     return {
         "kind": "entity",
         "id": entity.id,
@@ -105,7 +105,7 @@ def _entity_line(entity: Entity) -> Line:
     }
 
 
-def _usage_line(shot: UsageSnapshot) -> Line:
+def _usage_line(shot: UsageSnapshot) -> ExportLine:
     return {
         "kind": "usage",
         "entity_id": shot.entity_id,
@@ -124,13 +124,13 @@ class LineError(ValidationError):
         super().__init__("line", number, reason)
 
 
-def read_lines(lines: Iterable[bytes]) -> Iterable[Moved]:
+def read_lines(lines: Iterable[bytes]) -> Iterable[ExportedItem]:
     """What the lines hold, each checked; the last must be the end that counts them all."""
     counts = {"entity": 0, "level": 0, "usage": 0}
     ended = False
     number = 0
     for number, raw in enumerate(lines, start=1):
-        line = _decoded(number, raw)
+        line = _decode_line(number, raw)
         kind = line.pop("kind", None)
         if ended:
             raise LineError(number, "follows the end of the export; import one export at a time")
@@ -141,13 +141,13 @@ def read_lines(lines: Iterable[bytes]) -> Iterable[Moved]:
             if line != counts:
                 raise LineError(number, f"counts {line}, but there were {counts}; export it again")
         else:
-            yield _parsed(number, kind, line)
+            yield _parse_line(number, kind, line)
             counts[kind] += 1
     if not ended:
         raise LineError(number, "is the last, but not an end: the file was cut off; export again")
 
 
-def _decoded(number: int, raw: bytes) -> Line:
+def _decode_line(number: int, raw: bytes) -> ExportLine:
     if len(raw) > LINE_BYTES_MAX:
         raise LineError(number, f"is longer than {LINE_BYTES_MAX} bytes")
     try:
@@ -166,8 +166,8 @@ def _check_header(kind: object, line: Mapping[str, Any]) -> None:
         raise LineError(1, f"is of format {line.get('format')!r}; this headgate reads {FORMAT}")
 
 
-def _parsed(number: int, kind: object, line: Line) -> Moved:
-    readers: dict[str, Callable[[Line], Moved]] = {
+def _parse_line(number: int, kind: object, line: ExportLine) -> ExportedItem:
+    readers: dict[str, Callable[[ExportLine], ExportedItem]] = {
         "entity": _entity,
         "level": _level,
         "usage": _usage,
@@ -185,7 +185,7 @@ def _parsed(number: int, kind: object, line: Line) -> Moved:
         raise LineError(number, f"cannot be used: {error}") from error
 
 
-def _entity(line: Line) -> Entity:
+def _entity(line: ExportLine) -> Entity:
     parent = line["parent_id"]
     return Entity(
         parse_entity_id(line["id"]),
@@ -197,7 +197,7 @@ def _entity(line: Line) -> Entity:
     )
 
 
-def _level(line: Line) -> MovedLevel:
+def _level(line: ExportLine) -> ExportedLevel:
     whose, on = line["entity_id"], line["resource"]
     level = Level(
         None if whose is None else parse_entity_id(whose),
@@ -207,7 +207,7 @@ def _level(line: Line) -> MovedLevel:
         raise ValueError("limits of an entity are for a resource or _default_")
     limits = [Limit.from_dict(one) for one in line["limits"]]
     rule = line["on_unavailable"]
-    return MovedLevel(
+    return ExportedLevel(
         level,
         parse_limits(limits) if limits else (),
         None if rule is None else OnUnavailable(rule),
@@ -215,7 +215,7 @@ def _level(line: Line) -> MovedLevel:
     )
 
 
-def _usage(line: Line) -> UsageSnapshot:
+def _usage(line: ExportLine) -> UsageSnapshot:
     window_type = parse_window_type(line["window_type"])
     start_ms = parse_time_ms("window_start", line["window_start"])
     if window_type is None or start_ms is None:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headgate.admin.export import Moved, MovedLevel
+from headgate.admin.export import ExportedItem, ExportedLevel
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
-from headgate.core.history import Usage, UsageSnapshot, parse_time_ms, window_around
+from headgate.core.history import UsageSnapshot, WindowUsage, parse_time_ms, window_around
 from headgate.core.levels import Entity, Mode
 from headgate.repository import Repository
 
 BATCH = 500
 KINDS = ("entity", "level", "usage")
-CARRIED = ("name", "parent_id", "cascade", "metadata", "mode")
+COMPARED_FIELDS = ("name", "parent_id", "cascade", "metadata", "mode")
 
 Report = Callable[[int], None]
 
@@ -29,7 +29,7 @@ class Existing(enum.Enum):
     REPLACE = "replace"
 
 
-class InTheWay(HeadgateError):
+class AlreadyStored(HeadgateError):
     """Something is there already, and the import was not told what to do with it."""
 
     title = "something else is there already"
@@ -40,16 +40,16 @@ class InTheWay(HeadgateError):
         )
 
 
-class TakesUsage(Protocol):
+class UsageSink(Protocol):
     """A ledger that usage counted elsewhere can be added to."""
 
     async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None: ...
 
 
 @dataclass
-class Tally:
+class ImportCounts:
     """What became of the lines."""
 
     written: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -67,45 +67,45 @@ def silent(done: int) -> None:
     return None
 
 
-async def imported(
+async def import_lines(
     repository: Repository,
-    moved: Iterable[Moved],
+    moved: Iterable[ExportedItem],
     *,
     existing: Existing = Existing.FAIL,
     principal: str | None = None,
     report: Report = silent,
-) -> Tally:
+) -> ImportCounts:
     """How many of each kind were written and how many skipped.
 
     Entities are made without parents and tied together at the end, whatever their order. Stores
     without `add_usage` keep no usage of elsewhere: its lines are skipped.
     """
-    importing = _Importing(repository, existing, principal)
-    await importing.begin()
+    importer = _Importer(repository, existing, principal)
+    await importer.begin()
     for one in moved:
         if isinstance(one, Entity):
-            await importing.entity(one)
-        elif isinstance(one, MovedLevel):
-            await importing.level(one)
+            await importer.entity(one)
+        elif isinstance(one, ExportedLevel):
+            await importer.level(one)
         else:
-            await importing.usage(one)
-        report(importing.tally.lines)
-    await importing.finish()
-    report(importing.tally.lines)
-    return importing.tally
+            await importer.usage(one)
+        report(importer.counts.lines)
+    await importer.finish()
+    report(importer.counts.lines)
+    return importer.counts
 
 
-class _Importing:
+class _Importer:
     def __init__(self, repository: Repository, existing: Existing, principal: str | None) -> None:
         self.repository = repository
         self.existing = existing
         self.principal = principal
-        self.tally = Tally()
+        self.counts = ImportCounts()
         self.namespace = ""
         self._orphans: list[Entity] = []
-        self._held: list[UsageSnapshot] = []
+        self._pending: list[UsageSnapshot] = []
         self._has_usage = True
-        self._ledger: TakesUsage | None = None
+        self._ledger: UsageSink | None = None
 
     async def begin(self) -> None:
         self.namespace = await self.repository.configs.namespace_id()
@@ -121,25 +121,25 @@ class _Importing:
             )
         except EntityExistsError:
             if await self._is_same(entity) or self.existing is Existing.SKIP:
-                self.tally.count("entity", False)
+                self.counts.count("entity", False)
                 return
             if self.existing is Existing.FAIL:
-                raise InTheWay(f"another entity {entity.id!r}") from None
+                raise AlreadyStored(f"another entity {entity.id!r}") from None
         await self._update(entity, {"name": entity.name, "metadata": entity.metadata})
         self._orphans.append(entity)
-        self.tally.count("entity", True)
+        self.counts.count("entity", True)
 
-    async def level(self, moved: MovedLevel) -> None:
+    async def level(self, moved: ExportedLevel) -> None:
         catalog = self.repository.backend.catalog
         stored = await catalog.get_stored(self.namespace, moved.level)
         if stored is not None and (stored.limits or stored.mode is not Mode.NORMAL):
             if (stored.limits, stored.mode) == (moved.limits, moved.mode):
-                self.tally.count("level", False)
+                self.counts.count("level", False)
                 return
             if self.existing is Existing.FAIL:
-                raise InTheWay(f"what is stored for {moved.level.audit_id}")
+                raise AlreadyStored(f"what is stored for {moved.level.audit_id}")
             if self.existing is Existing.SKIP:
-                self.tally.count("level", False)
+                self.counts.count("level", False)
                 return
         changes: dict[str, Any] = {"limits": moved.limits, "mode": moved.mode}
         if moved.on_unavailable is not None:
@@ -147,14 +147,14 @@ class _Importing:
         await catalog.update_stored(
             self.namespace, moved.level, changes, self.principal, self.repository.clock()
         )
-        self.tally.count("level", True)
+        self.counts.count("level", True)
 
     async def usage(self, shot: UsageSnapshot) -> None:
         if self._ledger is None:
-            self.tally.count("usage", False)
+            self.counts.count("usage", False)
             return
-        self._held.append(shot)
-        if len(self._held) >= BATCH:
+        self._pending.append(shot)
+        if len(self._pending) >= BATCH:
             await self._flush()
 
     async def finish(self) -> None:
@@ -167,7 +167,7 @@ class _Importing:
     async def _is_same(self, entity: Entity) -> bool:
         found = await self.repository.get_entity(entity.id)
         return found is not None and all(
-            getattr(found, name) == getattr(entity, name) for name in CARRIED
+            getattr(found, name) == getattr(entity, name) for name in COMPARED_FIELDS
         )
 
     async def _update(self, entity: Entity, changes: dict[str, Any]) -> None:
@@ -181,11 +181,11 @@ class _Importing:
             )
 
     async def _flush(self) -> None:
-        held, self._held = self._held, []
-        groups: dict[tuple[str, str], list[Usage]] = {}
+        held, self._pending = self._pending, []
+        groups: dict[tuple[str, str], list[WindowUsage]] = {}
         for shot in held:
             usage = await self._missing(shot) if self._has_usage else _usage_of(shot)
-            self.tally.count("usage", usage is not None)
+            self.counts.count("usage", usage is not None)
             if usage is not None:
                 groups.setdefault((shot.entity_id, shot.resource), []).append(usage)
         assert self._ledger is not None or not groups
@@ -193,7 +193,7 @@ class _Importing:
             if self._ledger is not None:
                 await self._ledger.add_usage(self.namespace, entity_id, resource, usages)
 
-    async def _missing(self, shot: UsageSnapshot) -> Usage | None:
+    async def _missing(self, shot: UsageSnapshot) -> WindowUsage | None:
         """What has to be added so that the window holds what the line says; None for nothing."""
         start_ms = parse_time_ms("window_start", shot.window_start)
         assert start_ms is not None
@@ -207,7 +207,7 @@ class _Importing:
             return None
         if self.existing is Existing.FAIL:
             where = f"{shot.entity_id} on {shot.resource} from {shot.window_start}"
-            raise InTheWay(f"other usage of {where} ({shot.window_type})")
+            raise AlreadyStored(f"other usage of {where} ({shot.window_type})")
         if self.existing is Existing.SKIP:
             return None
         names: Sequence[str] = sorted({*there.counters, *shot.counters})
@@ -215,13 +215,13 @@ class _Importing:
         return _usage(shot, more, shot.total_events - there.total_events)
 
 
-def _usage_of(shot: UsageSnapshot) -> Usage:
+def _usage_of(shot: UsageSnapshot) -> WindowUsage:
     return _usage(shot, shot.counters, shot.total_events)
 
 
-def _usage(shot: UsageSnapshot, counters: Any, events: int) -> Usage:
+def _usage(shot: UsageSnapshot, counters: Any, events: int) -> WindowUsage:
     start_ms = parse_time_ms("window_start", shot.window_start)
     assert start_ms is not None
     milli = {name: amount * MILLI for name, amount in counters.items() if amount}
     window_start_ms, _ = window_around(shot.window_type, start_ms)
-    return Usage(shot.window_type, window_start_ms, milli, events)
+    return WindowUsage(shot.window_type, window_start_ms, milli, events)

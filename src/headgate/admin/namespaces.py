@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headgate.admin.reports import Desk
+from headgate.admin.reports import AdminBase
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.history import DAY_MS, audit_event, window_around
 from headgate.core.levels import Namespace, OnUnavailable, resolve
@@ -17,7 +17,7 @@ from headgate.core.store import Capabilities
 DAYS_MAX = 36_500
 
 
-class Tenancy(Desk):
+class NamespaceAdmin(AdminBase):
     """Namespaces, configuration lookups and upkeep."""
 
     @property
@@ -117,8 +117,8 @@ class Tenancy(Desk):
         self, entity_id: str, resource: str
     ) -> tuple[list[Limit] | None, OnUnavailable | None, str | None]:
         """The stored limits that apply, the outage rule, and the highest level that gave one."""
-        looked = await self.configs.looked(entity_id, resource, self.clock())
-        found = resolve(looked.lookup.lineage[0], resource)
+        cached_lookup = await self.configs.cached_lookup(entity_id, resource, self.clock())
+        found = resolve(cached_lookup.lookup.lineage[0], resource)
         return list(found.limits) or None, found.on_unavailable, found.source
 
     def invalidate_config_cache(self) -> None:

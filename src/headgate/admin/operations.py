@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.admin.reports import PAGE_MAX, Desk, Reports, parse_page
+from headgate.admin.reports import PAGE_MAX, AdminBase, Reports, parse_page
 from headgate.core.errors import ValidationError
-from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_rule
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
     Limit,
@@ -25,7 +25,7 @@ METADATA_BYTES_MAX = 4096
 NAME_LENGTH_MAX = 256
 
 
-class EntityAdmin(Desk):
+class EntityAdmin(AdminBase):
     """Who is limited. `principal` says by whom a change was made; it goes into the audit."""
 
     async def create_entity(
@@ -118,7 +118,7 @@ class EntityAdmin(Desk):
         principal: str | None = None,
     ) -> None:
         """Every acquire of the entity, or on the resource, raises DisabledError."""
-        await self._switch(Mode.DISABLED, entity_id, resource, principal)
+        await self._set_mode(Mode.DISABLED, entity_id, resource, principal)
 
     async def enable(
         self,
@@ -128,7 +128,7 @@ class EntityAdmin(Desk):
         principal: str | None = None,
     ) -> None:
         """Back to normal after disable or bypass."""
-        await self._switch(Mode.NORMAL, entity_id, resource, principal)
+        await self._set_mode(Mode.NORMAL, entity_id, resource, principal)
 
     async def bypass(
         self,
@@ -138,9 +138,9 @@ class EntityAdmin(Desk):
         principal: str | None = None,
     ) -> None:
         """Every acquire of the entity, or on the resource, passes and takes nothing."""
-        await self._switch(Mode.BYPASS, entity_id, resource, principal)
+        await self._set_mode(Mode.BYPASS, entity_id, resource, principal)
 
-    async def _switch(
+    async def _set_mode(
         self, mode: Mode, entity_id: str | None, resource: str | None, principal: str | None
     ) -> None:
         if (entity_id is None) == (resource is None):
@@ -167,7 +167,7 @@ class EntityAdmin(Desk):
         return after
 
 
-class LimitAdmin(Desk):
+class LimitAdmin(AdminBase):
     """What is stored at the four levels: entity, entity default, resource, system."""
 
     async def set_limits(
@@ -218,7 +218,7 @@ class LimitAdmin(Desk):
         """Limits for everything else, and what to do while the store is away."""
         changes: dict[str, Any] = {"limits": parse_limits(limits)}
         if on_unavailable is not None:
-            changes["on_unavailable"] = parse_rule(on_unavailable)
+            changes["on_unavailable"] = parse_on_unavailable(on_unavailable)
         await self._change_level(Level(), changes, principal)
 
     async def get_system_defaults(self) -> tuple[list[Limit], OnUnavailable | None]:

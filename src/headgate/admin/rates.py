@@ -14,7 +14,7 @@ BUCKETS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class LimitRate:
     """One limit of one bucket; `rate` is tokens per second since the look before."""
 
     entity_id: str
@@ -36,21 +36,21 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BucketSample:
     """The buckets of a namespace at one moment; `whole` unless there are too many."""
 
     now_ms: int
-    rows: Sequence[Watched]
+    rows: Sequence[LimitRate]
     buckets: int
     whole: bool
 
 
-async def look(repository: Repository, resource: str | None = None) -> Look:
+async def sample_buckets(repository: Repository, resource: str | None = None) -> BucketSample:
     """Every bucket in use, BUCKETS_MAX at most."""
     namespace = await repository.configs.namespace_id()
     store = repository.backend.store
     asked_ms = repository.clock() if repository.drives_time else None
-    rows: list[Watched] = []
+    rows: list[LimitRate] = []
     buckets, now_ms = 0, repository.clock()
     cursor: str | None = None
     while True:
@@ -62,7 +62,7 @@ async def look(repository: Repository, resource: str | None = None) -> Look:
                 continue
             buckets += 1
             rows += [
-                Watched(
+                LimitRate(
                     key.entity_id, key.resource, cell.spec.name,
                     cell.level_milli(now_ms) // MILLI,
                     cell.spec.capacity_milli // MILLI,
@@ -71,21 +71,21 @@ async def look(repository: Repository, resource: str | None = None) -> Look:
                 for cell in cells_of(record)
             ]  # fmt: skip
         if page.cursor is None or buckets >= BUCKETS_MAX:
-            return Look(now_ms, rows, buckets, page.cursor is None)
+            return BucketSample(now_ms, rows, buckets, page.cursor is None)
         cursor = page.cursor
 
 
-def busiest(now: Look, before: Look | None, count: int) -> list[Watched]:
+def busiest(now: BucketSample, before: BucketSample | None, count: int) -> list[LimitRate]:
     """Those used fastest since the look before; without one, or alike, the emptiest first."""
-    rows = now.rows if before is None else _paced(now, before)
+    rows = now.rows if before is None else _with_rates(now, before)
     return sorted(rows, key=lambda row: (-(row.rate or 0), -row.used, row.key))[:count]
 
 
-def _paced(now: Look, before: Look) -> list[Watched]:
+def _with_rates(now: BucketSample, before: BucketSample) -> list[LimitRate]:
     was: Mapping[tuple[str, str, str], int] = {row.key: row.consumed for row in before.rows}
     passed_ms = max(1, now.now_ms - before.now_ms)
     return [
-        Watched(
+        LimitRate(
             row.entity_id, row.resource, row.limit_name, row.available, row.capacity, row.consumed,
             (row.consumed - was.get(row.key, 0)) * 1000 / passed_ms,
         )

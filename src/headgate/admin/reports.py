@@ -34,7 +34,7 @@ from headgate.core.store import Backend
 PAGE_MAX = 1000
 
 
-class Desk:
+class AdminBase:
     """The flows of one namespace of one backend."""
 
     backend: Backend
@@ -42,7 +42,7 @@ class Desk:
     clock: Clock
     drives_time: bool
 
-    def _sit(self, backend: Backend, configs: Configs, clock: Clock, *, drives_time: bool) -> None:
+    def _bind(self, backend: Backend, configs: Configs, clock: Clock, *, drives_time: bool) -> None:
         self.backend = backend
         self.configs = configs
         self.clock = clock
@@ -85,7 +85,7 @@ class BucketState:
     total_consumed_milli: int
 
 
-class Reports(Desk):
+class Reports(AdminBase):
     """Buckets and history, for people."""
 
     async def reset_bucket(
@@ -95,7 +95,7 @@ class Reports(Desk):
         namespace = await self.configs.namespace_id()
         key = BucketKey(namespace, parse_entity_id(entity_id), parse_resource(resource))
         await self.backend.store.forget([key])
-        await self._note("bucket_reset", entity_id, principal, resource)
+        await self._append_audit("bucket_reset", entity_id, principal, resource)
 
     async def top_up(
         self,
@@ -119,7 +119,9 @@ class Reports(Desk):
             [Demand(slot.key, slot.terms, line)], self._store_ms(), metered=False, once=once
         )
         if applied:
-            await self._note("bucket_topped_up", entity_id, principal, resource, amounts=parsed)
+            await self._append_audit(
+                "bucket_topped_up", entity_id, principal, resource, amounts=parsed
+            )
         return applied
 
     async def get_buckets(self, entity_id: str, resource: str | None = None) -> list[BucketState]:
@@ -238,7 +240,7 @@ class Reports(Desk):
         )
         return bool(page.items)
 
-    async def _note(
+    async def _append_audit(
         self, action: str, entity_id: str, principal: str | None, resource: str, **details: Any
     ) -> None:
         event = audit_event(self.clock(), action, entity_id, principal, resource, **details)

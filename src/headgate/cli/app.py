@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 import click
 
 import headgate
-from headgate.cli.errors import tell
-from headgate.cli.options import SETTINGS, Noun, Session, Verb, pass_session, section
-from headgate.cli.output import lenient
+from headgate.cli.errors import report_error
+from headgate.cli.options import (
+    SETTINGS,
+    ActionCommand,
+    CommandGroup,
+    Session,
+    pass_session,
+    section,
+)
+from headgate.cli.output import relax_encoding
 
 # --------------------------------------------------------------------------------------------------
 # The table of commands. A new command is one line here; its module is loaded when it is used.
@@ -109,7 +116,7 @@ COMMANDS: dict[str, Entry] = {
 OWN_OPTIONS = {**SETTINGS, "ignore_unknown_options": True, "help_option_names": []}
 
 
-class PassedOn(Verb):
+class ForwardedCommand(ActionCommand):
     """Its line belongs to the program, as does its output; the common options stand before its
     name."""
 
@@ -120,27 +127,27 @@ class PassedOn(Verb):
         self.params = [one for one in self.params if isinstance(one, click.Argument)]
 
 
-def passed_on(
+def forwarded_command(
     name: str, *, examples: str
-) -> Callable[[Callable[[Session, tuple[str, ...]], int]], PassedOn]:
-    def made(function: Callable[[Session, tuple[str, ...]], int]) -> PassedOn:
+) -> Callable[[Callable[[Session, tuple[str, ...]], int]], ForwardedCommand]:
+    def made(function: Callable[[Session, tuple[str, ...]], int]) -> ForwardedCommand:
         taking = click.argument(
             "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]..."
         )
-        return click.command(name, cls=PassedOn, examples=examples, context_settings=OWN_OPTIONS)(
-            taking(pass_session(function))
-        )
+        return click.command(
+            name, cls=ForwardedCommand, examples=examples, context_settings=OWN_OPTIONS
+        )(taking(pass_session(function)))
 
     return made
 
 
-def handed_over(entry: Entry) -> PassedOn:
+def program_command(entry: Entry) -> ForwardedCommand:
     """The command of a program elsewhere, which is loaded when the command is run."""
 
     def run(session: Session, arguments: tuple[str, ...]) -> int:
-        return called(entry.where, arguments, extra=entry.extra)
+        return run_program(entry.where, arguments, extra=entry.extra)
 
-    command = passed_on(entry.name, examples=f"headgate {entry.name} --help")(run)
+    command = forwarded_command(entry.name, examples=f"headgate {entry.name} --help")(run)
     command.help = entry.summary
     return command
 
@@ -157,7 +164,7 @@ def program(where: str, *, extra: str) -> Any:
         raise
 
 
-def called(where: str, arguments: Sequence[str], *, extra: str) -> int:
+def run_program(where: str, arguments: Sequence[str], *, extra: str) -> int:
     """The exit code of a program's main."""
     code: int = program(where, extra=extra)(list(arguments)) or 0
     return code
@@ -179,7 +186,7 @@ headgate top
 """
 
 
-class Root(Noun):
+class Root(CommandGroup):
     """The commands of the table; none is imported before it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -190,7 +197,7 @@ class Root(Noun):
         if entry is None:
             return None
         if entry.where.startswith("headgate."):
-            return handed_over(entry)
+            return program_command(entry)
         module, _, name = entry.where.partition(":")
         found: click.Command = getattr(importlib.import_module(f"headgate.cli.{module}"), name)
         return found
@@ -210,7 +217,7 @@ class Root(Noun):
         """The exit code: 0 well or admitted, 1 error, 2 usage, 3 limited, 4 unavailable."""
         given = list(sys.argv[1:] if args is None else args)
         session = Session()
-        lenient()
+        relax_encoding()
         try:
             code = super().main(
                 args=given,
@@ -221,7 +228,7 @@ class Root(Noun):
                 **extra,
             )
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - told, or raised by --debug
-            code = tell(error, session, given)
+            code = report_error(error, session, given)
         code = code if isinstance(code, int) else 0
         if standalone_mode:
             sys.exit(code)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.admin.reports import BucketState
-from headgate.cli.output import Rows, amount
+from headgate.cli.output import OutputTable, amount
 from headgate.core.bucket import MILLI
 from headgate.core.decision import LimitStatus
 from headgate.core.history import iso_time
@@ -21,8 +21,8 @@ def entity_document(entity: Entity) -> dict[str, Any]:
     return {**entity_as_json(entity), "created_at": iso_time(entity.created_ms)}
 
 
-def entity_rows(entities: Sequence[Entity]) -> Rows:
-    return Rows(
+def entity_rows(entities: Sequence[Entity]) -> OutputTable:
+    return OutputTable(
         ("entity", "name", "parent", "cascade", "mode"),
         [
             (one.id, one.name, one.parent_id, "yes" if one.cascade else "", one.mode.value)
@@ -36,8 +36,8 @@ def limits_document(limits: Sequence[Limit]) -> list[dict[str, Any]]:
     return limits_as_json(limits)
 
 
-def limit_rows(limits: Sequence[Limit]) -> Rows:
-    return Rows(
+def limit_rows(limits: Sequence[Limit]) -> OutputTable:
+    return OutputTable(
         LIMIT_COLUMNS,
         [
             (
@@ -61,8 +61,8 @@ def bucket_document(state: BucketState) -> dict[str, Any]:
     }
 
 
-def bucket_rows(states: Sequence[BucketState]) -> Rows:
-    return Rows(
+def bucket_rows(states: Sequence[BucketState]) -> OutputTable:
+    return OutputTable(
         ("resource", "limit", ">available", ">capacity", ">consumed"),
         [
             (
@@ -75,8 +75,8 @@ def bucket_rows(states: Sequence[BucketState]) -> Rows:
     )  # fmt: skip
 
 
-def status_rows(statuses: Sequence[LimitStatus]) -> Rows:
-    return Rows(
+def status_rows(statuses: Sequence[LimitStatus]) -> OutputTable:
+    return OutputTable(
         ("entity", "resource", "limit", ">asked", ">available", ">capacity", "from", ""),
         [
             (
@@ -100,8 +100,8 @@ def namespace_document(namespace: Namespace) -> dict[str, Any]:
     }
 
 
-def namespace_rows(namespaces: Sequence[Namespace], empty: str) -> Rows:
-    return Rows(
+def namespace_rows(namespaces: Sequence[Namespace], empty: str) -> OutputTable:
+    return OutputTable(
         ("name", "id", "state", "created", "deleted"),
         [tuple(namespace_document(one)[key] for key in NAMESPACE_KEYS) for one in namespaces],
         empty,

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import click
 
 from headgate.cli.options import Misuse, Session
-from headgate.cli.output import clean, speaks_utf8
+from headgate.cli.output import clean, is_utf8_output
 from headgate.core import errors
 
 OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
 
 
-class Failure(NamedTuple):
+class ErrorReport(NamedTuple):
     """One error as people and programs are told it."""
 
     exit_code: int
@@ -44,32 +44,36 @@ TITLES: tuple[tuple[type[Exception], int, str, str], ...] = (
 )
 
 
-def failure_of(error: BaseException) -> Failure:
+def error_report(error: BaseException) -> ErrorReport:
     if isinstance(error, Misuse):
-        return Failure(USAGE, error.format_message(), error.why, error.advice)
+        return ErrorReport(USAGE, error.format_message(), error.why, error.advice)
     if isinstance(error, click.UsageError):
         context = error.ctx
         why = context.get_usage() if context else "the command was not understood"
         path = context.command_path if context else "headgate"
-        return Failure(USAGE, error.format_message(), " ".join(why.split()), f"{path} --help")
+        return ErrorReport(USAGE, error.format_message(), " ".join(why.split()), f"{path} --help")
     if isinstance(error, (errors.StoreTrouble, errors.RateLimiterUnavailable)):
-        return _of_the_store(error)
+        return _store_report(error)
     if isinstance(error, click.ClickException):
         why = getattr(error, "why", "nothing was changed")
-        return Failure(ERROR, error.format_message(), why, getattr(error, "advice", "see --help"))
+        return ErrorReport(
+            ERROR, error.format_message(), why, getattr(error, "advice", "see --help")
+        )
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
-        return Failure(ERROR, "stopped", "it was interrupted", "run it again to go on")
+        return ErrorReport(ERROR, "stopped", "it was interrupted", "run it again to go on")
     for kind, exit_code, what, advice in TITLES:
         if isinstance(error, kind):
             why, _, said = str(error).partition("; ")
             own = _command_for(error)
             title: str = getattr(error, "title", what)
-            return Failure(exit_code, title, why, own or said or advice)
+            return ErrorReport(exit_code, title, why, own or said or advice)
     kind_name = type(error).__name__
-    return Failure(ERROR, "headgate itself failed", f"{kind_name}: {error}", "--debug shows where")
+    return ErrorReport(
+        ERROR, "headgate itself failed", f"{kind_name}: {error}", "--debug shows where"
+    )
 
 
-def _of_the_store(error: errors.StoreTrouble | errors.RateLimiterUnavailable) -> Failure:
+def _store_report(error: errors.StoreTrouble | errors.RateLimiterUnavailable) -> ErrorReport:
     """The store's own words, whole; what helps is about the store."""
     cause = error.cause if isinstance(error, errors.RateLimiterUnavailable) else error
     what = "the store gave no answer"
@@ -78,7 +82,7 @@ def _of_the_store(error: errors.StoreTrouble | errors.RateLimiterUnavailable) ->
         advice = "headgate upgrade --create makes it; or correct its name and region in --url"
     elif isinstance(error, errors.StoreDenied):
         what, advice = "the store refused", "correct the rights, the login or --url; then try again"
-    return Failure(UNAVAILABLE, what, str(cause), advice)
+    return ErrorReport(UNAVAILABLE, what, str(cause), advice)
 
 
 def _command_for(error: BaseException) -> str:
@@ -95,35 +99,37 @@ def _command_for(error: BaseException) -> str:
     return ""
 
 
-def tell(error: BaseException, session: Session, given: Sequence[str]) -> int:
+def report_error(error: BaseException, session: Session, given: Sequence[str]) -> int:
     """Says what went wrong on standard error, and with --json also on standard output."""
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()  # whoever read us has gone; nothing more can be said
         return ERROR
     if session.debug or "--debug" in given:
         traceback.print_exception(error)
-    failure = failure_of(error)
+    report = error_report(error)
     if session.as_json or "--json" in given:
         with contextlib.suppress(OSError):  # a full disk is what went wrong, maybe
-            click.echo(json.dumps({"error": as_document(failure)}, ensure_ascii=not speaks_utf8()))
-    click.echo(as_lines(failure), err=True)
-    return failure.exit_code
+            click.echo(
+                json.dumps({"error": as_document(report)}, ensure_ascii=not is_utf8_output())
+            )
+    click.echo(as_lines(report), err=True)
+    return report.exit_code
 
 
-def as_lines(failure: Failure) -> str:
-    rows = (("error:", failure.what), ("  why:", failure.why), ("  do: ", failure.advice))
-    return "\n".join(f"{label} {_indented(text)}" for label, text in rows)
+def as_lines(report: ErrorReport) -> str:
+    rows = (("error:", report.what), ("  why:", report.why), ("  do: ", report.advice))
+    return "\n".join(f"{label} {_indent(text)}" for label, text in rows)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     """Several reasons stand below one another."""
     return "\n       ".join(clean(line) for line in text.split("\n"))
 
 
-def as_document(failure: Failure) -> dict[str, object]:
+def as_document(report: ErrorReport) -> dict[str, object]:
     return {
-        "exit_code": failure.exit_code,
-        "what": failure.what,
-        "why": failure.why,
-        "do": failure.advice,
+        "exit_code": report.exit_code,
+        "what": report.what,
+        "why": report.why,
+        "do": report.advice,
     }

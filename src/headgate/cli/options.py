@@ -67,7 +67,7 @@ class Session:
         return self.namespace or os.environ.get(NAMESPACE_VARIABLE) or "default"
 
     @property
-    def who(self) -> str:
+    def audit_principal(self) -> str:
         """Whom the audit will name."""
         user = os.environ.get("USER") or os.environ.get("LOGNAME")
         return self.principal or (f"cli:{user}" if user else "cli")
@@ -89,35 +89,35 @@ pass_session = click.make_pass_decorator(Session, ensure=True)
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class Common(click.Option):
+class CommonOption(click.Option):
     """An option that goes into the session."""
 
 
-def _kept(context: click.Context, option: click.Parameter, value: Any) -> None:
+def _store_in_session(context: click.Context, option: click.Parameter, value: Any) -> None:
     """What is given counts; an option left out does not undo one given further left."""
     if value and option.name:
         setattr(context.ensure_object(Session), option.name, value)
 
 
-def _common(*names: str, told: str, **more: Any) -> Common:
-    return Common(names, help=told, expose_value=False, callback=_kept, **more)
+def _common(*names: str, text: str, **more: Any) -> CommonOption:
+    return CommonOption(names, help=text, expose_value=False, callback=_store_in_session, **more)
 
 
 def common_options() -> list[click.Option]:
     return [
-        _common("--url", "-u", metavar="URL", told="The store; else HEADGATE_URL."),
+        _common("--url", "-u", metavar="URL", text="The store; else HEADGATE_URL."),
         _common(
             "--namespace", "-n", metavar="NAME",
-            told="The namespace; else HEADGATE_NAMESPACE, else default.",
+            text="The namespace; else HEADGATE_NAMESPACE, else default.",
         ),
-        _common("--principal", metavar="NAME", told="Whom the audit names; else cli:USER."),
-        _common("--json", "as_json", is_flag=True, told="One JSON document on standard output."),
-        _common("--no-color", is_flag=True, told="No colours; so does NO_COLOR."),
-        _common("--debug", is_flag=True, told="The whole traceback of an error."),
+        _common("--principal", metavar="NAME", text="Whom the audit names; else cli:USER."),
+        _common("--json", "as_json", is_flag=True, text="One JSON document on standard output."),
+        _common("--no-color", is_flag=True, text="No colours; so does NO_COLOR."),
+        _common("--debug", is_flag=True, text="The whole traceback of an error."),
     ]  # fmt: skip
 
 
-class Told(click.Command):
+class BaseCommand(click.Command):
     """A command whose help ends with examples, its own options before the common ones."""
 
     examples: str
@@ -135,7 +135,7 @@ class Told(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                (common if isinstance(param, Common) else own).append(record)
+                (common if isinstance(param, CommonOption) else own).append(record)
         section(formatter, "Options", own)
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
@@ -148,7 +148,7 @@ class Told(click.Command):
             formatter.write("".join(f"  {line}\n" for line in example_lines(self.examples)))
 
 
-class Verb(Told):
+class ActionCommand(BaseCommand):
     """A command that does something, and says how it went where it `answers`."""
 
     answers = True
@@ -165,10 +165,10 @@ class Verb(Told):
         return super().invoke(ctx)
 
 
-class Noun(Told, click.Group):
+class CommandGroup(BaseCommand, click.Group):
     """A group of commands about one thing."""
 
-    command_class = Verb
+    command_class = ActionCommand
 
     def __init__(self, *args: Any, **more: Any) -> None:
         more.setdefault("no_args_is_help", True)
@@ -196,10 +196,10 @@ def example_lines(examples: str) -> list[str]:
     return [line.strip() for line in examples.strip().splitlines()]
 
 
-def verb(name: str, *, examples: str) -> Callable[[Callable[..., Any]], Verb]:
+def action_command(name: str, *, examples: str) -> Callable[[Callable[..., Any]], ActionCommand]:
     """A command of its own, beside the groups."""
-    return click.command(name, cls=Verb, examples=examples)
+    return click.command(name, cls=ActionCommand, examples=examples)
 
 
-def noun(name: str, *, examples: str) -> Callable[[Callable[..., Any]], Noun]:
-    return click.group(name, cls=Noun, examples=examples)
+def command_group(name: str, *, examples: str) -> Callable[[Callable[..., Any]], CommandGroup]:
+    return click.group(name, cls=CommandGroup, examples=examples)

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 # Stored text on its way to a terminal: names and messages may hold anything.
 
 
-def speaks_utf8() -> bool:
+def is_utf8_output() -> bool:
     """Whether standard output takes every letter; JSON has another way of writing them."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return str(encoding).lower().replace("-", "").replace("_", "") == "utf8"
 
 
-def seen(stream: TextIO | None) -> bool:
+def is_interactive(stream: TextIO | None) -> bool:
     """Whether a person is at the other end; Python has None for a stream that is closed."""
     return stream is not None and stream.isatty()
 
 
-def lenient() -> None:
+def relax_encoding() -> None:
     """A letter that a terminal does not know is written in another way, and is no failure."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -42,10 +42,10 @@ def lenient() -> None:
 
 def clean(text: object) -> str:
     """The text on one line, without anything that moves a cursor or changes a colour."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in str(text))
+    return "".join(char if char.isprintable() else _escape(char) for char in str(text))
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return " " if char in "\n\t" else f"\\x{ord(char):02x}"
 
 
@@ -54,7 +54,7 @@ def amount(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def counted(count: int, thing: str) -> str:
+def pluralize(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
@@ -78,7 +78,7 @@ WIDTH_OF_PIPES = 400  # what is piped is not folded
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class OutputTable:
     """A table; columns that begin with `>` are numbers and stand to the right."""
 
     columns: Sequence[str]
@@ -86,7 +86,7 @@ class Rows:
     empty: str = "nothing there"
 
 
-def show(session: Session, document: Any, *parts: str | Rows) -> None:
+def show(session: Session, document: Any, *parts: str | OutputTable) -> None:
     """The document with --json; else the parts."""
     if session.as_json:
         click.echo(as_json(document))
@@ -102,7 +102,7 @@ def show(session: Session, document: Any, *parts: str | Rows) -> None:
 
 def as_json(document: Any) -> str:
     indent = 2 if sys.stdout.isatty() else None
-    return json.dumps(document, ensure_ascii=not speaks_utf8(), allow_nan=False, indent=indent)
+    return json.dumps(document, ensure_ascii=not is_utf8_output(), allow_nan=False, indent=indent)
 
 
 def console(session: Session, *, err: bool = False) -> Console:
@@ -115,7 +115,7 @@ def console(session: Session, *, err: bool = False) -> Console:
     )
 
 
-def table(rows: Rows) -> Table:
+def table(rows: OutputTable) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -133,15 +133,15 @@ def table(rows: Rows) -> Table:
 Step = Callable[[int, int | None], None]
 
 
-def _unseen(done: int, total: int | None) -> None:
+def _no_progress(done: int, total: int | None) -> None:
     return None
 
 
 @contextlib.contextmanager
 def progress(session: Session, title: str) -> Iterator[Step]:
     """`step(done, total)` moves a bar on standard error; silent where nobody watches."""
-    if session.as_json or not seen(sys.stderr):
-        yield _unseen
+    if session.as_json or not is_interactive(sys.stderr):
+        yield _no_progress
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -159,7 +159,7 @@ def confirm(session: Session, question: str, *, yes: bool) -> None:
     """Goes on only with --yes or a person's consent."""
     if yes:
         return
-    if session.as_json or not seen(sys.stdin):
+    if session.as_json or not is_interactive(sys.stdin):
         why = "nobody can be asked: --json is given, or standard input is no terminal"
         raise Misuse(f"{question} It needs consent.", why, "add --yes")
     if not click.confirm(clean(question), err=True):

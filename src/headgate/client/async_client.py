@@ -15,12 +15,18 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.connect import ATTEMPT_TIMEOUT_S, CONNECTIONS, TIMEOUT_S, Colour, built
+from headgate.client.connect import (
+    ATTEMPT_TIMEOUT_S,
+    CONNECTIONS,
+    TIMEOUT_S,
+    ConnectionMode,
+    build_client,
+)
 from headgate.client.errors import ClientError
-from headgate.client.flow import Flow, parse_wait_ms
+from headgate.client.flow import RequestFlow, parse_wait_ms
 from headgate.client.lease import LeaseCore
 from headgate.client.requests import (
-    Call,
+    ApiCall,
     Check,
     Descriptor,
     acquire_call,
@@ -32,7 +38,7 @@ from headgate.client.requests import (
 from headgate.client.retry import Retry
 from headgate.core.runtime import Clock
 
-_COLOUR = Colour(False, port.connect, port.here)
+_MODE = ConnectionMode(False, port.connect, port.here)
 
 
 class AsyncLease:
@@ -76,11 +82,11 @@ class AsyncLease:
         await self._core.release(tokens, amounts)
 
 
-class AsyncAcquiring:
+class AsyncLeaseContext:
     """An acquire on its way: `async with` gets the lease."""
 
     def __init__(
-        self, flow: Flow, call: Call, wait_ms: int, namespace: str | None, keep: bool
+        self, flow: RequestFlow, call: ApiCall, wait_ms: int, namespace: str | None, keep: bool
     ) -> None:
         self._flow = flow
         self._call = call
@@ -104,7 +110,7 @@ class AsyncAcquiring:
         if self._core.ended:
             await self._core.leave(kind is not None)
         else:
-            await port.undisturbed(self._core.leave(kind is not None))
+            await port.run_to_completion(self._core.leave(kind is not None))
 
 
 class AsyncClient:
@@ -130,8 +136,8 @@ class AsyncClient:
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._flow, self._namespace, self._shown = built(
-            _COLOUR,
+        self._flow, self._namespace, self._shown = build_client(
+            _MODE,
             url,
             api_key=api_key,
             namespace=namespace,
@@ -205,7 +211,7 @@ class AsyncClient:
         on_error: str = "refund",
         on_expiry: str | None = None,
         wait: float | None = None,
-    ) -> AsyncAcquiring:
+    ) -> AsyncLeaseContext:
         """`async with` gets a lease on the tokens, or RateLimited.
 
         Leaving the block keeps what the lease holds; leaving it by an exception gives it back, or
@@ -215,7 +221,7 @@ class AsyncClient:
         keep = parse_outcome("on_error", on_error) == "keep"
         check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
         call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
-        return AsyncAcquiring(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
+        return AsyncLeaseContext(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
 
     async def explain(
         self, identifier: str, resource: str, *, scope: str = "user"
@@ -229,7 +235,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         self._flow.port.close()
-        await port.settled()
+        await port.let_connections_close()
 
     async def __aenter__(self) -> Self:
         return self

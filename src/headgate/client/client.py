@@ -15,12 +15,18 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.connect import ATTEMPT_TIMEOUT_S, CONNECTIONS, TIMEOUT_S, Colour, built
+from headgate.client.connect import (
+    ATTEMPT_TIMEOUT_S,
+    CONNECTIONS,
+    TIMEOUT_S,
+    ConnectionMode,
+    build_client,
+)
 from headgate.client.errors import ClientError
-from headgate.client.flow import Flow, parse_wait_ms
+from headgate.client.flow import RequestFlow, parse_wait_ms
 from headgate.client.lease import LeaseCore
 from headgate.client.requests import (
-    Call,
+    ApiCall,
     Check,
     Descriptor,
     acquire_call,
@@ -32,7 +38,7 @@ from headgate.client.requests import (
 from headgate.client.retry import Retry
 from headgate.core.runtime import Clock, run
 
-_COLOUR = Colour(True, port_blocking.connect, port_blocking.here)
+_MODE = ConnectionMode(True, port_blocking.connect, port_blocking.here)
 
 
 class Lease:
@@ -76,11 +82,11 @@ class Lease:
         run(self._core.release(tokens, amounts))
 
 
-class Acquiring:
+class LeaseContext:
     """An acquire on its way: `with` gets the lease."""
 
     def __init__(
-        self, flow: Flow, call: Call, wait_ms: int, namespace: str | None, keep: bool
+        self, flow: RequestFlow, call: ApiCall, wait_ms: int, namespace: str | None, keep: bool
     ) -> None:
         self._flow = flow
         self._call = call
@@ -127,8 +133,8 @@ class Client:
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._flow, self._namespace, self._shown = built(
-            _COLOUR,
+        self._flow, self._namespace, self._shown = build_client(
+            _MODE,
             url,
             api_key=api_key,
             namespace=namespace,
@@ -202,7 +208,7 @@ class Client:
         on_error: str = "refund",
         on_expiry: str | None = None,
         wait: float | None = None,
-    ) -> Acquiring:
+    ) -> LeaseContext:
         """`with` gets a lease on the tokens, or RateLimited.
 
         Leaving the block keeps what the lease holds; leaving it by an exception gives it back, or
@@ -212,7 +218,7 @@ class Client:
         keep = parse_outcome("on_error", on_error) == "keep"
         check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
         call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
-        return Acquiring(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
+        return LeaseContext(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
 
     def explain(self, identifier: str, resource: str, *, scope: str = "user") -> dict[str, Any]:
         """Which policy and which level give each limit: the service's document."""

@@ -11,14 +11,14 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from headgate.client.errors import ClientError
-from headgate.client.flow import TIMEOUT_S_MAX, Flow, Timing, parse_seconds
-from headgate.client.pool import Pool, Waiter
-from headgate.client.requests import Head, parse_whole
-from headgate.client.retry import Retry, Trouble
+from headgate.client.flow import TIMEOUT_S_MAX, RequestFlow, Timing, parse_seconds
+from headgate.client.pool import ConnectionPool, PoolWaiter
+from headgate.client.requests import RequestHead, parse_whole
+from headgate.client.retry import NoReply, Retry
 from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_namespace
 from headgate.core.runtime import Clock, steady_clock
-from headgate.transport.gates import Pace, pace_for
+from headgate.transport.gates import GateFactory, gate_factory_for
 from headgate.transport.http1 import Response
 
 # --------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 def parse_address(
     url: object, api_key: str | None, tls: ssl.SSLContext | None
-) -> tuple[Address, Head]:
+) -> tuple[Address, RequestHead]:
     """The address, and the head of every request sent there; the key is in the head alone."""
     if not isinstance(url, str):
         raise ValidationError("url", type(url).__name__, "must be a str")
@@ -73,11 +73,11 @@ def parse_address(
     return address, _head(parts.path.rstrip("/"), _host_field(address), api_key)
 
 
-def _head(path: str, host: str, api_key: str | None) -> Head:
+def _head(path: str, host: str, api_key: str | None) -> RequestHead:
     fields = [("host", host), ("user-agent", "headgate-client"), ("accept", "application/json")]
     if api_key is not None:
         fields.append(("authorization", f"Bearer {parse_key(api_key)}"))
-    return Head(path, tuple(fields))
+    return RequestHead(path, tuple(fields))
 
 
 def parse_key(api_key: object) -> str:
@@ -109,20 +109,20 @@ def _bad_url(reason: str) -> ValidationError:
 # a
 # connection does is its colour's business (`port`, `port_blocking`).
 
-HOMES_MAX = 64
+POOLS_MAX = 64
 BUSY = "no connection was free in time; raise connections= or call less at once"
 SENDING_SHARE = 10  # what has not a tenth of its time left is not sent: its answer would be lost
 
 
-class Unsent(Exception):
+class ConnectFailed(Exception):
     """No connection could be made."""
 
 
-class Lost(Exception):
+class ResponseLost(Exception):
     """The request was sent, or part of it, and no response came."""
 
 
-class Link(Protocol):
+class HttpConnection(Protocol):
     """A connection that carries one request at a time."""
 
     @property
@@ -143,46 +143,46 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[int], Awaitable[Link]]
+Connect = Callable[[int], Awaitable[HttpConnection]]
 
 
-class Lines:
+class PooledTransport:
     """The connections of one client to its service."""
 
     def __init__(
         self,
-        make_pool: Callable[[], Pool[Link]],
+        make_pool: Callable[[], ConnectionPool[HttpConnection]],
         connect: Connect,
         here: Callable[[], object],
         clock: Clock,
     ) -> None:
         self._make_pool = make_pool
-        self._pools: dict[object, Pool[Link]] = {}
+        self._pools: dict[object, ConnectionPool[HttpConnection]] = {}
         self._connect = connect
         self._here = here
         self._clock = clock
         self._closed = False
 
-    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | Trouble:
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
         """What came back, within the time that this attempt has."""
         if self._closed:
             raise ClientError("this client was closed; make a new one")
-        pool = self._pools.get(self._here()) or self._moved()
+        pool = self._pools.get(self._here()) or self._make_pool_here()
         end_ms = self._clock() + timeout_ms
         try:
-            link = await self._link(pool, end_ms)
-        except Unsent as error:
-            return Trouble(str(error), sent=False)
+            link = await self._get_connection(pool, end_ms)
+        except ConnectFailed as error:
+            return NoReply(str(error), sent=False)
         reusable = False
         left_ms = end_ms - self._clock()
         if left_ms * SENDING_SHARE < timeout_ms:
             self._put_back(pool, link, link.reusable)
-            return Trouble(BUSY, sent=False)
+            return NoReply(BUSY, sent=False)
         try:
             response = await link.exchange(payload, left_ms, linger)
             reusable = link.reusable
-        except Lost as error:
-            return Trouble(str(error), sent=True)
+        except ResponseLost as error:
+            return NoReply(str(error), sent=True)
         finally:
             self._put_back(pool, link, reusable)
         return response
@@ -194,31 +194,35 @@ class Lines:
             for link in pool.emptied():
                 link.close()
 
-    def _moved(self) -> Pool[Link]:
+    def _make_pool_here(self) -> ConnectionPool[HttpConnection]:
         """A pool for the event loop or process that calls: connections stay where they were
         made."""
-        while len(self._pools) >= HOMES_MAX:
+        while len(self._pools) >= POOLS_MAX:
             self._pools.pop(next(iter(self._pools)))
         return self._pools.setdefault(self._here(), self._make_pool())
 
-    async def _link(self, pool: Pool[Link], end_ms: int) -> Link:
+    async def _get_connection(
+        self, pool: ConnectionPool[HttpConnection], end_ms: int
+    ) -> HttpConnection:
         while True:
-            turn = pool.take(self._clock())
-            for old in turn.stale:
+            checkout = pool.take(self._clock())
+            for old in checkout.stale:
                 old.close()
-            link, fresh = turn.link, turn.fresh
-            if turn.waiter is not None:
-                link = await self._waited(pool, turn.waiter, end_ms)
+            link, fresh = checkout.link, checkout.fresh
+            if checkout.waiter is not None:
+                link = await self._wait_for_connection(pool, checkout.waiter, end_ms)
                 fresh = link is None
             if link is None:
                 if not fresh:
-                    raise Unsent(BUSY)
-                return await self._connected(pool, end_ms)
+                    raise ConnectFailed(BUSY)
+                return await self._open_connection(pool, end_ms)
             if link.alive:
                 return link
             self._put_back(pool, link, False)
 
-    async def _waited(self, pool: Pool[Link], waiter: Waiter[Link], end_ms: int) -> Link | None:
+    async def _wait_for_connection(
+        self, pool: ConnectionPool[HttpConnection], waiter: PoolWaiter[HttpConnection], end_ms: int
+    ) -> HttpConnection | None:
         """A link, or None for a place to make one."""
         try:
             served = await waiter.gate.wait(max(1, end_ms - self._clock()))
@@ -227,23 +231,29 @@ class Lines:
                 self._pass_on(pool, waiter)
             raise
         if not served and pool.leave(waiter):
-            raise Unsent(BUSY)
+            raise ConnectFailed(BUSY)
         return waiter.link
 
-    async def _connected(self, pool: Pool[Link], end_ms: int) -> Link:
+    async def _open_connection(
+        self, pool: ConnectionPool[HttpConnection], end_ms: int
+    ) -> HttpConnection:
         try:
             return await self._connect(max(1, end_ms - self._clock()))
         except BaseException:
             pool.drop()
             raise
 
-    def _pass_on(self, pool: Pool[Link], waiter: Waiter[Link]) -> None:
+    def _pass_on(
+        self, pool: ConnectionPool[HttpConnection], waiter: PoolWaiter[HttpConnection]
+    ) -> None:
         if waiter.link is None:
             pool.drop()
         else:
             self._put_back(pool, waiter.link, waiter.link.alive)
 
-    def _put_back(self, pool: Pool[Link], link: Link, reusable: bool) -> None:
+    def _put_back(
+        self, pool: ConnectionPool[HttpConnection], link: HttpConnection, reusable: bool
+    ) -> None:
         if reusable and not self._closed:
             pool.give(link, self._clock())
         else:
@@ -260,22 +270,22 @@ CONNECTIONS = 16
 CONNECTIONS_MAX = 10_000
 
 
-class Colour(NamedTuple):
+class ConnectionMode(NamedTuple):
     """How one kind of caller connects, and what its connections belong to."""
 
     blocking: bool
-    connect: Callable[[Address, int], Awaitable[Link]]
+    connect: Callable[[Address, int], Awaitable[HttpConnection]]
     here: Callable[[], object]
 
 
-class Built(NamedTuple):
-    flow: Flow
+class ClientParts(NamedTuple):
+    flow: RequestFlow
     namespace: str | None
     shown: str
 
 
-def built(
-    colour: Colour,
+def build_client(
+    mode: ConnectionMode,
     url: str | None,
     *,
     api_key: str | None,
@@ -286,7 +296,7 @@ def built(
     retry: Retry | None,
     tls: ssl.SSLContext | None,
     clock: Clock | None,
-) -> Built:
+) -> ClientParts:
     """A flow over connections of that colour; everything given is checked here."""
     if url is None:
         url = os.environ.get(URL_VARIABLE) or URL
@@ -301,14 +311,16 @@ def built(
         parse_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
         parse_seconds("attempt_timeout_s", attempt_timeout_s, TIMEOUT_S_MAX),
     )
-    home = None if namespace is None else parse_namespace(namespace)
+    parsed_namespace = None if namespace is None else parse_namespace(namespace)
     ticks = clock or steady_clock()
-    pace: Pace = pace_for(clock, blocking=colour.blocking)
-    lines = Lines(
-        lambda: Pool(most, pace),
-        lambda timeout_ms: colour.connect(address, timeout_ms),
-        colour.here,
+    pace: GateFactory = gate_factory_for(clock, blocking=mode.blocking)
+    transport = PooledTransport(
+        lambda: ConnectionPool(most, pace),
+        lambda timeout_ms: mode.connect(address, timeout_ms),
+        mode.here,
         ticks,
     )
-    flow = Flow(lines, head, timing, retry or Retry(), ticks, pace, random.random)
-    return Built(flow, home, f"{'http' if address.tls is None else 'https'}://{address}")
+    flow = RequestFlow(transport, head, timing, retry or Retry(), ticks, pace, random.random)
+    return ClientParts(
+        flow, parsed_namespace, f"{'http' if address.tls is None else 'https'}://{address}"
+    )

@@ -7,44 +7,44 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from headgate.client.connect import Address, Lost, Unsent
+from headgate.client.connect import Address, ConnectFailed, ResponseLost
 from headgate.client.requests import response_reader
-from headgate.transport.gates import finished
+from headgate.transport.gates import wait_finished
 from headgate.transport.http1 import BadResponse, Response, ResponseReader
-from headgate.transport.ownership import Inlet
+from headgate.transport.ownership import ReusedBufferProtocol
 
 Result = TypeVar("Result")
 
 EYEBALLS_DELAY_S = 0.25
-CLOSING_TURNS = 3
+CLOSING_TICKS = 3
 
 
-async def connect(address: Address, timeout_ms: int) -> AsyncLink:
+async def connect(address: Address, timeout_ms: int) -> AsyncHttpConnection:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, made = await loop.create_connection(
-                lambda: AsyncLink(loop),
+                lambda: AsyncHttpConnection(loop),
                 address.host,
                 address.port,
                 ssl=address.tls,
                 happy_eyeballs_delay=EYEBALLS_DELAY_S,
             )
     except TimeoutError:
-        raise Unsent(f"no connection to {address} within {timeout_ms} ms") from None
+        raise ConnectFailed(f"no connection to {address} within {timeout_ms} ms") from None
     except (OSError, UnicodeError) as error:
-        raise Unsent(f"no connection to {address}: {error}") from error
+        raise ConnectFailed(f"no connection to {address}: {error}") from error
     return made
 
 
-async def undisturbed(work: Coroutine[Any, Any, Result]) -> Result:
+async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     """What the work comes to, also if the task is cancelled meanwhile; that is delivered after."""
-    return await finished(asyncio.ensure_future(work))
+    return await wait_finished(asyncio.ensure_future(work))
 
 
-async def settled() -> None:
+async def let_connections_close() -> None:
     """The event loop had its turns to end connections that were closed."""
-    for _ in range(CLOSING_TURNS):
+    for _ in range(CLOSING_TICKS):
         await asyncio.sleep(0)
 
 
@@ -53,7 +53,7 @@ def here() -> object:
     return asyncio.get_running_loop()
 
 
-class AsyncLink(Inlet):
+class AsyncHttpConnection(ReusedBufferProtocol):
     """One connection; its responses come in the order of its requests, one at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,7 +80,7 @@ class AsyncLink(Inlet):
         timer = self._loop.call_later(timeout_ms / 1000, self._late, timeout_ms)
         try:
             transport.write(payload)
-            return await (finished(answer) if linger else answer)
+            return await (wait_finished(answer) if linger else answer)
         except BaseException:
             self.close()
             raise
@@ -134,4 +134,4 @@ class AsyncLink(Inlet):
     def _fail(self, reason: str) -> None:
         self._open = False
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Lost(reason))
+            self._answer.set_exception(ResponseLost(reason))

@@ -7,18 +7,18 @@ import select
 import socket
 import time
 
-from headgate.client.connect import Address, Lost, Unsent
+from headgate.client.connect import Address, ConnectFailed, ResponseLost
 from headgate.client.requests import response_reader
 from headgate.transport.http1 import BadResponse, Response, ResponseReader
 
 READ_BYTES = 65_536
 
 
-async def connect(address: Address, timeout_ms: int) -> BlockingLink:
+async def connect(address: Address, timeout_ms: int) -> BlockingHttpConnection:
     end_s = time.monotonic() + timeout_ms / 1000
     made: socket.socket | None = None
     try:
-        made = _connected(address, end_s)
+        made = _connect_socket(address, end_s)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.tls is not None:
             made.settimeout(_left_s(end_s))
@@ -27,11 +27,11 @@ async def connect(address: Address, timeout_ms: int) -> BlockingLink:
         if made is not None:
             made.close()
         if isinstance(error, TimeoutError):
-            raise Unsent(f"no connection to {address} within {timeout_ms} ms") from None
+            raise ConnectFailed(f"no connection to {address} within {timeout_ms} ms") from None
         if isinstance(error, (OSError, UnicodeError)):
-            raise Unsent(f"no connection to {address}: {error}") from error
+            raise ConnectFailed(f"no connection to {address}: {error}") from error
         raise
-    return BlockingLink(made)
+    return BlockingHttpConnection(made)
 
 
 def here() -> object:
@@ -39,7 +39,7 @@ def here() -> object:
     return os.getpid()
 
 
-class BlockingLink:
+class BlockingHttpConnection:
     """One connection, used by one thread at a time."""
 
     def __init__(self, made: socket.socket) -> None:
@@ -55,7 +55,7 @@ class BlockingLink:
         """A server that has hung up, or speaks unasked, makes an idle socket readable."""
         if not self._open:
             return False
-        return not _readable(self._socket)
+        return not _is_readable(self._socket)
 
     async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
         end_s = time.monotonic() + timeout_ms / 1000
@@ -67,11 +67,11 @@ class BlockingLink:
             response = self._answer(reading, end_s)
             whole = response.keep
         except TimeoutError:
-            raise Lost(f"no answer within {timeout_ms} ms") from None
+            raise ResponseLost(f"no answer within {timeout_ms} ms") from None
         except BadResponse as error:
-            raise Lost(f"the response cannot be used: {error}") from error
+            raise ResponseLost(f"the response cannot be used: {error}") from error
         except OSError as error:
-            raise Lost(f"the connection broke: {error}") from error
+            raise ResponseLost(f"the connection broke: {error}") from error
         finally:
             self._open = whole
         return response
@@ -91,7 +91,7 @@ class BlockingLink:
                 return response
 
 
-def _connected(address: Address, end_s: float) -> socket.socket:
+def _connect_socket(address: Address, end_s: float) -> socket.socket:
     """The first of the host's addresses that accepts, all of them within one time."""
     failed: OSError = OSError("the name has no address")
     for family, kind, protocol, _, place in socket.getaddrinfo(
@@ -119,7 +119,7 @@ def _left_s(end_s: float) -> float:
     return left_s
 
 
-def _readable(one: socket.socket) -> bool:
+def _is_readable(one: socket.socket) -> bool:
     if hasattr(select, "poll"):  # select() knows no file descriptors from 1024 on
         poll = select.poll()
         poll.register(one, select.POLLIN)

@@ -26,21 +26,21 @@ from headgate.client.errors import (
     Unauthorised,
     Unavailable,
 )
-from headgate.client.requests import Call, Check, Effect, Head, batch_call, health_call
+from headgate.client.requests import ApiCall, Check, Effect, RequestHead, batch_call, health_call
 from headgate.client.retry import (
     LIMITED,
+    NoReply,
     Outcome,
     Reply,
     Retry,
     Schedule,
-    Trouble,
+    is_unapplied,
     next_pause_ms,
     reply_of,
-    took_nothing,
 )
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
-from headgate.transport.gates import Pace
+from headgate.transport.gates import GateFactory
 from headgate.transport.http1 import Response
 
 # --------------------------------------------------------------------------------------------------
@@ -52,9 +52,9 @@ REQUEST_TIMEOUT = 408
 SHOWN_MAX = 500
 
 
-def error_of(call: Call, outcome: Outcome) -> ClientError | None:
+def error_of(call: ApiCall, outcome: Outcome) -> ClientError | None:
     """The error that this outcome is; None where it is an answer."""
-    if isinstance(outcome, Trouble):
+    if isinstance(outcome, NoReply):
         return _no_answer(call, outcome)
     if outcome.status in (200, 201):
         return None
@@ -63,29 +63,29 @@ def error_of(call: Call, outcome: Outcome) -> ClientError | None:
     return problem_of(call, outcome)
 
 
-def problem_of(call: Call, reply: Reply) -> ClientError:
+def problem_of(call: ApiCall, reply: Reply) -> ClientError:
     """What a reply that is neither success nor "limited" means."""
     status, code = reply.status, reply.code
-    detail = _shown(reply.document.get("detail"))
+    detail = _printable(reply.document.get("detail"))
     field = reply.document.get("field")
-    told: dict[str, Any] = {"code": code, "detail": detail, "status": status}
+    fields: dict[str, Any] = {"code": code, "detail": detail, "status": status}
     what = _sentence(status, code, detail)
     if code == STORAGE_DENIED:  # no outage: another attempt meets it again
-        return InvalidRequest(what, **told)
+        return InvalidRequest(what, **fields)
     if status == REQUEST_TIMEOUT or status >= 500 or status < 400:
-        return _unavailable(call, reply, told)
+        return _unavailable(call, reply, fields)
     if status in (401, 403) and code != ENTITY_DISABLED:
         advice = (
             "give a key as api_key= that the service knows"
             if status == 401
             else "use a key with the scope and namespace that this needs"
         )
-        return Unauthorised(f"{what}; {advice}", **told)
+        return Unauthorised(f"{what}; {advice}", **fields)
     if isinstance(field, str):
-        return InvalidRequest(f"{_shown(field)}: {what}", field=_shown(field), **told)
+        return InvalidRequest(f"{_printable(field)}: {what}", field=_printable(field), **fields)
     if code is None:
         what += "; that is not headgate's word, check the URL and what stands before the service"
-    return InvalidRequest(what, **told)
+    return InvalidRequest(what, **fields)
 
 
 def limited_answer(reply: Reply) -> CheckAnswer:
@@ -104,7 +104,7 @@ def limited_answer(reply: Reply) -> CheckAnswer:
     )
 
 
-def not_headgate(call: Call, reply: Reply, reason: str) -> Unavailable:
+def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
     return Unavailable(
         f"the answer to {call.path.split('?')[0]} is not headgate's: {reason}; check the URL",
         maybe_applied=call.effect is Effect.ONCE,
@@ -112,7 +112,7 @@ def not_headgate(call: Call, reply: Reply, reason: str) -> Unavailable:
     )
 
 
-def _no_answer(call: Call, trouble: Trouble) -> Unavailable:
+def _no_answer(call: ApiCall, trouble: NoReply) -> Unavailable:
     maybe = trouble.sent and call.effect is Effect.ONCE
     advice = (
         "whether it took tokens is not known, so it was not sent again"
@@ -122,18 +122,18 @@ def _no_answer(call: Call, trouble: Trouble) -> Unavailable:
     return Unavailable(f"{trouble.reason}; {advice}", maybe_applied=maybe)
 
 
-def _unavailable(call: Call, reply: Reply, told: dict[str, Any]) -> Unavailable:
-    maybe = call.effect is Effect.ONCE and not took_nothing(reply)
+def _unavailable(call: ApiCall, reply: Reply, fields: dict[str, Any]) -> Unavailable:
+    maybe = call.effect is Effect.ONCE and not is_unapplied(reply)
     advice = (
         "whether it took tokens is not known, so it was not sent again"
         if maybe
         else "try again later"
     )
     return Unavailable(
-        f"{_sentence(reply.status, told['code'], told['detail'])}; {advice}",
+        f"{_sentence(reply.status, fields['code'], fields['detail'])}; {advice}",
         maybe_applied=maybe,
         retry_after_ms=reply.retry_after_ms,
-        **told,
+        **fields,
     )
 
 
@@ -141,7 +141,7 @@ def _sentence(status: int, code: str | None, detail: str | None) -> str:
     return f"the service answered {code or status}" + (f": {detail}" if detail else "")
 
 
-def _shown(text: object) -> str | None:
+def _printable(text: object) -> str | None:
     """What a server wrote, fit to be printed."""
     if not isinstance(text, str):
         return None
@@ -154,8 +154,8 @@ WAIT_S_MAX = 24 * 3_600
 Value = TypeVar("Value")
 
 
-class Port(Protocol):
-    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | Trouble:
+class Transport(Protocol):
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
         """What came of sending it once, within that time."""
         ...
 
@@ -170,17 +170,17 @@ class Timing:
     attempt_timeout_ms: int
 
 
-class Flow:
+class RequestFlow:
     """One client's way of asking."""
 
     def __init__(
         self,
-        port: Port,
-        head: Head,
+        port: Transport,
+        head: RequestHead,
         timing: Timing,
         retry: Retry,
         clock: Clock,
-        pace: Pace,
+        pace: GateFactory,
         fraction: Callable[[], float],
     ) -> None:
         self.port = port
@@ -191,12 +191,12 @@ class Flow:
         self._pace = pace
         self._fraction = fraction
 
-    async def check(self, call: Call, wait_ms: int) -> CheckAnswer:
-        reply = await self._decided(call, wait_ms)
+    async def check(self, call: ApiCall, wait_ms: int) -> CheckAnswer:
+        reply = await self._request_decision(call, wait_ms)
         return self._answer(call, reply, read_check)
 
-    async def check_all(self, call: Call, wait_ms: int) -> CombinedAnswer:
-        reply = await self._decided(call, wait_ms)
+    async def check_all(self, call: ApiCall, wait_ms: int) -> CombinedAnswer:
+        reply = await self._request_decision(call, wait_ms)
         if reply.status == LIMITED and "results" not in reply.document:
             return CombinedAnswer(limited_answer(reply), (), None, None)
         return self._answer(call, reply, read_combined)
@@ -206,55 +206,55 @@ class Flow:
     ) -> tuple[BatchResult, ...]:
         listed = list(checks)
         call = batch_call(listed, namespace)
-        reply = await self._replied(call)
+        reply = await self._request(call)
         try:
             items = read_items(reply.document, len(listed))
             return tuple(self._item(call, item, reply.at_ms) for item in items)
         except NotHeadgate as error:
             raise not_headgate(call, reply, str(error)) from None
 
-    async def acquire(self, call: Call, wait_ms: int) -> tuple[CheckAnswer, LeaseAnswer]:
+    async def acquire(self, call: ApiCall, wait_ms: int) -> tuple[CheckAnswer, LeaseAnswer]:
         """The decision and the lease; RateLimited where there is none."""
-        reply = await self._decided(call, wait_ms)
+        reply = await self._request_decision(call, wait_ms)
         answer = self._answer(call, reply, read_check)
         if not answer.allowed:
             raise RateLimited(answer)
         return answer, self._answer(call, reply, _lease)
 
-    async def change(self, call: Call) -> LeaseAnswer:
-        return self._answer(call, await self._replied(call), _lease)
+    async def change(self, call: ApiCall) -> LeaseAnswer:
+        return self._answer(call, await self._request(call), _lease)
 
-    async def explain(self, call: Call) -> dict[str, Any]:
-        return (await self._replied(call)).document
+    async def explain(self, call: ApiCall) -> dict[str, Any]:
+        return (await self._request(call)).document
 
     async def health(self) -> Health:
         """How things stand now: asked once, and also an unhealthy service answers."""
         call = health_call()
-        outcome = await self._once(call, self._clock() + self._timing.timeout_ms)
+        outcome = await self._send_once(call, self._clock() + self._timing.timeout_ms)
         if isinstance(outcome, Reply) and outcome.status in (200, 503):
             return self._answer(call, outcome, _health)
         error = error_of(call, outcome)
         assert error is not None
         raise error
 
-    async def _decided(self, call: Call, wait_ms: int) -> Reply:
+    async def _request_decision(self, call: ApiCall, wait_ms: int) -> Reply:
         """A reply that is a decision, "limited" included."""
-        outcome = await self._settled(call, wait_ms)
+        outcome = await self._send_with_retries(call, wait_ms)
         if isinstance(outcome, Reply) and outcome.status == LIMITED:
             return outcome
-        return _good(call, outcome)
+        return _reply_or_raise(call, outcome)
 
-    async def _replied(self, call: Call) -> Reply:
-        return _good(call, await self._settled(call, 0))
+    async def _request(self, call: ApiCall) -> Reply:
+        return _reply_or_raise(call, await self._send_with_retries(call, 0))
 
-    async def _settled(self, call: Call, wait_ms: int) -> Outcome:
+    async def _send_with_retries(self, call: ApiCall, wait_ms: int) -> Outcome:
         """The outcome that no further attempt would better."""
         began_ms = self._clock()
         schedule = Schedule(began_ms + wait_ms + self._timing.timeout_ms, began_ms + wait_ms)
         attempt = 0
         while True:
             attempt += 1
-            outcome = await self._once(call, schedule.deadline_ms)
+            outcome = await self._send_once(call, schedule.deadline_ms)
             if isinstance(outcome, Reply) and outcome.status < 400:
                 return outcome
             pause_ms = next_pause_ms(
@@ -265,15 +265,15 @@ class Flow:
                 return outcome
             await self._pace.gate().wait(pause_ms)
 
-    async def _once(self, call: Call, deadline_ms: int) -> Outcome:
+    async def _send_once(self, call: ApiCall, deadline_ms: int) -> Outcome:
         left_ms = max(1, deadline_ms - self._clock())
         payload = self._head.request(call.method, call.path, call.body)
         timeout_ms = min(left_ms, self._timing.attempt_timeout_ms)
         found = await self.port.attempt(payload, timeout_ms, call.undoable)
-        return found if isinstance(found, Trouble) else reply_of(found, self._clock())
+        return found if isinstance(found, NoReply) else reply_of(found, self._clock())
 
     def _answer(
-        self, call: Call, reply: Reply, read: Callable[[Mapping[str, Any], Any, int], Value]
+        self, call: ApiCall, reply: Reply, read: Callable[[Mapping[str, Any], Any, int], Value]
     ) -> Value:
         if reply.status == LIMITED and "allowed" not in reply.document:
             raise RateLimited(limited_answer(reply))
@@ -284,7 +284,7 @@ class Flow:
         except NotHeadgate as error:
             raise not_headgate(call, reply, str(error)) from None
 
-    def _item(self, call: Call, item: dict[str, Any], now_ms: int) -> BatchResult:
+    def _item(self, call: ApiCall, item: dict[str, Any], now_ms: int) -> BatchResult:
         """One result of a batch; a problem is the error it would have been alone."""
         status = item.get("status")
         if status in (200, LIMITED):
@@ -309,7 +309,7 @@ def parse_wait_ms(wait_s: object) -> int:
     return 0 if wait_s is None or wait_s == 0 else parse_seconds("wait", wait_s, WAIT_S_MAX)
 
 
-def _good(call: Call, outcome: Outcome) -> Reply:
+def _reply_or_raise(call: ApiCall, outcome: Outcome) -> Reply:
     error = error_of(call, outcome)
     if error is not None:
         raise error

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from headgate.client.answers import CheckAnswer, LeaseAnswer
 from headgate.client.errors import ClientError
-from headgate.client.flow import Flow
-from headgate.client.requests import Call, adjust_call, release_call, settle_call
+from headgate.client.flow import RequestFlow
+from headgate.client.requests import ApiCall, adjust_call, release_call, settle_call
 from headgate.core.errors import LeaseExpiredError
 
 log = logging.getLogger("headgate.client")
@@ -21,7 +21,7 @@ class LeaseCore:
 
     def __init__(
         self,
-        flow: Flow,
+        flow: RequestFlow,
         namespace: str | None,
         check: CheckAnswer,
         lease: LeaseAnswer,
@@ -30,7 +30,7 @@ class LeaseCore:
         self._flow = flow
         self._namespace = namespace
         self._keep = keep
-        self._final: Call | None = None  # an end that was asked for
+        self._final: ApiCall | None = None  # an end that was asked for
         self._closed = False
         self.check = check
         self.answer = lease

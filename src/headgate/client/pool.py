@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from headgate.transport.gates import Gate, Pace
+from headgate.transport.gates import GateFactory, WaitGate
 
 IDLE_MS_MAX = 4_000  # below the 5 s after which common servers hang up: a call never meets that
 WAITERS_MAX = 10_000
@@ -22,39 +22,39 @@ class Closable(Protocol):
 Link = TypeVar("Link", bound=Closable)
 
 
-class Waiter(Generic[Link]):
+class PoolWaiter(Generic[Link]):
     """Somebody in the line; `served` once a link or a place for a new one is theirs."""
 
     __slots__ = ("gate", "link", "served")
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: WaitGate) -> None:
         self.gate = gate
         self.link: Link | None = None
         self.served = False
 
 
-class Turn(NamedTuple, Generic[Link]):
+class Checkout(NamedTuple, Generic[Link]):
     """An idle link; or a place for a new one (`fresh`); or a waiter; or nothing: too many wait."""
 
     link: Link | None
     fresh: bool
-    waiter: Waiter[Link] | None
+    waiter: PoolWaiter[Link] | None
     stale: list[Link]
 
 
-class Pool(Generic[Link]):
+class ConnectionPool(Generic[Link]):
     """At most `most` links; the one used last is used next, so that the others can grow old."""
 
-    def __init__(self, most: int, pace: Pace, idle_ms_max: int = IDLE_MS_MAX) -> None:
+    def __init__(self, most: int, pace: GateFactory, idle_ms_max: int = IDLE_MS_MAX) -> None:
         self._most = most
         self._pace = pace
         self._idle_ms_max = idle_ms_max
         self._idle: list[tuple[int, Link]] = []
         self._count = 0
-        self._line: deque[Waiter[Link]] = deque()
+        self._queue: deque[PoolWaiter[Link]] = deque()
         self._lock = threading.Lock()
 
-    def take(self, now_ms: int) -> Turn[Link]:
+    def take(self, now_ms: int) -> Checkout[Link]:
         with self._lock:
             oldest_ms = now_ms - self._idle_ms_max
             stale = [link for at_ms, link in self._idle if at_ms < oldest_ms]
@@ -62,15 +62,15 @@ class Pool(Generic[Link]):
                 self._idle = [one for one in self._idle if one[0] >= oldest_ms]
                 self._count -= len(stale)
             if self._idle:
-                return Turn(self._idle.pop()[1], False, None, stale)
+                return Checkout(self._idle.pop()[1], False, None, stale)
             if self._count < self._most:
                 self._count += 1
-                return Turn(None, True, None, stale)
-            if len(self._line) >= WAITERS_MAX:
-                return Turn(None, False, None, stale)
-            waiter: Waiter[Link] = Waiter(self._pace.gate())
-            self._line.append(waiter)
-            return Turn(None, False, waiter, stale)
+                return Checkout(None, True, None, stale)
+            if len(self._queue) >= WAITERS_MAX:
+                return Checkout(None, False, None, stale)
+            waiter: PoolWaiter[Link] = PoolWaiter(self._pace.gate())
+            self._queue.append(waiter)
+            return Checkout(None, False, waiter, stale)
 
     def give(self, link: Link, now_ms: int) -> None:
         """The link is free: the longest waiter's, else idle."""
@@ -91,11 +91,11 @@ class Pool(Generic[Link]):
             else:
                 waiter.gate.open()
 
-    def leave(self, waiter: Waiter[Link]) -> bool:
+    def leave(self, waiter: PoolWaiter[Link]) -> bool:
         """Whether the waiter left in time; False where it was served meanwhile."""
         with self._lock:
             if not waiter.served:
-                self._line.remove(waiter)
+                self._queue.remove(waiter)
             return not waiter.served
 
     def emptied(self) -> list[Link]:
@@ -106,9 +106,9 @@ class Pool(Generic[Link]):
             self._count -= len(found)
             return found
 
-    def _next(self) -> Waiter[Link] | None:
-        if not self._line:
+    def _next(self) -> PoolWaiter[Link] | None:
+        if not self._queue:
             return None
-        waiter = self._line.popleft()
+        waiter = self._queue.popleft()
         waiter.served = True
         return waiter

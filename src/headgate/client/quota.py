@@ -80,12 +80,12 @@ def _member(text: str, at: int) -> tuple[Member | None, int]:
         return None, at
     parameters: dict[str, str] = {}
     while (found := _PARAMETER.match(text, at)) and len(parameters) < PARAMETERS_MAX:
-        parameters[found[1]] = _unquoted(found[2] or "?1")
+        parameters[found[1]] = _unquote(found[2] or "?1")
         at = found.end()
-    return Member(key, _unquoted(value), parameters), at
+    return Member(key, _unquote(value), parameters), at
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     if not value.startswith('"'):
         return value
     return _ESCAPED.sub(r"\1", value[1:-1])
@@ -145,16 +145,16 @@ def first_whole(text: str | None) -> int | None:
 def milliseconds(text: str | None) -> int | None:
     """A number of milliseconds, rounded up."""
     found = _billionths(text)
-    return None if found is None else _near(-(-found // 1_000_000_000))
+    return None if found is None else _plausible_ms(-(-found // 1_000_000_000))
 
 
 def wait_ms(text: str | None, now_ms: int) -> int | None:
     """`Retry-After`: seconds, rounded up to the millisecond, or a date; a date gone by is 0."""
     found = _billionths(text)
     if found is not None:
-        return _near(-(-found // 1_000_000))
+        return _plausible_ms(-(-found // 1_000_000))
     date_ms = None if text is None else (_http_date_ms(text) or rfc3339_ms(text))
-    return None if date_ms is None else _near(max(0, date_ms - now_ms))
+    return None if date_ms is None else _plausible_ms(max(0, date_ms - now_ms))
 
 
 def moment_ms(text: str | None, now_ms: int) -> int | None:
@@ -184,10 +184,10 @@ def _billionths(text: str | None) -> int | None:
     if text is None or len(text) > TEXT_LENGTH_MAX:
         return None
     found = _NUMBER.fullmatch(text)
-    return None if found is None else _scaled(found[1], found[2], 1_000_000_000)
+    return None if found is None else _scale(found[1], found[2], 1_000_000_000)
 
 
-def _scaled(digits: str, fraction: str | None, unit: int) -> int:
+def _scale(digits: str, fraction: str | None, unit: int) -> int:
     extra = 0 if fraction is None else int(fraction) * unit // 10 ** len(fraction)
     return int(digits) * unit + extra
 
@@ -196,7 +196,7 @@ def _duration_ms(text: str) -> int | None:
     if _DURATION.fullmatch(text) is None:
         return None
     parts = _PART.findall(text)
-    total_ns = sum(_scaled(digits, part or None, _UNITS_NS[unit]) for digits, part, unit in parts)
+    total_ns = sum(_scale(digits, part or None, _UNITS_NS[unit]) for digits, part, unit in parts)
     return -(-total_ns // 1_000_000)
 
 
@@ -228,7 +228,7 @@ def _http_date_ms(text: str) -> int | None:
     return (date - _EPOCH) // _MS
 
 
-def _near(ms: int) -> int | None:
+def _plausible_ms(ms: int) -> int | None:
     return ms if ms <= AWAY_MS_MAX else None
 
 
@@ -292,9 +292,9 @@ def parse_quotas(headers: Headers, now_ms: int) -> tuple[Quota, ...]:
 
 def _ietf(fields: _Fields, now_ms: int) -> list[Quota]:
     """Drafts 8 to 11: named items in both fields, tied by name."""
-    policies = {one.value: one.parameters for one in _named(fields.get("ratelimit-policy"))}
+    policies = {one.value: one.parameters for one in _named_members(fields.get("ratelimit-policy"))}
     found = []
-    for one in _named(fields.get("ratelimit")):
+    for one in _named_members(fields.get("ratelimit")):
         policy = policies.pop(one.value, {})
         found.append(
             Quota(
@@ -311,7 +311,7 @@ def _ietf(fields: _Fields, now_ms: int) -> list[Quota]:
     ]
 
 
-def _named(text: str | None) -> list[Member]:
+def _named_members(text: str | None) -> list[Member]:
     return [
         one for one in members(text) if one.key is None and one.parameters.keys() & {"r", "t", "q"}
     ]
@@ -325,7 +325,7 @@ def _ietf_dictionary(fields: _Fields, now_ms: int) -> list[Quota]:
     return [_unnamed(told.get("limit"), told.get("remaining"), told.get("reset"), fields, now_ms)]
 
 
-def _ietf_apart(fields: _Fields, now_ms: int) -> list[Quota]:
+def _ietf_separate(fields: _Fields, now_ms: int) -> list[Quota]:
     """Drafts 0 to 6: a field for each."""
     limit, remaining, reset = (
         fields.get(f"ratelimit-{what}") for what in ("limit", "remaining", "reset")
@@ -353,14 +353,14 @@ def _unnamed(
 
 
 def _anthropic(fields: _Fields, now_ms: int) -> list[Quota]:
-    return _grouped(fields, now_ms, _ANTHROPIC, name_first=True)
+    return _group(fields, now_ms, _ANTHROPIC, name_first=True)
 
 
 def _openai(fields: _Fields, now_ms: int) -> list[Quota]:
-    return _grouped(fields, now_ms, _OPENAI, name_first=False)
+    return _group(fields, now_ms, _OPENAI, name_first=False)
 
 
-def _grouped(
+def _group(
     fields: _Fields, now_ms: int, pattern: re.Pattern[str], *, name_first: bool
 ) -> list[Quota]:
     told: dict[str, dict[str, str]] = {}
@@ -395,7 +395,7 @@ def _plain(fields: _Fields, now_ms: int) -> list[Quota]:
 
 _Dialect = Callable[[_Fields, int], list[Quota]]
 _DIALECTS: tuple[_Dialect, ...] = (
-    _ietf, _anthropic, _openai, _ietf_dictionary, _ietf_apart, _plain,
+    _ietf, _anthropic, _openai, _ietf_dictionary, _ietf_separate, _plain,
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Effect(Enum):
     ONCE = "once"  # it may charge twice
 
 
-class Call(NamedTuple):
+class ApiCall(NamedTuple):
     """One call; `undoable` marks what is worth waiting for although nobody waits for it any more,
     because the answer says how to give it back."""
 
@@ -65,15 +65,15 @@ class Descriptor(NamedTuple):
     tokens: int | None = None
 
 
-def check_call(check: Check, namespace: str | None) -> Call:
-    fields = {**_check_fields(check), **_in(namespace)}
+def check_call(check: Check, namespace: str | None) -> ApiCall:
+    fields = {**_check_fields(check), **_namespace_field(namespace)}
     return _post(CHECK, fields, Effect.REPEATABLE if check.dry_run else Effect.ONCE)
 
 
-def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> Call:
-    listed = [_checked(one) for one in checks]
-    _count("checks", listed)
-    fields = {"requests": [_check_fields(one) for one in listed], **_in(namespace)}
+def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
+    listed = [_as_check(one) for one in checks]
+    _check_count("checks", listed)
+    fields = {"requests": [_check_fields(one) for one in listed], **_namespace_field(namespace)}
     reads = all(one.dry_run for one in listed)
     return _post(BATCH, fields, Effect.REPEATABLE if reads else Effect.ONCE)
 
@@ -88,12 +88,12 @@ def check_all_call(
     metadata: Mapping[str, str] | None,
     endpoint: str | None,
     namespace: str | None,
-) -> Call:
-    listed = [_described(one) for one in descriptors]
-    _count("descriptors", listed)
+) -> ApiCall:
+    listed = [_as_descriptor(one) for one in descriptors]
+    _check_count("descriptors", listed)
     if identifier is not None:
         parse_identifier(identifier)
-    fields = _said(
+    fields = _without_none(
         descriptors=[_descriptor_fields(one) for one in listed],
         identifier=identifier,
         scope=scope,
@@ -103,7 +103,7 @@ def check_all_call(
         endpoint=_text("endpoint", endpoint),
     )
     effect = Effect.REPEATABLE if dry_run else Effect.ONCE
-    return _post(CHECK_ALL, {**fields, **_in(namespace)}, effect)
+    return _post(CHECK_ALL, {**fields, **_namespace_field(namespace)}, effect)
 
 
 def acquire_call(
@@ -112,54 +112,54 @@ def acquire_call(
     ttl_s: int | None,
     on_expiry: str,
     namespace: str | None,
-) -> Call:
+) -> ApiCall:
     if amounts is not None and check.tokens is not None:
         raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = _said(
+    fields = _without_none(
         **_check_fields(check),
         amounts=None if amounts is None else parse_amounts(amounts, least=0),
         ttl_seconds=None if ttl_s is None else parse_whole("ttl_s", ttl_s, least=1),
         on_expiry=parse_outcome("on_expiry", on_expiry),
     )
-    return _post(LEASES, {**fields, **_in(namespace)}, Effect.ONCE, undoable=True)
+    return _post(LEASES, {**fields, **_namespace_field(namespace)}, Effect.ONCE, undoable=True)
 
 
 def adjust_call(
     lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
-) -> Call:
+) -> ApiCall:
     if tokens is None and not amounts:
         raise ValidationError("amounts", amounts, "are missing; say tokens, or amounts by limit")
-    return _change("adjust", lease_id, tokens, amounts, namespace, -AMOUNT_MAX, Effect.ONCE)
+    return _lease_call("adjust", lease_id, tokens, amounts, namespace, -AMOUNT_MAX, Effect.ONCE)
 
 
 def settle_call(
     lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
-) -> Call:
+) -> ApiCall:
     """The amounts are absolute, so it can be said again."""
-    return _change("settle", lease_id, tokens, amounts, namespace, 0, Effect.REPEATABLE)
+    return _lease_call("settle", lease_id, tokens, amounts, namespace, 0, Effect.REPEATABLE)
 
 
 def release_call(
     lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
-) -> Call:
+) -> ApiCall:
     """Giving everything back ends the lease and can be said again; a part cannot."""
     whole = tokens is None and not amounts
     effect = Effect.REPEATABLE if whole else Effect.ONCE
-    return _change("release", lease_id, tokens, amounts, namespace, 0, effect)
+    return _lease_call("release", lease_id, tokens, amounts, namespace, 0, effect)
 
 
-def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> Call:
-    query = _said(
+def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
+    query = _without_none(
         scope=_scope(scope),
         identifier=parse_identifier(identifier),
         resource=parse_resource(resource),
-        **_in(namespace),
+        **_namespace_field(namespace),
     )
-    return Call("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
+    return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
 
 
-def health_call() -> Call:
-    return Call("GET", HEALTH, None, Effect.REPEATABLE)
+def health_call() -> ApiCall:
+    return ApiCall("GET", HEALTH, None, Effect.REPEATABLE)
 
 
 def parse_identifier(value: object) -> str:
@@ -188,7 +188,9 @@ def parse_outcome(field: str, value: object) -> str:
     return str(value)
 
 
-def _post(path: str, fields: Mapping[str, Any], effect: Effect, *, undoable: bool = False) -> Call:
+def _post(
+    path: str, fields: Mapping[str, Any], effect: Effect, *, undoable: bool = False
+) -> ApiCall:
     body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
         encoded = body.encode()
@@ -196,10 +198,10 @@ def _post(path: str, fields: Mapping[str, Any], effect: Effect, *, undoable: boo
         raise ValidationError(
             "request", "", "holds text that is not Unicode (a lone surrogate)"
         ) from None
-    return Call("POST", path, encoded, effect, undoable)
+    return ApiCall("POST", path, encoded, effect, undoable)
 
 
-def _change(
+def _lease_call(
     verb: str,
     lease_id: str,
     tokens: int | None,
@@ -207,19 +209,19 @@ def _change(
     namespace: str | None,
     least: int,
     effect: Effect,
-) -> Call:
+) -> ApiCall:
     if tokens is not None and amounts:
         raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = _said(
+    fields = _without_none(
         tokens=None if tokens is None else parse_whole("tokens", tokens, least=least),
         amounts=parse_amounts(amounts, least=least) if amounts else None,
     )
     path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
-    return _post(path, {**fields, **_in(namespace)}, effect)
+    return _post(path, {**fields, **_namespace_field(namespace)}, effect)
 
 
 def _check_fields(check: Check) -> dict[str, Any]:
-    return _said(
+    return _without_none(
         identifier=parse_identifier(check.identifier),
         resource=parse_resource(check.resource),
         tokens=_tokens(check.tokens),
@@ -231,7 +233,7 @@ def _check_fields(check: Check) -> dict[str, Any]:
 
 
 def _descriptor_fields(one: Descriptor) -> dict[str, Any]:
-    return _said(
+    return _without_none(
         scope=_scope(one.scope),
         resource=parse_resource(one.resource),
         identifier=None if one.identifier is None else parse_identifier(one.identifier),
@@ -239,14 +241,14 @@ def _descriptor_fields(one: Descriptor) -> dict[str, Any]:
     )
 
 
-def _checked(one: Check | tuple[Any, ...]) -> Check:
+def _as_check(one: Check | tuple[Any, ...]) -> Check:
     try:
         return one if isinstance(one, Check) else Check(*one)
     except TypeError:
         raise ValidationError("checks", one, "must be Check(identifier, resource, …)") from None
 
 
-def _described(one: Descriptor | tuple[Any, ...]) -> Descriptor:
+def _as_descriptor(one: Descriptor | tuple[Any, ...]) -> Descriptor:
     try:
         return one if isinstance(one, Descriptor) else Descriptor(*one)
     except TypeError:
@@ -255,16 +257,16 @@ def _described(one: Descriptor | tuple[Any, ...]) -> Descriptor:
         ) from None
 
 
-def _count(field: str, listed: list[Any]) -> None:
+def _check_count(field: str, listed: list[Any]) -> None:
     if not 0 < len(listed) <= ITEMS_MAX:
         raise ValidationError(field, f"<{len(listed)} items>", f"must be 1 to {ITEMS_MAX} items")
 
 
-def _said(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _in(namespace: str | None) -> dict[str, str]:
+def _namespace_field(namespace: str | None) -> dict[str, str]:
     return {} if namespace is None else {"namespace": parse_namespace(namespace)}
 
 
@@ -306,7 +308,7 @@ def _metadata(values: object) -> dict[str, str] | None:
 BODY_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Head:
+class RequestHead:
     """The part of every request that is the same: where it goes and who asks. It holds the key,
     so it shows nothing."""
 

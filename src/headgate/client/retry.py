@@ -21,7 +21,7 @@ from headgate.transport.http1 import Fields, Response
 # What became of one attempt: the service's reply as a value, or the reason there is none.
 
 
-class Trouble(NamedTuple):
+class NoReply(NamedTuple):
     """No reply. `sent` is whether the service may have got the call nonetheless."""
 
     reason: str
@@ -45,17 +45,17 @@ class Reply:
     def code(self) -> str | None:
         """The service's word for what is wrong; None where nothing is or it was not the service
         who spoke."""
-        told = self.document.get("code")
-        if told is None:
+        stated = self.document.get("code")
+        if stated is None:
             error = self.document.get("error")
-            told = error.get("code") if isinstance(error, dict) else None
-        return told if isinstance(told, str) else None
+            stated = error.get("code") if isinstance(error, dict) else None
+        return stated if isinstance(stated, str) else None
 
     @property
     def retry_after_ms(self) -> int | None:
         """How long it asks to wait; None where it says nothing of that."""
-        told = self.quota.retry_after_ms
-        return seconds_ms(self.document.get("retry_after_seconds")) if told is None else told
+        stated = self.quota.retry_after_ms
+        return seconds_ms(self.document.get("retry_after_seconds")) if stated is None else stated
 
     @property
     def never(self) -> bool:
@@ -63,7 +63,7 @@ class Reply:
         return self.document.get("retry_after_seconds", 0) is None
 
 
-Outcome = Reply | Trouble
+Outcome = Reply | NoReply
 
 
 def reply_of(response: Response, now_ms: int) -> Reply:
@@ -87,7 +87,7 @@ def seconds_ms(value: object) -> int | None:
 
 
 LIMITED, UNAVAILABLE, CONFLICT = 429, 503, 409
-PASSING = frozenset({408, 502, 503, 504})  # what another attempt may not meet again
+TRANSIENT = frozenset({408, 502, 503, 504})  # what another attempt may not meet again
 ATTEMPTS_MAX = 1_000
 SEND_MS_LEAST = 50  # with less time left an attempt would hardly be answered
 
@@ -137,30 +137,30 @@ def next_pause_ms(
             return None
     else:
         last_ms = schedule.deadline_ms - SEND_MS_LEAST
-        if attempt >= retry.attempts or not _may_repeat(effect, outcome):
+        if attempt >= retry.attempts or not _can_repeat(effect, outcome):
             return None
     asked_ms = outcome.retry_after_ms if isinstance(outcome, Reply) else None
     return _pause_ms(_ceiling_ms(retry, attempt), asked_ms, last_ms - now_ms, fraction)
 
 
-def took_nothing(outcome: Outcome) -> bool:
+def is_unapplied(outcome: Outcome) -> bool:
     """Whether it is known that the call had no effect.
 
     A bare 503 may be a proxy's that lost the connection after the service had acted.
     """
-    if isinstance(outcome, Trouble):
+    if isinstance(outcome, NoReply):
         return not outcome.sent
     if outcome.status == UNAVAILABLE:
         return outcome.code is not None
     return outcome.status < 500
 
 
-def _may_repeat(effect: Effect, outcome: Outcome) -> bool:
-    if isinstance(outcome, Reply) and outcome.status not in PASSING:
+def _can_repeat(effect: Effect, outcome: Outcome) -> bool:
+    if isinstance(outcome, Reply) and outcome.status not in TRANSIENT:
         # Another call is changing the lease; one that is over says no time.
-        told = outcome.status == CONFLICT and outcome.retry_after_ms is not None
-        return told and effect is Effect.REPEATABLE
-    return effect is Effect.REPEATABLE or took_nothing(outcome)
+        stated = outcome.status == CONFLICT and outcome.retry_after_ms is not None
+        return stated and effect is Effect.REPEATABLE
+    return effect is Effect.REPEATABLE or is_unapplied(outcome)
 
 
 def _ceiling_ms(retry: Retry, attempt: int) -> int:

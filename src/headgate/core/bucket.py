@@ -27,7 +27,7 @@ class Rate(NamedTuple):
     period_ms: int
 
 
-class Taken(NamedTuple):
+class TakeResult(NamedTuple):
     """What an attempt to take came to: what to store, and the wait where it was refused."""
 
     allowed: bool
@@ -53,13 +53,13 @@ def refill_bucket(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> 
 
 def try_consume(
     tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
-) -> Taken:
+) -> TakeResult:
     """Take all that is wanted or nothing; a refusal carries the least wait."""
     wait_ms = calculate_retry_after(tokens_milli, epoch_ms, now_ms, rate, wanted_milli)
     if wait_ms != 0:
-        return Taken(False, epoch_ms, tokens_milli, wait_ms)
-    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)
-    return Taken(True, epoch_ms, tokens_milli - wanted_milli, 0)
+        return TakeResult(False, epoch_ms, tokens_milli, wait_ms)
+    epoch_ms, tokens_milli = restart_if_full(tokens_milli, epoch_ms, now_ms, rate)
+    return TakeResult(True, epoch_ms, tokens_milli - wanted_milli, 0)
 
 
 def force_consume(
@@ -67,11 +67,11 @@ def force_consume(
 ) -> tuple[int, int]:
     """The epoch and tokens after a debit that may go into debt, or a credit (negative) that may
     not pass the brim."""
-    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)
-    return brimmed(tokens_milli - debit_milli, epoch_ms, now_ms, rate)
+    epoch_ms, tokens_milli = restart_if_full(tokens_milli, epoch_ms, now_ms, rate)
+    return restart_if_full(tokens_milli - debit_milli, epoch_ms, now_ms, rate)
 
 
-def brimmed(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> tuple[int, int]:
+def restart_if_full(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> tuple[int, int]:
     """The same level, stored from now on if it is at the brim: nothing is under way then.
 
     A clock that is behind the epoch does not move it back.
@@ -115,7 +115,7 @@ def full_at_ms(tokens_milli: int, epoch_ms: int, rate: Rate) -> int | None:
     return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli)
 
 
-def outlook(
+def forecast(
     tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate
 ) -> tuple[int, int | None, int | None]:
     """What people want to know of a limit at once, for little: whole tokens now (negative in debt),

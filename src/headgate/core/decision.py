@@ -19,12 +19,12 @@ from headgate.core.record import (
     TERMS,
     TOKENS,
     BucketKey,
-    Cell,
+    LimitCell,
     Record,
     Terms,
+    apply_terms,
     cell_of,
-    kept_under,
-    opened,
+    new_record,
 )
 
 Amounts = tuple[int | None, ...]
@@ -63,21 +63,21 @@ class Demand:
             if amount is not None:
                 yield spec.name, amount
 
-    def lined_up(self, held: Terms) -> Amounts:
+    def amounts_for(self, held: Terms) -> Amounts:
         """The amounts in the order of the terms a bucket is kept under."""
-        return self._ordered(self.amounts, held)
+        return self._reorder(self.amounts, held)
 
-    def counted_under(self, held: Terms) -> Amounts:
+    def counts_for(self, held: Terms) -> Amounts:
         """What it adds to the consumption, in the same order."""
-        return self._ordered(self.counted or self.amounts, held)
+        return self._reorder(self.counted or self.amounts, held)
 
-    def _ordered(self, line: Amounts, held: Terms) -> Amounts:
+    def _reorder(self, line: Amounts, held: Terms) -> Amounts:
         if held.core is self.terms:
             return line
         named = {spec.name: amount for spec, amount in zip(self.terms.specs, line, strict=True)}
         return tuple(named.get(spec.name) for spec in held.specs)
 
-    def negated(self) -> Demand:
+    def inverse(self) -> Demand:
         """The credit that undoes this debit, where all of it was taken; see corrections."""
         amounts = tuple(None if amount is None else -amount for amount in self.amounts)
         return Demand(self.key, self.terms, amounts)
@@ -217,14 +217,14 @@ def decide(
     A refusal takes nothing, but a bucket that exists and came under new terms must be kept under
     them: the wait that was told counts on their pace. `worth_keeping` says which to write.
     """
-    held = _standing(demands, found, now_ms)
+    held = _current_records(demands, found, now_ms)
     after: list[Record] = []
     for demand, record in zip(demands, held, strict=True):
         taken = take(record, demand, now_ms)
         if taken is None:
-            return _told(Verdict(False, demands, held, now_ms)), held
+            return _mark_stale(Verdict(False, demands, held, now_ms)), held
         after.append(taken)
-    return _told(Verdict(True, demands, after, now_ms, held)), after
+    return _mark_stale(Verdict(True, demands, after, now_ms, held)), after
 
 
 def judge(demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int) -> Verdict:
@@ -232,13 +232,13 @@ def judge(demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
     record = found[0]
     if len(demands) == 1 and record is not None and record[TERMS].core is demands[0].terms:
         return Verdict(fits(record, demands[0], now_ms), demands, (record,), now_ms)
-    held = _standing(demands, found, now_ms)
+    held = _current_records(demands, found, now_ms)
     pairs = zip(demands, held, strict=True)
     allowed = all(fits(record, demand, now_ms) for demand, record in pairs)
-    return _told(Verdict(allowed, demands, held, now_ms))
+    return _mark_stale(Verdict(allowed, demands, held, now_ms))
 
 
-def worth_keeping(verdict: Verdict, before: Record | None, after: Record) -> bool:
+def needs_write(verdict: Verdict, before: Record | None, after: Record) -> bool:
     """Whether a record has to be written: it was taken from, or it came under new terms."""
     return after is not before and (verdict.allowed or before is not None)
 
@@ -246,7 +246,7 @@ def worth_keeping(verdict: Verdict, before: Record | None, after: Record) -> boo
 def fits(record: Record, demand: Demand, now_ms: int) -> bool:
     """Whether `take` would give what is wanted, without making the record it would leave."""
     terms: Terms = record[TERMS]
-    amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None and not soft:
@@ -257,18 +257,20 @@ def fits(record: Record, demand: Demand, now_ms: int) -> bool:
     return True
 
 
-def _told(verdict: Verdict) -> Verdict:
+def _mark_stale(verdict: Verdict) -> Verdict:
     for demand, record in zip(verdict.demands, verdict.records, strict=True):
         if demand.terms.version < record[TERMS].version and not demand.terms.own:
             verdict.outdated = True
     return verdict
 
 
-def _standing(
+def _current_records(
     demands: Sequence[Demand], found: Sequence[Record | None], now_ms: int
 ) -> list[Record]:
     return [
-        opened(demand.terms, now_ms) if record is None else kept_under(record, demand.terms, now_ms)
+        new_record(demand.terms, now_ms)
+        if record is None
+        else apply_terms(record, demand.terms, now_ms)
         for demand, record in zip(demands, found, strict=True)
     ]
 
@@ -276,7 +278,7 @@ def _standing(
 def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     """The record after the demand, or None where some limit cannot give what is wanted."""
     terms: Terms = record[TERMS]
-    amounts = demand.amounts if terms.core is demand.terms else demand.lined_up(terms)
+    amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
     if len(record) == CELLS + STRIDE:
         return _take_one(record, amounts[0], now_ms)
     cells = [*record]
@@ -315,15 +317,15 @@ def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
     return (terms, hour, events + 1, epoch_ms, tokens, consumed + wanted, counted)
 
 
-def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:
+def adjust_record(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:
     """The record after debits that may go into debt and credits that stop at the brim.
 
     A credit that is not metered (a grant) leaves the net consumption alone.
     """
-    record = kept_under(record, demand.terms, now_ms)
+    record = apply_terms(record, demand.terms, now_ms)
     terms: Terms = record[TERMS]
     cells = list(record)
-    debits, counted = demand.lined_up(terms), demand.counted_under(terms)
+    debits, counted = demand.amounts_for(terms), demand.counts_for(terms)
     at = CELLS
     for spec, debit, count in zip(terms.specs, debits, counted):  # noqa: B905
         if debit is not None:
@@ -336,13 +338,13 @@ def adjusted(record: Record, demand: Demand, now_ms: int, *, metered: bool = Tru
     return tuple(cells)
 
 
-def only_credits(demand: Demand) -> bool:
+def is_credit_only(demand: Demand) -> bool:
     """Whether the demand gives back only: on a bucket that is gone there is nothing to give."""
     return all(amount is None or amount <= 0 for amount in demand.amounts)
 
 
 def build_limit_status(
-    key: BucketKey, before: Cell, after: Cell, wanted_milli: int, now_ms: int, source: str
+    key: BucketKey, before: LimitCell, after: LimitCell, wanted_milli: int, now_ms: int, source: str
 ) -> LimitStatus:
     """How a limit stands: refused or not as it was before, available as it is after."""
     wait_ms = bucket.calculate_retry_after(
@@ -391,7 +393,7 @@ class Correction(Demand):
         self.counted = counted
 
 
-class Joint(Demand):
+class JointDemand(Demand):
     """A demand of several parts of a request on one bucket: how many of them want each limit."""
 
     __slots__ = ("parts",)
@@ -403,13 +405,13 @@ class Joint(Demand):
         self.parts = parts
 
 
-def credit_of(demand: Demand, passed: Collection[str]) -> Demand:
+def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:
     """What undoes a take that passed these soft limits."""
-    credit = demand.negated()
-    if not passed:
+    credit = demand.inverse()
+    if not overdrawn:
         return credit
     tokens = tuple(
-        0 if amount and spec.name in passed else amount
+        0 if amount and spec.name in overdrawn else amount
         for amount, spec in zip(credit.amounts, demand.terms.specs, strict=True)
     )
     return Correction(demand.key, demand.terms, tokens, credit.amounts)

@@ -20,18 +20,24 @@ from headgate.core.errors import (
     UndoLost,
     ValidationError,
 )
-from headgate.core.lease import LeaseBook, Settlements, raise_unavailable, refusal, throttled
-from headgate.core.levels import Explanation, OnUnavailable, explain, parse_rule
+from headgate.core.lease import (
+    LeaseAccount,
+    Settlements,
+    raise_unavailable,
+    refusal_error,
+    throttled_error,
+)
+from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
-from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, joined
+from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, join_parts
 from headgate.core.plan_cache import Configs, Defaults, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
 from headgate.core.store import Outcome, Store, consume_each
-from headgate.core.wait_queue import Lines, in_turn, parse_wait_ms
-from headgate.transport.gates import Pace
+from headgate.core.wait_queue import WaitQueues, parse_wait_ms, wait_in_turn
+from headgate.transport.gates import GateFactory
 
-AnyLease = TypeVar("AnyLease", bound=LeaseBook)
+AnyLease = TypeVar("AnyLease", bound=LeaseAccount)
 
 ON_ERROR = ("refund", "keep")
 
@@ -39,13 +45,13 @@ _log = logging.getLogger("headgate")
 
 
 # Limits that come with a request: they replace what is stored, or (Defaults) stand below it.
-Chosen = Sequence[Limit] | Defaults | None
+ChosenLimits = Sequence[Limit] | Defaults | None
 
 # One part of a request: an entity, a resource, how much of its limits, and limits of its own.
-Want = tuple[str, str, Amounts, Chosen]
+Request = tuple[str, str, Amounts, ChosenLimits]
 
 
-class Ruling(NamedTuple):
+class Decision(NamedTuple):
     """A verdict and how it came about.
 
     `parts` are the demands of each want, before those on one bucket were added up. `trouble` says
@@ -66,7 +72,7 @@ class Engine:
         fallback: Store,
         configs: Configs,
         clock: Clock,
-        pace: Pace,
+        pace: GateFactory,
         *,
         drives_time: bool,
         defaults: Defaults,
@@ -77,26 +83,28 @@ class Engine:
         self.use(store)
         self.fallback = fallback
         self.clock = clock
-        self.lines = Lines(pace)
+        self.queues = WaitQueues(pace)
         self.drives_time = drives_time
         self.defaults = defaults
         self.on_unavailable = on_unavailable
         self.observer = observer
-        self._looked_up = configs.cache.get
-        self.settlements = Settlements(clock, self.lines, self.tell, drives_time=drives_time)
+        self._cached_lookup = configs.cache.get
+        self.settlements = Settlements(clock, self.queues, self.notify, drives_time=drives_time)
 
     def use(self, store: Store) -> None:
         """Decides against this store from now on. One that lives in this process may offer
-        `glance(key)`: a look that needs no waiting. One with a breaker offers its `guard`: reads
+        `peek_local(key)`: a look without waiting. One with a breaker offers its `guard`: reads
         of the catalog count and wait as its own calls do."""
         self.store = store
         self.configs.guard = getattr(store, "guard", None) or self.configs.guard
-        self._glance: Callable[[BucketKey], Record | None] | None = getattr(store, "glance", None)
+        self._peek_local: Callable[[BucketKey], Record | None] | None = getattr(
+            store, "peek_local", None
+        )
 
     async def acquire(
         self,
         lease_type: type[AnyLease],
-        wants: Sequence[Want],
+        requests: Sequence[Request],
         on_unavailable: OnUnavailable | None,
         on_error: str,
         wait_s: float | None,
@@ -105,25 +113,30 @@ class Engine:
         if on_error not in ON_ERROR:
             raise ValidationError("on_error", on_error, "must be 'refund' or 'keep'")
         if on_unavailable is not None:
-            parse_rule(on_unavailable)
+            parse_on_unavailable(on_unavailable)
         now_ms = self.clock()
         demands: Sequence[Demand] = ()
         try:
-            demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
+            demands = (
+                self._cached_demands(requests, now_ms)
+                or (await self._plan_demands(requests, now_ms))[0]
+            )
             if wait_s is None and demands:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
             else:
                 verdict = await self._consume_waiting(demands, now_ms, wait_s)
         except Throttled as trouble:
-            self.tell("refused", wants[0][0], wants[0][1], str(trouble))
+            self.notify("refused", requests[0][0], requests[0][1], str(trouble))
             if demands:
-                raise throttled(demands, trouble) from trouble
-            raise_unavailable(trouble, wants[0][0], wants[0][1])
+                raise throttled_error(demands, trouble) from trouble
+            raise_unavailable(trouble, requests[0][0], requests[0][1])
         except StoreTrouble as trouble:
-            ruling = await self._degraded(wants, on_unavailable, trouble, sent=bool(demands))
-            verdict = ruling.verdict
+            decision = await self._decide_degraded(
+                requests, on_unavailable, trouble, sent=bool(demands)
+            )
+            verdict = decision.verdict
             if not verdict.allowed:
-                raise refusal(verdict) from trouble
+                raise refusal_error(verdict) from trouble
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
                 verdict.untaken,
@@ -131,10 +144,10 @@ class Engine:
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
-            self.tell("refused", wants[0][0], wants[0][1])
-            raise refusal(verdict)
+            self.notify("refused", requests[0][0], requests[0][1])
+            raise refusal_error(verdict)
         if self.observer is not None:
-            self.tell("admitted", wants[0][0], wants[0][1])
+            self.notify("admitted", requests[0][0], requests[0][1])
         return lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
             verdict.untaken,
@@ -142,77 +155,84 @@ class Engine:
 
     async def consume(
         self,
-        wants: Sequence[Want],
+        requests: Sequence[Request],
         on_unavailable: OnUnavailable | None = None,
         *,
         dry_run: bool = False,
-    ) -> Ruling:
+    ) -> Decision:
         """All that is wanted or nothing, for callers that need no lease: a refusal is a verdict,
         not an error. A dry run takes nothing."""
         if on_unavailable is not None:
-            parse_rule(on_unavailable)
+            parse_on_unavailable(on_unavailable)
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
-            parts = (await self._parts(wants, now_ms))[0]
-            demands = joined(parts)
+            parts = (await self._plan_parts(requests, now_ms))[0]
+            demands = join_parts(parts)
             if dry_run or not demands:
-                verdict = await self._asked(self.store, demands, now_ms, dry_run)
+                verdict = await self._consume_or_peek(self.store, demands, now_ms, dry_run)
             else:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            return await self._in_trouble(wants, parts, trouble, on_unavailable, dry_run)
+            return await self._handle_trouble(requests, parts, trouble, on_unavailable, dry_run)
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None and not dry_run:
-            self.tell("admitted" if verdict.allowed else "refused", wants[0][0], wants[0][1])
-        return Ruling(verdict, parts)
+            self.notify(
+                "admitted" if verdict.allowed else "refused", requests[0][0], requests[0][1]
+            )
+        return Decision(verdict, parts)
 
-    async def _in_trouble(
+    async def _handle_trouble(
         self,
-        wants: Sequence[Want],
+        requests: Sequence[Request],
         parts: Sequence[Sequence[Demand]],
         trouble: StoreTrouble,
         on_unavailable: OnUnavailable | None = None,
         dry_run: bool = False,
-    ) -> Ruling:
+    ) -> Decision:
         """A throttled key is refused; a store that is away means what was chosen."""
         if not isinstance(trouble, Throttled):
             sent = bool(parts) and not dry_run
-            return await self._degraded(wants, on_unavailable, trouble, dry_run=dry_run, sent=sent)
-        self.tell("refused", wants[0][0], wants[0][1], str(trouble))
+            return await self._decide_degraded(
+                requests, on_unavailable, trouble, dry_run=dry_run, sent=sent
+            )
+        self.notify("refused", requests[0][0], requests[0][1], str(trouble))
         if not parts:
-            raise_unavailable(trouble, wants[0][0], wants[0][1])
-        raise throttled(joined(parts), trouble) from trouble
+            raise_unavailable(trouble, requests[0][0], requests[0][1])
+        raise throttled_error(join_parts(parts), trouble) from trouble
 
-    async def check(self, wants: Sequence[Want]) -> Verdict:
+    async def check(self, requests: Sequence[Request]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
-        told = self.check_at_once(wants)
+        told = self.check_local(requests)
         if told is not None:
             return told
         now_ms = self.clock()
         try:
-            demands = self._at_hand(wants, now_ms) or (await self._planned(wants, now_ms))[0]
+            demands = (
+                self._cached_demands(requests, now_ms)
+                or (await self._plan_demands(requests, now_ms))[0]
+            )
             if not demands:
                 return Verdict(True, [], [], now_ms)
             keys = [demand.key for demand in demands]
-            seen = await self.store.peek(keys, now_ms if self.drives_time else None)
+            peeked = await self.store.peek(keys, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            raise_unavailable(trouble, wants[0][0], wants[0][1])
-        verdict = seen.verdict(demands)
+            raise_unavailable(trouble, requests[0][0], requests[0][1])
+        verdict = peeked.verdict(demands)
         if verdict.outdated:
             self._forget_plans(verdict)
         return verdict
 
-    def check_at_once(self, wants: Sequence[Want]) -> Verdict | None:
+    def check_local(self, requests: Sequence[Request]) -> Verdict | None:
         """The same, where plan and bucket are at hand in this process; None where they are not."""
-        if self._glance is None or not self.drives_time:
+        if self._peek_local is None or not self.drives_time:
             return None
         now_ms = self.clock()
-        demands = self._at_hand(wants, now_ms)
+        demands = self._cached_demands(requests, now_ms)
         if demands is None:
             return None
-        verdict = judge(demands, [self._glance(demand.key) for demand in demands], now_ms)
+        verdict = judge(demands, [self._peek_local(demand.key) for demand in demands], now_ms)
         return None if verdict.outdated else verdict
 
     async def available(
@@ -239,18 +259,18 @@ class Engine:
         """Which level gave each limit, as this engine would use it now."""
         below = defaults or self.defaults
         try:
-            looked = await self.configs.looked(entity_id, resource, self.clock())
+            cached_lookup = await self.configs.cached_lookup(entity_id, resource, self.clock())
         except StoreTrouble as trouble:
             raise_unavailable(trouble, entity_id, resource)
-        lookup = looked.lookup
+        lookup = cached_lookup.lookup
         return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
 
-    async def plan(self, entity_id: str, resource: str, chosen: Chosen, now_ms: int) -> Plan:
+    async def plan(self, entity_id: str, resource: str, chosen: ChosenLimits, now_ms: int) -> Plan:
         """What the entity's requests on the resource touch; from the cache where it is fresh."""
-        defaults, limits = self._apart(chosen)
+        defaults, limits = self._split_chosen(chosen)
         try:
             variant = defaults if limits is None else variant_of(limits)
-            plan = self.configs.warm(entity_id, resource, variant, now_ms)
+            plan = self.configs.cached_plan(entity_id, resource, variant, now_ms)
         except TypeError:  # something that is no name or no list of limits; parsing will say what
             plan = None
         if plan is not None:
@@ -258,11 +278,11 @@ class Engine:
         override = None if limits is None else parse_limits(limits)
         return await self.configs.plan(entity_id, resource, defaults, override, now_ms)
 
-    def _apart(self, chosen: Chosen) -> tuple[Defaults, Sequence[Limit] | None]:
+    def _split_chosen(self, chosen: ChosenLimits) -> tuple[Defaults, Sequence[Limit] | None]:
         """What stands below the stored limits, and what replaces them."""
         return (chosen, None) if isinstance(chosen, Defaults) else (self.defaults, chosen)
 
-    def tell(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
+    def notify(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
         """The observer only looks on: its trouble is logged, and changes no decision."""
         if self.observer is None:
             return
@@ -271,37 +291,37 @@ class Engine:
         except Exception:  # noqa: BLE001  # whatever it is, it is the observer's
             _log.exception("the observer raised on a %r event; mend it, the call goes on", kind)
 
-    async def _planned(
-        self, wants: Sequence[Want], now_ms: int
+    async def _plan_demands(
+        self, requests: Sequence[Request], now_ms: int
     ) -> tuple[Sequence[Demand], OnUnavailable | None]:
         """The demands of all wants together, and the stored rule for outages."""
-        parts, rule = await self._parts(wants, now_ms)
-        return joined(parts), rule
+        parts, rule = await self._plan_parts(requests, now_ms)
+        return join_parts(parts), rule
 
-    async def _parts(
-        self, wants: Sequence[Want], now_ms: int
+    async def _plan_parts(
+        self, requests: Sequence[Request], now_ms: int
     ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
         """The demands of each want; none where an operator lets it pass."""
-        if not 1 <= len(wants) <= DEMANDS_MAX:
-            raise ValidationError("requests", len(wants), f"must be 1 to {DEMANDS_MAX} requests")
+        if not 1 <= len(requests) <= DEMANDS_MAX:
+            raise ValidationError("requests", len(requests), f"must be 1 to {DEMANDS_MAX} requests")
         parts: list[Sequence[Demand]] = []
-        for entity_id, resource, consume, limits in wants:
+        for entity_id, resource, consume, limits in requests:
             plan = await self.plan(entity_id, resource, limits, now_ms)
             parts.append([] if plan.bypass else plan.demands(consume))
         return parts, plan.on_unavailable
 
-    def _at_hand(self, wants: Sequence[Want], now_ms: int) -> Sequence[Demand] | None:
+    def _cached_demands(self, requests: Sequence[Request], now_ms: int) -> Sequence[Demand] | None:
         """The demands of a plain request whose plan is in the cache: no waiting, no call."""
-        if len(wants) != 1:
+        if len(requests) != 1:
             return None
-        entity_id, resource, consume, limits = wants[0]
+        entity_id, resource, consume, limits = requests[0]
         if limits is not None:
             return None
         try:
-            looked = self._looked_up((entity_id, resource), now_ms)
+            cached_lookup = self._cached_lookup((entity_id, resource), now_ms)
         except TypeError:  # something that is no name; parsing it will say what
             return None
-        plan = None if looked is None else looked.plans.get(self.defaults)
+        plan = None if cached_lookup is None else cached_lookup.plans.get(self.defaults)
         return None if plan is None or plan.bypass else plan.demands(consume)
 
     async def _consume_waiting(
@@ -317,9 +337,9 @@ class Engine:
         if not wait_ms:
             return await attempt()
         keys = [demand.key.text for demand in demands]
-        return await in_turn(self.lines, keys, attempt, self.clock, now_ms + wait_ms)
+        return await wait_in_turn(self.queues, keys, attempt, self.clock, now_ms + wait_ms)
 
-    async def _asked(
+    async def _consume_or_peek(
         self, store: Store, demands: Sequence[Demand], now_ms: int, dry_run: bool
     ) -> Verdict:
         if not demands:  # an operator lets this one pass
@@ -327,39 +347,39 @@ class Engine:
         store_ms = now_ms if self.drives_time else None
         if not dry_run:
             return await store.consume(demands, store_ms)
-        seen = await store.peek([demand.key for demand in demands], store_ms)
-        return seen.verdict(demands)
+        peeked = await store.peek([demand.key for demand in demands], store_ms)
+        return peeked.verdict(demands)
 
-    async def _degraded(
+    async def _decide_degraded(
         self,
-        wants: Sequence[Want],
+        requests: Sequence[Request],
         on_unavailable: OnUnavailable | None,
         trouble: StoreTrouble,
         *,
         dry_run: bool = False,
         sent: bool,
-    ) -> Ruling:
+    ) -> Decision:
         """The store is away. As was chosen: refused, or taken from buckets of this process. A store
         that refuses the limiter itself is not away: nothing is admitted, whatever was chosen.
         `sent` says whether the store was asked to take something, or only to be read."""
-        entity_id, resource = wants[0][:2]
+        entity_id, resource = requests[0][:2]
         if isinstance(trouble, StoreDenied):
-            self.tell("denied", entity_id, resource, str(trouble))
+            self.notify("denied", entity_id, resource, str(trouble))
             raise trouble
         now_ms = self.clock()
-        parts, stored_rule = self._parts_anyhow(wants)
-        demands = joined(parts)
+        parts, stored_rule = self._parts_without_store(requests)
+        demands = join_parts(parts)
         rule = on_unavailable or stored_rule or self.on_unavailable
         if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):
-            self.tell("unavailable", entity_id, resource, str(trouble))
+            self.notify("unavailable", entity_id, resource, str(trouble))
             maybe_applied = sent and trouble.maybe_applied
             raise_unavailable(trouble, entity_id, resource, maybe_applied=maybe_applied)
-        verdict = await self._asked(self.fallback, demands, now_ms, dry_run)
-        self.tell("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
-        return Ruling(verdict, parts, trouble)
+        verdict = await self._consume_or_peek(self.fallback, demands, now_ms, dry_run)
+        self.notify("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
+        return Decision(verdict, parts, trouble)
 
-    def _parts_anyhow(
-        self, wants: Sequence[Want]
+    def _parts_without_store(
+        self, requests: Sequence[Request]
     ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
         """The demands as known, else by the caller's own limits; none where no limit is known.
 
@@ -367,8 +387,8 @@ class Engine:
         """
         parts: list[Sequence[Demand]] = []
         rule: OnUnavailable | None = None
-        for entity_id, resource, consume, chosen in wants:
-            defaults, limits = self._apart(chosen)
+        for entity_id, resource, consume, chosen in requests:
+            defaults, limits = self._split_chosen(chosen)
             override = None if limits is None else parse_limits(limits)
             plan = self.configs.plan_without_catalog(entity_id, resource, defaults, override)
             if plan is None:
@@ -386,47 +406,49 @@ class Engine:
 # The flow of several independent requests: each is decided for itself, in one store call.
 
 # A verdict alone is the store's on the want's own demands, with nothing to be said about it.
-Ruled = Verdict | Ruling
-Decided = Ruled | HeadgateError
+VerdictOrDecision = Verdict | Decision
+DecisionOrError = VerdictOrDecision | HeadgateError
 
 
 class BatchEngine(Engine):
     """An Engine that takes many requests at once, and one with its demands at hand."""
 
-    async def consume_planned(self, want: Want, demands: Sequence[Demand], now_ms: int) -> Ruled:
+    async def consume_planned(
+        self, request: Request, demands: Sequence[Demand], now_ms: int
+    ) -> VerdictOrDecision:
         """What `consume` says to one want, whose demands somebody made already."""
         try:
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            return await self._in_trouble((want,), (demands,), trouble)
+            return await self._handle_trouble((request,), (demands,), trouble)
         if type(verdict) is Verdict and not verdict.outdated and self.observer is None:
             return verdict
-        return self._told(want, demands, verdict)
+        return self._finish(request, demands, verdict)
 
     async def consume_each(
-        self, wants: Sequence[Want], plans: Sequence[Plan | None]
-    ) -> list[Decided]:
+        self, requests: Sequence[Request], plans: Sequence[Plan | None]
+    ) -> list[DecisionOrError]:
         """Each want for itself, in their order, in one store call where the store allows it: what
         `consume` would return, or raise, for each. `plans` are those at hand."""
         now_ms = self.clock()
-        odd: dict[int, Ruling | HeadgateError] = {}
+        odd: dict[int, Decision | HeadgateError] = {}
         groups: list[Sequence[Demand]] = []
-        for want, plan in zip(wants, plans, strict=True):
+        for request, plan in zip(requests, plans, strict=True):
             try:
                 if plan is None or plan.bypass:
-                    demands = (await self._parts((want,), now_ms))[0][0]
+                    demands = (await self._plan_parts((request,), now_ms))[0][0]
                 else:
-                    demands = plan.demands(want[2])
+                    demands = plan.demands(request[2])
                 if demands:
                     groups.append(demands)
                 else:  # an operator lets this one pass
-                    odd[len(groups) + len(odd)] = Ruling(Verdict(True, (), (), now_ms), ((),))
+                    odd[len(groups) + len(odd)] = Decision(Verdict(True, (), (), now_ms), ((),))
             except HeadgateError as error:
-                odd[len(groups) + len(odd)] = await self._ruled(want, (), error)
+                odd[len(groups) + len(odd)] = await self._decision_or_error(request, (), error)
         told = await consume_each(self.store, groups, now_ms if self.drives_time else None)
-        found: list[Decided] = []
+        found: list[DecisionOrError] = []
         answered = zip(told, groups, strict=True)
-        for place, want in enumerate(wants):
+        for place, request in enumerate(requests):
             if odd and place in odd:
                 found.append(odd[place])
                 continue
@@ -434,25 +456,25 @@ class BatchEngine(Engine):
             if type(outcome) is Verdict and not outcome.outdated and self.observer is None:
                 found.append(outcome)
             else:
-                found.append(await self._ruled(want, demands, outcome))
+                found.append(await self._decision_or_error(request, demands, outcome))
         return found
 
-    async def _ruled(
-        self, want: Want, demands: Sequence[Demand], outcome: Outcome
-    ) -> Ruling | HeadgateError:
+    async def _decision_or_error(
+        self, request: Request, demands: Sequence[Demand], outcome: Outcome
+    ) -> Decision | HeadgateError:
         """One of several, as `consume` would have told it."""
         if isinstance(outcome, Verdict):
-            return self._told(want, demands, outcome)
+            return self._finish(request, demands, outcome)
         if not isinstance(outcome, StoreTrouble):
             return outcome
         try:
-            return await self._in_trouble((want,), (demands,) if demands else (), outcome)
+            return await self._handle_trouble((request,), (demands,) if demands else (), outcome)
         except HeadgateError as error:
             return error
 
-    def _told(self, want: Want, demands: Sequence[Demand], verdict: Verdict) -> Ruling:
+    def _finish(self, request: Request, demands: Sequence[Demand], verdict: Verdict) -> Decision:
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None:
-            self.tell("admitted" if verdict.allowed else "refused", want[0], want[1])
-        return Ruling(verdict, (demands,))
+            self.notify("admitted" if verdict.allowed else "refused", request[0], request[1])
+        return Decision(verdict, (demands,))

@@ -20,10 +20,10 @@ class HeadgateError(Exception):
     and task queues do with what a worker raised."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), self.args), self.__dict__
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
-def _remade(kind: type[HeadgateError], args: tuple[Any, ...]) -> HeadgateError:
+def _rebuild(kind: type[HeadgateError], args: tuple[Any, ...]) -> HeadgateError:
     """The error as it was; its constructor may want other things than its sentence."""
     return kind.__new__(kind, *args)
 

@@ -101,7 +101,7 @@ class ResourceCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class WindowUsage:
     """What one bucket consumed in one window; amounts in millitokens."""
 
     window_type: str
@@ -110,14 +110,14 @@ class Usage:
     events: int
 
 
-def uncounted(record: Record) -> bool:
+def has_uncounted_usage(record: Record) -> bool:
     """Whether the record knows of consumption that usage history does not have yet."""
     return bool(record[EVENTS]) or any(
         record[at + CONSUMED] != record[at + COUNTED] for at in range(CELLS, len(record), STRIDE)
     )
 
 
-def usage_of(record: Record) -> Iterator[Usage]:
+def usage_of(record: Record) -> Iterator[WindowUsage]:
     """What to add to usage history, once per window type."""
     counters: dict[str, int] = {}
     at = CELLS
@@ -129,10 +129,10 @@ def usage_of(record: Record) -> Iterator[Usage]:
     start_ms = record[HOUR] * HOUR_MS
     for window_type in WINDOW_TYPES:
         window_ms, _ = window_around(window_type, start_ms)
-        yield Usage(window_type, window_ms, counters, record[EVENTS])
+        yield WindowUsage(window_type, window_ms, counters, record[EVENTS])
 
 
-def counted(record: Record, now_ms: int) -> Record:
+def mark_counted(record: Record, now_ms: int) -> Record:
     """The record once usage history holds all it knows; counting goes on in the hour of now.
 
     Stores call this when the hour is another than the record's, so a clock that was set back by
@@ -160,7 +160,7 @@ def window_around(window_type: str, time_ms: int) -> tuple[int, int]:
     return int(start.timestamp()) * 1000, int(following.timestamp()) * 1000
 
 
-def snapshot(entity_id: str, resource: str, usage: Usage) -> UsageSnapshot:
+def snapshot(entity_id: str, resource: str, usage: WindowUsage) -> UsageSnapshot:
     start_ms, end_ms = window_around(usage.window_type, usage.window_start_ms)
     return UsageSnapshot(
         entity_id,

@@ -24,7 +24,7 @@ def policy_item(name: str, capacity: int, window_s: int | None) -> str:
     return item if window_s is None else f"{item};w={min(window_s, SF_INTEGER_MAX)}"
 
 
-def standing_item(name: str, remaining: int, wait_ms: int | None) -> str:
+def status_item(name: str, remaining: int, wait_ms: int | None) -> str:
     """One limit in `RateLimit`."""
     item = f"{sf_string(name)};r={min(max(0, remaining), SF_INTEGER_MAX)}"
     if wait_ms is None:
@@ -32,7 +32,7 @@ def standing_item(name: str, remaining: int, wait_ms: int | None) -> str:
     return f"{item};t={min(div_ceil(wait_ms, 1000), SF_INTEGER_MAX)}"
 
 
-def standing_fields(capacity: int, remaining: int, reset_at_ms: int | None) -> Headers:
+def status_fields(capacity: int, remaining: int, reset_at_ms: int | None) -> Headers:
     """The one limit that is told as three numbers; the reset in seconds of the epoch."""
     found = [
         ("x-ratelimit-limit", str(capacity)),

@@ -26,7 +26,7 @@ from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
 from headgate.core.plan import check_capacity
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
-from headgate.core.wait_queue import Lines
+from headgate.core.wait_queue import WaitQueues
 
 # --------------------------------------------------------------------------------------------------
 # What a lease has debited from one limit of one bucket, and what a credit undoes of it; pure.
@@ -42,7 +42,7 @@ class Debit(NamedTuple):
     taken: bool = True
 
 
-class Undone(NamedTuple):
+class CreditResult(NamedTuple):
     """What stands after a credit, and how much it undid of debits that took, and of those that
     were counted only."""
 
@@ -51,26 +51,26 @@ class Undone(NamedTuple):
     counted_milli: int
 
 
-def more(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
+def add_debit(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
     """What stands with one more; where that is too many, the two oldest of a kind are one.
 
     It counts from the older: all that was refilled since is lost to a refund, so it makes no burst.
     """
     found = [*standing, debit]
     if len(found) > DEBITS_MAX:
-        first, second = found[:2] if found[0].taken == found[1].taken else _alike(found)
+        first, second = found[:2] if found[0].taken == found[1].taken else _pair_alike(found)
         found.remove(second)
         found[found.index(first)] = first._replace(milli=first.milli + second.milli)
     return found
 
 
-def _alike(found: Sequence[Debit]) -> tuple[Debit, Debit]:
+def _pair_alike(found: Sequence[Debit]) -> tuple[Debit, Debit]:
     """The first two differ: the third is like one of them."""
     one, other, third = found[:3]
     return (one if one.taken == third.taken else other), third
 
 
-def less(standing: Sequence[Debit], credit_milli: int) -> Undone:
+def undo_newest(standing: Sequence[Debit], credit_milli: int) -> CreditResult:
     """The newest debits are undone first."""
     left = list(standing)
     undone = {True: 0, False: 0}
@@ -81,12 +81,12 @@ def less(standing: Sequence[Debit], credit_milli: int) -> Undone:
             left.append(debit._replace(milli=debit.milli - part))
         undone[debit.taken] += part
         credit_milli -= part
-    return Undone(left, undone[True], undone[False])
+    return CreditResult(left, undone[True], undone[False])
 
 
-def without(standing: Sequence[Debit], lost_milli: int) -> list[Debit]:
+def drop_newest(standing: Sequence[Debit], lost_milli: int) -> list[Debit]:
     """What stands once it is known that the newest so much was never taken."""
-    taken = less([debit for debit in standing if debit.taken], lost_milli).left
+    taken = undo_newest([debit for debit in standing if debit.taken], lost_milli).left
     return sorted([*(debit for debit in standing if not debit.taken), *taken])
 
 
@@ -98,7 +98,7 @@ def total_milli(standing: Sequence[Debit]) -> int:
 # From a verdict or a trouble to the error a caller sees.
 
 
-def refusal(verdict: Verdict) -> HeadgateError:
+def refusal_error(verdict: Verdict) -> HeadgateError:
     """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
     statuses = verdict.statuses
     for status in statuses:
@@ -113,7 +113,7 @@ def refusal(verdict: Verdict) -> HeadgateError:
     return RateLimitExceeded(statuses)
 
 
-def throttled(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
+def throttled_error(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
     """A store's own speed limit on a key is a refusal of that key, never an open gate.
 
     All its limits are told as hard: it is the store that refuses, so a soft one does, too.
@@ -143,13 +143,13 @@ def raise_unavailable(
     ) from trouble
 
 
-Spot = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
-Changes = dict[Spot, int]  # millitokens: debits are positive, credits negative
+LimitRef = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
+Changes = dict[LimitRef, int]  # millitokens: debits are positive, credits negative
 
-NOWHERE = -1  # the place of what is noted on a lease without buckets
+NO_BUCKET = -1  # the place of what is noted on a lease without buckets
 
 
-class LeaseBook:
+class LeaseAccount:
     """The account of one lease: what it took, when, and which limits are settled.
 
     `demands` is what the acquire took, but for soft limits that were passed (`untaken`). `standing`
@@ -170,7 +170,7 @@ class LeaseBook:
         at_ms: int,
         keep: bool,
         degraded: bool = False,
-        untaken: Collection[Spot] = (),
+        untaken: Collection[LimitRef] = (),
     ) -> None:
         self.settlements = settlements
         self.store = store
@@ -180,7 +180,7 @@ class LeaseBook:
         self.degraded = degraded
         self.untaken = untaken
         self.closed = False
-        self.standing: dict[Spot, list[Debit]] | None = None
+        self.standing: dict[LimitRef, list[Debit]] | None = None
         self.settled: set[str] | None = None
         self.owed: Changes | None = None  # debits the store did not take
 
@@ -193,43 +193,43 @@ class LeaseBook:
 
     def held_milli(self, name: str) -> int:
         """How much of a limit the lease holds now: the most that one of its buckets gave."""
-        spots = self._spots(name)
-        return max((total_milli(self.debits(spot)) // times for spot, times in spots), default=0)
+        refs = self._limit_refs(name)
+        return max((total_milli(self.debits(ref)) // times for ref, times in refs), default=0)
 
-    def debits(self, spot: Spot) -> Sequence[Debit]:
+    def debits(self, ref: LimitRef) -> Sequence[Debit]:
         """What stands on one limit of one bucket, the oldest first."""
-        if self.standing is not None and spot in self.standing:
-            return self.standing[spot]
-        place, name = spot
-        if place == NOWHERE:
+        if self.standing is not None and ref in self.standing:
+            return self.standing[ref]
+        place, name = ref
+        if place == NO_BUCKET:
             return ()
         demand = self.demands[place]
         at = demand.terms.index.get(name)
         amount = None if at is None else demand.amounts[at]
-        return (Debit(self.at_ms, amount, spot not in self.untaken),) if amount else ()
+        return (Debit(self.at_ms, amount, ref not in self.untaken),) if amount else ()
 
     def spread(self, amounts_milli: Mapping[str, int]) -> Changes:
         """A change of limits on each bucket it concerns."""
         return {
-            spot: milli * times
+            ref: milli * times
             for name, milli in amounts_milli.items()
-            for spot, times in self._spots(name)
+            for ref, times in self._limit_refs(name)
         }
 
     def missing(self, actual_milli: Mapping[str, int]) -> Changes:
         """What makes each bucket concerned hold exactly the actual amounts."""
         return {
-            spot: milli * times - total_milli(self.debits(spot))
+            ref: milli * times - total_milli(self.debits(ref))
             for name, milli in actual_milli.items()
-            for spot, times in self._spots(name)
+            for ref, times in self._limit_refs(name)
         }
 
-    def _spots(self, name: str) -> list[tuple[Spot, int]]:
+    def _limit_refs(self, name: str) -> list[tuple[LimitRef, int]]:
         """The buckets that were asked for the limit (all that have it, where none was), and how
         often an amount counts for each: where parts of the request share one of them and not the
         others, such as the parent of two, it counts there for each part."""
         if not self.demands:
-            return [((NOWHERE, name), 1)]
+            return [((NO_BUCKET, name), 1)]
         having = [
             (place, demand, demand.terms.index[name])
             for place, demand in enumerate(self.demands)
@@ -242,54 +242,54 @@ class LeaseBook:
         places = [place for place, _, _ in asked or having]
         return [((place, name), count) for place, count in zip(places, times, strict=True)]
 
-    def debit(self, changes: Changes, at_ms: int, untaken: Collection[Spot] = ()) -> None:
+    def debit(self, changes: Changes, at_ms: int, untaken: Collection[LimitRef] = ()) -> None:
         """Notes what is taken, or of passed soft limits counted."""
-        for spot, milli in changes.items():
+        for ref, milli in changes.items():
             if milli:
-                debit = Debit(at_ms, milli, spot not in untaken)
-                self._keep(spot, more(self.debits(spot), debit))
+                debit = Debit(at_ms, milli, ref not in untaken)
+                self._keep(ref, add_debit(self.debits(ref), debit))
 
-    def strike(self, changes: Changes, at_ms: int) -> None:
+    def revert(self, changes: Changes, at_ms: int) -> None:
         """What was noted did not happen."""
-        for spot, milli in changes.items():
-            left = list(self.debits(spot))
+        for ref, milli in changes.items():
+            left = list(self.debits(ref))
             if Debit(at_ms, milli) in left:
                 left.remove(Debit(at_ms, milli))
             else:  # it is part of another by now
-                left = without(left, milli)
-            self._keep(spot, left)
+                left = drop_newest(left, milli)
+            self._keep(ref, left)
 
     def give_back(self, changes: Changes) -> list[Demand]:
         """The credits to send, off the books: at most what stands, and tokens only of debits that
         took some and that the store has. Of the others the consumption goes back."""
         tokens: Changes = {}
         counted: Changes = {}
-        for spot, milli in changes.items():
-            left, taken, only_counted = less(self.debits(spot), -milli)
-            self._keep(spot, left)
-            owed = min(taken, (self.owed or {}).get(spot, 0))
+        for ref, milli in changes.items():
+            left, taken, only_counted = undo_newest(self.debits(ref), -milli)
+            self._keep(ref, left)
+            owed = min(taken, (self.owed or {}).get(ref, 0))
             if owed:
-                self.owe({spot: -owed})
+                self.owe({ref: -owed})
             if taken - owed + only_counted:
-                tokens[spot] = owed - taken
-                counted[spot] = owed - taken - only_counted
+                tokens[ref] = owed - taken
+                counted[ref] = owed - taken - only_counted
         return self.demands_for(tokens, counted)
 
     def owe(self, changes: Changes) -> None:
         """Debits the store did not take are written at the end of the block."""
         self.owed = self.owed or {}
-        for spot, milli in changes.items():
-            self.owed[spot] = self.owed.get(spot, 0) + milli
+        for ref, milli in changes.items():
+            self.owed[ref] = self.owed.get(ref, 0) + milli
 
     def lose(self, changes: Changes) -> None:
         """Debits that were noted and never written: no refund may give them back."""
-        for spot, milli in changes.items():
-            self._keep(spot, without(self.debits(spot), milli))
+        for ref, milli in changes.items():
+            self._keep(ref, drop_newest(self.debits(ref), milli))
 
-    def _keep(self, spot: Spot, debits: list[Debit]) -> None:
+    def _keep(self, ref: LimitRef, debits: list[Debit]) -> None:
         if self.standing is None:
             self.standing = {}
-        self.standing[spot] = debits
+        self.standing[ref] = debits
 
     def check_open(self) -> None:
         """Raises LeaseExpiredError once the block has ended."""
@@ -364,26 +364,28 @@ def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
 # Debits that the store did not take are owed and written at the end of the block; a credit is sent
 # at most once, because sending it twice could admit more than was promised.
 
-Tell = Callable[[str, str, str, str], None]
+Notify = Callable[[str, str, str, str], None]
 
 
 class Settlements:
     """The flows of open leases, in whole units of one engine."""
 
-    def __init__(self, clock: Clock, lines: Lines, tell: Tell, *, drives_time: bool) -> None:
+    def __init__(
+        self, clock: Clock, queues: WaitQueues, notify: Notify, *, drives_time: bool
+    ) -> None:
         self._clock = clock
-        self._lines = lines
-        self._tell = tell
+        self._queues = queues
+        self._notify = notify
         self._drives_time = drives_time
 
-    async def adjust(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+    async def adjust(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:
         """Debits and credits by limit; a lease gives back at most what it holds."""
-        await self._apply(book, book.spread(book.parse_changes(changes, signed=True)))
+        await self._apply(account, account.spread(account.parse_changes(changes, signed=True)))
 
-    async def consume(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+    async def consume(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:
         """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
-        wanted = book.spread(book.parse_changes(changes))
-        demands = book.demands_for(wanted)
+        wanted = account.spread(account.parse_changes(changes))
+        demands = account.demands_for(wanted)
         if not demands:
             return
         for demand in demands:
@@ -391,87 +393,87 @@ class Settlements:
         key = demands[0].key
         now_ms = self._clock()
         try:
-            verdict = await book.store.consume(demands, self._store_ms(now_ms))
+            verdict = await account.store.consume(demands, self._store_ms(now_ms))
         except StoreTrouble as trouble:
             raise_unavailable(trouble, key.entity_id, key.resource)
         if not verdict.allowed:
-            self._tell("refused", key.entity_id, key.resource, "")
-            raise refusal(verdict)
+            self._notify("refused", key.entity_id, key.resource, "")
+            raise refusal_error(verdict)
         if not verdict.demands:  # let pass by a shadow: nothing was taken
             return
-        places = {demand.key: place for place, demand in enumerate(book.demands)}
+        places = {demand.key: place for place, demand in enumerate(account.demands)}
         untaken = {(places[verdict.demands[at].key], name) for at, name in verdict.untaken}
-        book.debit(wanted, now_ms, untaken)
+        account.debit(wanted, now_ms, untaken)
 
-    async def release(self, book: LeaseBook, changes: Mapping[str, int]) -> None:
+    async def release(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:
         """Gives back part of what the lease holds."""
-        wanted = book.parse_changes(changes)
+        wanted = account.parse_changes(changes)
         for name, milli in wanted.items():
-            most = book.held_milli(name)
-            if book.demands and milli > most:
+            most = account.held_milli(name)
+            if account.demands and milli > most:
                 raise ValidationError(
                     name, milli // MILLI,
                     f"is more than the lease holds ({most // MILLI}); release at most that",
                 )  # fmt: skip
-        await self._apply(book, book.spread({name: -milli for name, milli in wanted.items()}))
+        await self._apply(account, account.spread({name: -milli for name, milli in wanted.items()}))
 
-    async def settle(self, book: LeaseBook, actual: Mapping[str, int]) -> None:
+    async def settle(self, account: LeaseAccount, actual: Mapping[str, int]) -> None:
         """The lease comes to hold exactly the actual amounts; saying it twice changes nothing."""
-        wanted = book.parse_changes(actual)
-        await self._apply(book, book.missing(wanted))
-        book.settled = (book.settled or set()) | set(wanted)
+        wanted = account.parse_changes(actual)
+        await self._apply(account, account.missing(wanted))
+        account.settled = (account.settled or set()) | set(wanted)
 
-    async def leave(self, book: LeaseBook, failed: bool) -> None:
+    async def leave(self, account: LeaseAccount, failed: bool) -> None:
         """The end of the block: what is owed is written, a failure refunds unless kept."""
-        if book.closed:
+        if account.closed:
             return
-        book.closed = True
-        await self._write_owed(book)
-        if failed and not book.keep:
-            refunds = book.refunds(self._clock())
-            if refunds and await self._write(book, refunds, "credit_lost"):
+        account.closed = True
+        await self._write_owed(account)
+        if failed and not account.keep:
+            refunds = account.refunds(self._clock())
+            if refunds and await self._write(account, refunds, "credit_lost"):
                 key = refunds[0].key
-                self._tell("refunded", key.entity_id, key.resource, "")
+                self._notify("refunded", key.entity_id, key.resource, "")
 
-    async def _apply(self, book: LeaseBook, changes: Changes) -> None:
-        debits = {spot: milli for spot, milli in changes.items() if milli > 0}
-        credits = {spot: milli for spot, milli in changes.items() if milli < 0}
+    async def _apply(self, account: LeaseAccount, changes: Changes) -> None:
+        debits = {ref: milli for ref, milli in changes.items() if milli > 0}
+        credits = {ref: milli for ref, milli in changes.items() if milli < 0}
         if debits:
-            await self._debit(book, debits)
-        back = book.give_back(credits)
+            await self._debit(account, debits)
+        back = account.give_back(credits)
         if back:
-            await self._write(book, back, "credit_lost")
+            await self._write(account, back, "credit_lost")
 
-    async def _debit(self, book: LeaseBook, debits: Changes) -> None:
+    async def _debit(self, account: LeaseAccount, debits: Changes) -> None:
         """Owed where the store does not take it; not the lease's where it was not even sent."""
         now_ms = self._clock()
-        book.debit(debits, now_ms)
-        demands = book.demands_for(debits)
+        account.debit(debits, now_ms)
+        demands = account.demands_for(debits)
         try:
-            taken = not demands or await self._write(book, demands, None)
+            taken = not demands or await self._write(account, demands, None)
         except BaseException:
-            book.strike(debits, now_ms)
+            account.revert(debits, now_ms)
             raise
         if not taken:
-            book.owe(debits)
+            account.owe(debits)
 
-    async def _write_owed(self, book: LeaseBook) -> None:
+    async def _write_owed(self, account: LeaseAccount) -> None:
         """What stays unwritten was never taken, so no refund may give it back."""
-        owed = book.owed or {}
-        demands = book.demands_for(owed)
-        if demands and not await self._write(book, demands, "debit_lost"):
-            book.lose(owed)
+        owed = account.owed or {}
+        demands = account.demands_for(owed)
+        if demands and not await self._write(account, demands, "debit_lost"):
+            account.lose(owed)
 
-    async def _write(self, book: LeaseBook, demands: list[Demand], lost: str | None) -> bool:
+    async def _write(self, account: LeaseAccount, demands: list[Demand], lost: str | None) -> bool:
         """Whether the store has it; where not, `lost` names the event to report."""
         try:
-            await book.store.adjust(demands, self._store_ms(self._clock()))
+            await account.store.adjust(demands, self._store_ms(self._clock()))
         except StoreTrouble as trouble:
             if lost is not None:
                 key = demands[0].key
-                self._tell(lost, key.entity_id, key.resource, str(trouble))
+                self._notify(lost, key.entity_id, key.resource, str(trouble))
             return False
-        self._lines.nudge([demand.key.text for demand in demands])
+        self._queues.wake_first([demand.key.text for demand in demands])
         return True
 
     def _store_ms(self, now_ms: int) -> int | None:

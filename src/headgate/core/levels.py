@@ -27,7 +27,7 @@ class OnUnavailable(enum.Enum):
     BLOCK = "block"
 
 
-def parse_rule(rule: object) -> OnUnavailable:
+def parse_on_unavailable(rule: object) -> OnUnavailable:
     if not isinstance(rule, OnUnavailable):
         raise ValidationError("on_unavailable", rule, "must be OnUnavailable.ALLOW or .BLOCK")
     return rule
@@ -56,7 +56,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredLevel:
     """The limits kept at one configuration level, and the version they were written at."""
 
     limits: tuple[Limit, ...] = ()
@@ -80,15 +80,15 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EntityConfig:
     """One entity's configuration for one resource, level by level."""
 
     entity_id: str
     entity: Entity | None
-    own: Stored | None
-    own_default: Stored | None
-    resource: Stored | None
-    system: Stored | None
+    own: StoredLevel | None
+    own_default: StoredLevel | None
+    resource: StoredLevel | None
+    system: StoredLevel | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Lookup:
     """
 
     version: int
-    lineage: tuple[Standing, ...]
+    lineage: tuple[EntityConfig, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ LEVELS = ("entity", "entity_default", "resource", "system", "limiter")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SourcedLimit:
     """One limit, which level gave it, and what the levels below would have given."""
 
     limit: Limit
@@ -140,7 +140,7 @@ class Given:
 class Resolution:
     """The limits of one entity on one resource, each with its source."""
 
-    given: tuple[Given, ...]
+    given: tuple[SourcedLimit, ...]
     on_unavailable: OnUnavailable | None
     mode: Mode
     mode_source: str
@@ -162,7 +162,7 @@ class Explanation:
 
     entity_id: str
     resource: str
-    limits: tuple[Given, ...]
+    limits: tuple[SourcedLimit, ...]
     on_unavailable: OnUnavailable | None
     mode: Mode
     mode_source: str
@@ -182,7 +182,7 @@ class Explanation:
 
 
 def explain(
-    lineage: Sequence[Standing],
+    lineage: Sequence[EntityConfig],
     resource: str,
     defaults: Sequence[Limit],
     version: int,
@@ -207,7 +207,7 @@ def explain(
 
 
 def resolve(
-    standing: Standing, resource: str, defaults: Sequence[Limit] = (), *, whole: bool = False
+    standing: EntityConfig, resource: str, defaults: Sequence[Limit] = (), *, whole: bool = False
 ) -> Resolution:
     """Every limit that some level names, taken from the highest level that names it. Defaults that
     serve as a `whole` count only where no level names any."""
@@ -218,7 +218,9 @@ def resolve(
         for limit in limits:
             found.setdefault(limit.name, []).append((level, source, version, limit))
     given = tuple(
-        Given(rungs[0][3], rungs[0][0], rungs[0][1], rungs[0][2], tuple(r[1] for r in rungs[1:]))
+        SourcedLimit(
+            rungs[0][3], rungs[0][0], rungs[0][1], rungs[0][2], tuple(r[1] for r in rungs[1:])
+        )
         for rungs in found.values()
     )
     mode, mode_source = _mode(standing, resource)
@@ -227,7 +229,7 @@ def resolve(
 
 
 def _ladder(
-    standing: Standing, resource: str, defaults: Sequence[Limit]
+    standing: EntityConfig, resource: str, defaults: Sequence[Limit]
 ) -> Iterator[tuple[str, str, int, Sequence[Limit]]]:
     name = standing.entity_id
     rungs = (
@@ -242,7 +244,7 @@ def _ladder(
     yield "limiter", "the limiter's own defaults", 0, defaults
 
 
-def _mode(standing: Standing, resource: str) -> tuple[Mode, str]:
+def _mode(standing: EntityConfig, resource: str) -> tuple[Mode, str]:
     """An entity's switch goes before its resource's, except that disabled always wins."""
     switches = [
         (standing.entity.mode if standing.entity else Mode.NORMAL, f"entity {standing.entity_id}"),
@@ -295,12 +297,12 @@ def check_parent(entity_id: str, parent_id: str | None, get: GetEntity) -> None:
     )
 
 
-def changed(entity: Entity, changes: dict[str, Any], expected: int | None) -> Entity:
+def change_entity(entity: Entity, changes: dict[str, Any], expected: int | None) -> Entity:
     """The entity after a guarded change, at its next version."""
     if expected is not None and expected != entity.version:
         raise VersionMismatchError(f"entity {entity.id!r}", expected, entity.version)
     return replace(entity, **changes, version=entity.version + 1)
 
 
-def updated(stored: Stored | None, changes: dict[str, Any], version: int) -> Stored:
-    return replace(stored or Stored(), **changes, version=version)
+def change_stored(stored: StoredLevel | None, changes: dict[str, Any], version: int) -> StoredLevel:
+    return replace(stored or StoredLevel(), **changes, version=version)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Demand, Joint
+from headgate.core.decision import Demand, JointDemand
 from headgate.core.errors import DemandTooLarge, DisabledError, ValidationError
 from headgate.core.levels import Lookup, Mode, OnUnavailable, Resolution, resolve
 from headgate.core.limits import AMOUNT_MAX, Limit, parse_amount
 from headgate.core.record import BucketKey, Terms
 
 DEMANDS_MAX = 64
-MOULDS_MAX = 1024
+SHARED_PLANS_MAX = 1024
 
 
 class Each:
@@ -111,9 +111,9 @@ class Plan:
         first = Demand(slot.key, slot.terms, tuple(amounts))
         if len(self.slots) == 1:
             return [first]
-        return [first, *self._of_parents(consume)]
+        return [first, *self._parent_demands(consume)]
 
-    def _of_parents(self, consume: Mapping[str, int]) -> list[Demand]:
+    def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """Amounts are checked already, but for what the parents can hold."""
         demands = []
         for slot in self.slots[1:]:
@@ -133,7 +133,7 @@ class Plan:
         return demands
 
 
-class Moulds:
+class SharedPlans:
     """Plans to copy for entities that have nothing of their own: the last one of each resource.
 
     It serves as long as the very same stored limits come from the catalog.
@@ -166,7 +166,7 @@ class Moulds:
         self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: Plan
     ) -> None:
         if _is_common(lookup) and plan.slots:
-            if len(self._kept) >= MOULDS_MAX:
+            if len(self._kept) >= SHARED_PLANS_MAX:
                 self._kept.clear()
             self._kept[resource] = (namespace, lookup, variant, plan)
 
@@ -225,14 +225,14 @@ def make_plan(
     )
 
 
-def joined(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:
+def join_parts(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:
     """The demands of all parts of a request together."""
     if len(parts) == 1:
         return parts[0]
-    return merged([demand for part in parts for demand in part])
+    return merge_demands([demand for part in parts for demand in part])
 
 
-def merged(demands: Sequence[Demand]) -> list[Demand]:
+def merge_demands(demands: Sequence[Demand]) -> list[Demand]:
     """Each bucket once: what several parts of a request want of it is added up."""
     if len(demands) > DEMANDS_MAX:
         raise ValidationError(
@@ -254,11 +254,11 @@ def _sum(one: Demand, other: Demand) -> Demand:
         a if b is None else b if a is None else a + b
         for a, b in zip(one.amounts, other.amounts, strict=True)
     )
-    parts = tuple(a + b for a, b in zip(_parts(one), _parts(other), strict=True))
-    return check_capacity(Joint(one.key, one.terms, amounts, parts))
+    parts = tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
+    return check_capacity(JointDemand(one.key, one.terms, amounts, parts))
 
 
-def _parts(demand: Demand) -> tuple[int, ...]:
+def _part_counts(demand: Demand) -> tuple[int, ...]:
     return demand.parts or tuple(int(amount is not None) for amount in demand.amounts)
 
 

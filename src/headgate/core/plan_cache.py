@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from headgate.core.errors import NamespaceNotFoundError, StoreDenied, StoreTrouble, ValidationError
-from headgate.core.levels import Lookup, Standing
+from headgate.core.levels import EntityConfig, Lookup
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
@@ -17,7 +17,7 @@ from headgate.core.limits import (
     parse_namespace,
     parse_resource,
 )
-from headgate.core.plan import Moulds, Plan, make_plan
+from headgate.core.plan import Plan, SharedPlans, make_plan
 from headgate.core.record import Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
@@ -116,7 +116,7 @@ class Defaults:
 NO_DEFAULTS = Defaults(None)
 
 
-class Looked:
+class CachedLookup:
     """One lookup and the plans made from it, by the limits they were made for."""
 
     __slots__ = ("lookup", "plans")
@@ -140,12 +140,12 @@ class Configs:
         self.catalog = catalog
         self.namespace = parse_namespace(namespace)
         self.clock = clock
-        self.cache: Cache[Looked] = Cache(int(ttl_s * 1000))
-        self._looked = self.cache.get
+        self.cache: Cache[CachedLookup] = Cache(int(ttl_s * 1000))
+        self._cached = self.cache.get
         self.guard: Guard | None = None  # of the latest limiter that has a breaker
         self._known_until_ms = 0
         self._terms: dict[Terms, Terms] = {}
-        self._moulds = Moulds()
+        self._shared_plans = SharedPlans()
         self._namespace_id: str | None = None
 
     async def namespace_id(self) -> str:
@@ -159,10 +159,12 @@ class Configs:
             self._namespace_id = found.id
         return self._namespace_id
 
-    def warm(self, entity_id: str, resource: str, variant: Variant, now_ms: int) -> Plan | None:
+    def cached_plan(
+        self, entity_id: str, resource: str, variant: Variant, now_ms: int
+    ) -> Plan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
-        looked = self._looked((entity_id, resource), now_ms)
-        return None if looked is None else looked.plans.get(variant)
+        cached_lookup = self._cached((entity_id, resource), now_ms)
+        return None if cached_lookup is None else cached_lookup.plans.get(variant)
 
     async def plan(
         self,
@@ -173,34 +175,34 @@ class Configs:
         now_ms: int,
     ) -> Plan:
         """The plan, looked up where it must be; an outage is served from what was known."""
-        looked = await self.looked(entity_id, resource, now_ms)
-        return self._plan(await self.namespace_id(), resource, looked, defaults, override)
+        cached_lookup = await self.cached_lookup(entity_id, resource, now_ms)
+        return self._plan(await self.namespace_id(), resource, cached_lookup, defaults, override)
 
     def _plan(
         self,
         namespace: str,
         resource: str,
-        looked: Looked,
+        cached_lookup: CachedLookup,
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
     ) -> Plan:
         variant = defaults if override is None else variant_of(override)
-        plan = looked.plans.get(variant)
+        plan = cached_lookup.plans.get(variant)
         if plan is None and override is None:
-            plan = self._moulds.copy(namespace, resource, looked.lookup, defaults)
+            plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
             if plan is not None:
-                looked.plans[variant] = plan
+                cached_lookup.plans[variant] = plan
         if plan is None:
             plan = make_plan(
-                namespace, resource, looked.lookup, defaults.limits, override, self._terms,
+                namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
                 whole=defaults.whole,
             )  # fmt: skip
             self._intern(plan)
             if override is None:
-                self._moulds.keep(namespace, resource, looked.lookup, defaults, plan)
-            if len(looked.plans) >= VARIANTS_MAX:
-                looked.plans.clear()
-            looked.plans[variant] = plan
+                self._shared_plans.keep(namespace, resource, cached_lookup.lookup, defaults, plan)
+            if len(cached_lookup.plans) >= VARIANTS_MAX:
+                cached_lookup.plans.clear()
+            cached_lookup.plans[variant] = plan
         return plan
 
     def plan_without_catalog(
@@ -212,42 +214,42 @@ class Configs:
     ) -> Plan | None:
         """The plan as far as it is known here, however old, else from the caller's own limits, for
         buckets of this process only; None without. Nothing is asked for."""
-        looked = self.cache.stale((entity_id, resource))
-        if looked is not None and self._namespace_id is not None:
-            return self._plan(self._namespace_id, resource, looked, defaults, override)
+        cached_lookup = self.cache.stale((entity_id, resource))
+        if cached_lookup is not None and self._namespace_id is not None:
+            return self._plan(self._namespace_id, resource, cached_lookup, defaults, override)
         if not defaults.limits and not override:
             return None
-        nothing = Standing(entity_id, None, None, None, None, None)
+        nothing = EntityConfig(entity_id, None, None, None, None, None)
         lookup = Lookup(0, (nothing,))
         return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
 
-    async def looked(self, entity_id: str, resource: str, now_ms: int) -> Looked:
+    async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
         parse_entity_id(entity_id)
         parse_resource(resource)
         key = (entity_id, resource)
-        looked = self.cache.get(key, now_ms)
-        if looked is not None:
-            return looked
+        cached_lookup = self.cache.get(key, now_ms)
+        if cached_lookup is not None:
+            return cached_lookup
         stale = self.cache.stale(key)
         if stale is not None and now_ms < self._known_until_ms:
             return stale
         try:
-            looked = await self._read(entity_id, resource)
+            cached_lookup = await self._read(entity_id, resource)
         except StoreTrouble as trouble:
             if stale is None or isinstance(trouble, StoreDenied):
                 raise  # what was known is for an outage, which ends by itself
             self._known_until_ms = self.clock() + AWAY_MS
             return stale
-        self.cache.put(key, looked, now_ms)
-        return looked
+        self.cache.put(key, cached_lookup, now_ms)
+        return cached_lookup
 
-    async def _read(self, entity_id: str, resource: str) -> Looked:
-        async def read() -> Looked:
-            return Looked(await self._lookup(entity_id, resource))
+    async def _read(self, entity_id: str, resource: str) -> CachedLookup:
+        async def read() -> CachedLookup:
+            return CachedLookup(await self._lookup(entity_id, resource))
 
         if self.guard is None:
             return await read()
-        found: Looked = await self.guard(read)
+        found: CachedLookup = await self.guard(read)
         return found
 
     async def _lookup(self, entity_id: str, resource: str) -> Lookup:

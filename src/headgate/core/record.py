@@ -94,7 +94,7 @@ class Terms:
     def __repr__(self) -> str:
         return f"Terms({[spec.name for spec in self.specs]}, version={self.version})"
 
-    def extended(self, dormant: tuple[Spec, ...], version: int = 0) -> Terms:
+    def extend(self, dormant: tuple[Spec, ...], version: int = 0) -> Terms:
         """These terms, remembering limits that nobody asks for at present, and the newest version
         the bucket has met."""
         newest = max(self.version, version)
@@ -104,7 +104,7 @@ class Terms:
         return Terms(self.specs + dormant, newest, own=self.own, sources=sources, core=self)
 
 
-class Cell(NamedTuple):
+class LimitCell(NamedTuple):
     """One limit's part of a record."""
 
     spec: Spec
@@ -117,7 +117,7 @@ class Cell(NamedTuple):
         return bucket.refill_bucket(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)
 
 
-def opened(terms: Terms, now_ms: int) -> Record:
+def new_record(terms: Terms, now_ms: int) -> Record:
     """A bucket nobody has used: every limit full."""
     cells: list[Any] = [terms, now_ms // HOUR_MS, 0]
     for spec in terms.specs:
@@ -125,20 +125,20 @@ def opened(terms: Terms, now_ms: int) -> Record:
     return tuple(cells)
 
 
-def cells_of(record: Record) -> Iterator[Cell]:
+def cells_of(record: Record) -> Iterator[LimitCell]:
     for place, spec in enumerate(record[TERMS].specs):
-        yield Cell(spec, *record[CELLS + STRIDE * place : CELLS + STRIDE * (place + 1)])
+        yield LimitCell(spec, *record[CELLS + STRIDE * place : CELLS + STRIDE * (place + 1)])
 
 
-def cell_of(record: Record, name: str) -> Cell | None:
+def cell_of(record: Record, name: str) -> LimitCell | None:
     place = record[TERMS].index.get(name)
     if place is None:
         return None
     at = CELLS + STRIDE * place
-    return Cell(record[TERMS].specs[place], *record[at : at + STRIDE])
+    return LimitCell(record[TERMS].specs[place], *record[at : at + STRIDE])
 
 
-def kept_under(record: Record, terms: Terms, now_ms: int) -> Record:
+def apply_terms(record: Record, terms: Terms, now_ms: int) -> Record:
     """The record under the terms that count: an override or the newest configuration version.
 
     Whoever comes with an older version is decided by what the bucket holds.
@@ -152,11 +152,11 @@ def kept_under(record: Record, terms: Terms, now_ms: int) -> Record:
         return record
     if held.core.specs == terms.specs:
         dormant = held.specs[len(terms.specs) :]
-        return (terms.extended(dormant, held.version), *record[HOUR:])
-    return _under_new_terms(record, terms, now_ms)
+        return (terms.extend(dormant, held.version), *record[HOUR:])
+    return _apply_new_terms(record, terms, now_ms)
 
 
-def _under_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
+def _apply_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
     """Levels go along by name; limits that vanish are remembered, debt and all."""
     before = {cell.spec.name: cell for cell in cells_of(record)}
     cells: list[Any] = []
@@ -171,14 +171,14 @@ def _under_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
                 tokens_milli, epoch_ms, now_ms, cell.spec.rate, spec.rate
             )
         cells += (epoch_ms, tokens_milli, cell.consumed_milli, cell.counted_milli)
-    dormant = _worth_remembering(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)
+    dormant = _dormant_cells(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)
     for cell in dormant:
         cells += cell[1:]
-    longer = terms.extended(tuple(cell.spec for cell in dormant), record[TERMS].version)
+    longer = terms.extend(tuple(cell.spec for cell in dormant), record[TERMS].version)
     return (longer, record[HOUR], record[EVENTS], *cells)
 
 
-def _worth_remembering(cells: list[Cell], room: int, now_ms: int) -> list[Cell]:
+def _dormant_cells(cells: list[LimitCell], room: int, now_ms: int) -> list[LimitCell]:
     """Limits out of use: all of them while there is room, then only those not full."""
     if len(cells) <= room:
         return cells

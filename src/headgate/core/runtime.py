@@ -77,7 +77,7 @@ Observer = Callable[[Event], None]
 # Programs begin here: one whose packages are not installed says which, and what to do.
 
 
-def started(where: str, told: str, extra: str) -> int:
+def run_program(where: str, told: str, extra: str) -> int:
     """The exit code of the function that a `module:name` text names."""
     module, _, name = where.partition(":")
     try:

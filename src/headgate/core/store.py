@@ -26,7 +26,7 @@ from headgate.core.levels import (
     Namespace,
     OnUnavailable,
     Page,
-    Stored,
+    StoredLevel,
 )
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record
@@ -47,7 +47,7 @@ class Capabilities:
 Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
-class Sighting(NamedTuple):
+class PeekResult(NamedTuple):
     """Buckets as they were at one moment of the store's time; None where there is none.
 
     `judged` decides a dry run where the records alone do not tell the waits.
@@ -55,12 +55,12 @@ class Sighting(NamedTuple):
 
     now_ms: int
     records: Sequence[Record | None]
-    judged: Callable[[Sequence[Demand]], Verdict] | None = None
+    judge_with: Callable[[Sequence[Demand]], Verdict] | None = None
 
     def verdict(self, demands: Sequence[Demand]) -> Verdict:
         """What a consume of these demands, on the buckets in this order, would be told."""
-        if self.judged is not None:
-            return self.judged(demands)
+        if self.judge_with is not None:
+            return self.judge_with(demands)
         return judge(demands, self.records, self.now_ms)
 
 
@@ -87,7 +87,7 @@ class Store(Protocol):
         """
         ...
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting: ...
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult: ...
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         """The buckets are gone, as if never used; their usage stays in history."""
@@ -108,7 +108,7 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-class Shard(NamedTuple):
+class BucketShard(NamedTuple):
     """One part of a bucket: 2^-depth of its rate and capacity, kept as a record of its own.
 
     `written_per_s` is how often all processes together wrote it, as far as this one has measured.
@@ -123,7 +123,7 @@ class Shard(NamedTuple):
 class Sharded(Protocol):
     """What a Store offers besides, where it keeps busy buckets in several parts."""
 
-    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[BucketShard]]:
         """The store's time, and all parts of a bucket then: one where it is not divided, none
         where it does not exist."""
         ...
@@ -153,7 +153,7 @@ async def consume_each(
         return []
     verb = getattr(store, "consume_each", None)
     if verb is None:
-        return await one_by_one(store, groups, now_ms)
+        return await consume_one_by_one(store, groups, now_ms)
     try:
         found: list[Outcome] = await verb(groups, now_ms)
     except StoreTrouble as trouble:  # of the call as a whole, so of each
@@ -161,7 +161,7 @@ async def consume_each(
     return found
 
 
-async def one_by_one(
+async def consume_one_by_one(
     store: Store, groups: Sequence[Sequence[Demand]], now_ms: int | None
 ) -> list[Outcome]:
     found: list[Outcome] = []
@@ -238,11 +238,11 @@ class Catalog(Protocol):
         changes: Mapping[str, Any],
         principal: str | None,
         now_ms: int,
-    ) -> Stored:
+    ) -> StoredLevel:
         """Some of limits, on_unavailable, mode at one level; what is not named stays."""
         ...
 
-    async def get_stored(self, namespace: str, level: Level) -> Stored | None: ...
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None: ...
 
     async def delete_stored(
         self, namespace: str, level: Level, principal: str | None, now_ms: int
@@ -317,7 +317,7 @@ class Ledger(Protocol):
         ...
 
 
-class Kept(NamedTuple):
+class ExpiringRecord(NamedTuple):
     """A text in a drawer, until when it is of use, and which writing of it this is."""
 
     text: str
@@ -325,7 +325,7 @@ class Kept(NamedTuple):
     version: int
 
 
-class Drawer(Protocol):
+class ExpiringRecords(Protocol):
     """Small texts by name, each with an end. Only who has seen the newest can change one."""
 
     async def put(
@@ -337,7 +337,7 @@ class Drawer(Protocol):
         """
         ...
 
-    async def get(self, namespace: str, name: str) -> Kept | None:
+    async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
         """The text, also when its end is over: that is for whoever asks for what is due."""
         ...
 
@@ -345,7 +345,9 @@ class Drawer(Protocol):
         """It is gone, and this call alone has done that; False where it is not as it was seen."""
         ...
 
-    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+    async def due(
+        self, namespace: str, before_ms: int, limit: int
+    ) -> list[tuple[str, ExpiringRecord]]:
         """Those whose end came before the moment, the earliest first."""
         ...
 
@@ -360,7 +362,7 @@ class Backend:
     catalog: Catalog
     ledger: Ledger
     capabilities: Capabilities
-    drawer: Drawer | None = None
+    expiring: ExpiringRecords | None = None
     check_limits: Callable[[Sequence[Limit]], None] | None = None
 
 
@@ -384,7 +386,7 @@ def entity_as_json(entity: Entity) -> dict[str, Any]:
     }
 
 
-def stored_as_json(stored: Stored | None) -> dict[str, Any] | None:
+def stored_as_json(stored: StoredLevel | None) -> dict[str, Any] | None:
     """A level as audit events and stores write it."""
     if stored is None:
         return None
@@ -396,9 +398,9 @@ def stored_as_json(stored: Stored | None) -> dict[str, Any] | None:
     }
 
 
-def stored_from_json(values: Mapping[str, Any]) -> Stored:
+def stored_from_json(values: Mapping[str, Any]) -> StoredLevel:
     rule = values["on_unavailable"]
-    return Stored(
+    return StoredLevel(
         tuple(Limit.from_dict(limit) for limit in values["limits"]),
         values["version"],
         OnUnavailable(rule) if rule else None,

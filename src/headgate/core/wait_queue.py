@@ -13,92 +13,92 @@ from threading import RLock
 from headgate.core.decision import Verdict
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
-from headgate.transport.gates import Gate, Pace
-from headgate.transport.ownership import reborn_in_children
+from headgate.transport.gates import GateFactory, WaitGate
+from headgate.transport.ownership import reset_after_fork
 
 WAITERS_MAX = 10_000
 WAIT_SECONDS_MAX = 24 * 3600
 
 
-class Ticket:
+class QueuedWaiter:
     __slots__ = ("gate", "keys")
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = keys
-        self.gate: Gate | None = None
+        self.gate: WaitGate | None = None
 
 
-class Lines:
+class WaitQueues:
     """The waiters of one limiter."""
 
-    def __init__(self, pace: Pace, waiters_max: int = WAITERS_MAX) -> None:
+    def __init__(self, pace: GateFactory, waiters_max: int = WAITERS_MAX) -> None:
         self._pace = pace
         self._waiters_max = waiters_max
         self._waiters = 0
-        self._lines: dict[str, deque[Ticket]] = {}
+        self._queues: dict[str, deque[QueuedWaiter]] = {}
         self._lock = RLock()
-        reborn_in_children(self)
+        reset_after_fork(self)
 
-    def reborn(self) -> None:
+    def after_fork(self) -> None:
         """Those who wait in the parent will never leave a line here."""
         self._waiters = 0
-        self._lines = {}
+        self._queues = {}
         self._lock = RLock()
 
-    def busy(self, keys: Sequence[str]) -> bool:
+    def has_waiters(self, keys: Sequence[str]) -> bool:
         """Whether somebody waits already for one of the buckets."""
-        return bool(self._lines) and any(key in self._lines for key in keys)
+        return bool(self._queues) and any(key in self._queues for key in keys)
 
-    def join(self, keys: Sequence[str]) -> Ticket | None:
+    def join(self, keys: Sequence[str]) -> QueuedWaiter | None:
         """A place at the end; None where too many wait already."""
-        ticket = Ticket(keys)
+        waiter = QueuedWaiter(keys)
         with self._lock:
             if self._waiters >= self._waiters_max:
                 return None
             self._waiters += 1
             for key in keys:
-                self._lines.setdefault(key, deque()).append(ticket)
-        return ticket
+                self._queues.setdefault(key, deque()).append(waiter)
+        return waiter
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, waiter: QueuedWaiter) -> None:
         """The ticket is gone, and whoever may try now is told."""
         with self._lock:
-            if ticket not in self._lines.get(ticket.keys[0], ()):
+            if waiter not in self._queues.get(waiter.keys[0], ()):
                 return  # it is the parent's, and this a forked child
             self._waiters -= 1
-            for key in ticket.keys:
-                line = self._lines[key]
-                line.remove(ticket)
-                if not line:
-                    del self._lines[key]
-            self._tell(ticket.keys)
+            for key in waiter.keys:
+                queue = self._queues[key]
+                queue.remove(waiter)
+                if not queue:
+                    del self._queues[key]
+            self._open_first_gates(waiter.keys)
 
-    def nudge(self, keys: Sequence[str]) -> None:
+    def wake_first(self, keys: Sequence[str]) -> None:
         """Tokens came back: who is first may try at once."""
-        if self._lines:
+        if self._queues:
             with self._lock:
-                self._tell(keys)
+                self._open_first_gates(keys)
 
-    def gate_of(self, ticket: Ticket, *, behind: bool) -> Gate | None:
+    def gate_of(self, waiter: QueuedWaiter, *, behind: bool) -> WaitGate | None:
         """A new gate to wait at; with `behind`, None if nobody is ahead any more."""
         with self._lock:
-            if behind and self._is_first(ticket):
+            if behind and self._is_first(waiter):
                 return None
-            ticket.gate = self._pace.gate()
-            return ticket.gate
+            waiter.gate = self._pace.gate()
+            return waiter.gate
 
-    def _tell(self, keys: Sequence[str]) -> None:
+    def _open_first_gates(self, keys: Sequence[str]) -> None:
         for key in keys:
-            line = self._lines.get(key)
-            if line and self._is_first(line[0]) and line[0].gate is not None:
-                line[0].gate.open()
+            queue = self._queues.get(key)
+            if queue and self._is_first(queue[0]) and queue[0].gate is not None:
+                queue[0].gate.open()
 
-    def _is_first(self, ticket: Ticket) -> bool:
-        return all(self._lines[key][0] is ticket for key in ticket.keys)
+    def _is_first(self, waiter: QueuedWaiter) -> bool:
+        return all(self._queues[key][0] is waiter for key in waiter.keys)
 
 
-async def in_turn(
-    lines: Lines,
+async def wait_in_turn(
+    queues: WaitQueues,
     keys: Sequence[str],
     attempt: Callable[[], Awaitable[Verdict]],
     clock: Clock,
@@ -109,28 +109,30 @@ async def in_turn(
     The exact wait is known, so a waiter whose turn would come too late is refused at once; one
     whose time runs out in the line tries a last time. Giving up consumes nothing.
     """
-    if not lines.busy(keys):
+    if not queues.has_waiters(keys):
         verdict = await attempt()
         if verdict.allowed or _is_late(verdict, clock(), deadline_ms):
             return verdict
-    ticket = lines.join(keys)
-    if ticket is None:
+    waiter = queues.join(keys)
+    if waiter is None:
         return await attempt()
     try:
         while True:
-            ahead = lines.gate_of(ticket, behind=True)
+            ahead = queues.gate_of(waiter, behind=True)
             left_ms = deadline_ms - clock()
             if ahead is not None and left_ms > 0:
                 await ahead.wait(left_ms)
                 continue
-            gate = lines.gate_of(ticket, behind=False)  # what comes back meanwhile opens it already
+            gate = queues.gate_of(
+                waiter, behind=False
+            )  # what comes back meanwhile opens it already
             assert gate is not None
             verdict = await attempt()
             if verdict.allowed or _is_late(verdict, clock(), deadline_ms):
                 return verdict
             await gate.wait(max(1, verdict.retry_after_ms or 1))
     finally:
-        lines.leave(ticket)
+        queues.leave(waiter)
 
 
 def _is_late(verdict: Verdict, now_ms: int, deadline_ms: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from headgate.admin.reports import PAGE_MAX
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.levels import Entity, Level, Stored, resolve
+from headgate.core.levels import Entity, Level, StoredLevel, resolve
 from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.record import BucketKey, Record, cell_of
 from headgate.declare.declaration import (
@@ -17,10 +17,10 @@ from headgate.declare.declaration import (
     Changes,
     Declaration,
     EntityChange,
-    Held,
     LevelChange,
-    changes,
-    standing_after,
+    StoredState,
+    compute_changes,
+    config_after,
 )
 from headgate.repository import Repository
 
@@ -31,7 +31,7 @@ Report = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class OverLimit:
     """A live bucket that has more in use than a limit's new capacity; amounts in whole tokens."""
 
     entity_id: str
@@ -46,7 +46,7 @@ class Over:
 class Preview:
     """Who would be over a limit, of the buckets that were looked at; `whole` if that were all."""
 
-    over: tuple[Over, ...]
+    over: tuple[OverLimit, ...]
     looked_at: int
     whole: bool
 
@@ -55,11 +55,13 @@ def silent(done: int) -> None:
     return None
 
 
-async def held_by(repository: Repository, declaration: Declaration | None = None) -> Held:
+async def read_stored(
+    repository: Repository, declaration: Declaration | None = None
+) -> StoredState:
     """Every level with limits, and the entities that a declaration names."""
     namespace = await repository.configs.namespace_id()
     catalog = repository.backend.catalog
-    levels: dict[Level, Stored] = {}
+    levels: dict[Level, StoredLevel] = {}
     for level in [one async for one in stored_levels(repository)]:
         stored = await catalog.get_stored(namespace, level)
         if stored is not None:
@@ -69,7 +71,7 @@ async def held_by(repository: Repository, declaration: Declaration | None = None
         entity = await repository.get_entity(entity_id)
         if entity is not None:
             entities[entity_id] = entity
-    return Held(levels, entities)
+    return StoredState(levels, entities)
 
 
 async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
@@ -97,30 +99,30 @@ async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
                 break
 
 
-async def planned(
+async def plan_changes(
     repository: Repository, declaration: Declaration, *, prune: bool = False
 ) -> Changes:
     """What applying the declaration would change now."""
-    return changes(declaration, await held_by(repository, declaration), prune=prune)
+    return compute_changes(declaration, await read_stored(repository, declaration), prune=prune)
 
 
-async def applied(
+async def apply_changes(
     repository: Repository, wanted: Changes, principal: str | None, report: Report = silent
 ) -> int:
     """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
     done = 0
     for entity_change in wanted.entities:
-        await _entity_applied(repository, entity_change, principal)
+        await _apply_entity(repository, entity_change, principal)
         done += 1
         report(done)
     for level_change in wanted.levels:
-        await _level_applied(repository, level_change, principal)
+        await _apply_level(repository, level_change, principal)
         done += 1
         report(done)
     return done
 
 
-async def _entity_applied(
+async def _apply_entity(
     repository: Repository, change: EntityChange, principal: str | None
 ) -> None:
     if change.action is Action.CREATE:
@@ -134,9 +136,7 @@ async def _entity_applied(
     repository.configs.invalidate()
 
 
-async def _level_applied(
-    repository: Repository, change: LevelChange, principal: str | None
-) -> None:
+async def _apply_level(repository: Repository, change: LevelChange, principal: str | None) -> None:
     level = change.level
     if level.entity_id is not None and level.resource is not None:
         if change.action is Action.DELETE:
@@ -160,18 +160,18 @@ async def preview(
     repository: Repository, wanted: Sequence[LevelChange], report: Report = silent
 ) -> Preview:
     """Buckets in use that the changes would leave with more taken than they may hold."""
-    over: list[Over] = []
+    over: list[OverLimit] = []
     looked_at = 0
     seen: set[str] = set()
     for scope in _scopes(wanted):
-        async for key, record, now_ms in _live(repository, *scope):
+        async for key, record, now_ms in _live_buckets(repository, *scope):
             if key.text in seen:
                 continue
             if looked_at >= BUCKETS_LOOKED_AT_MAX:
                 return Preview(tuple(over), looked_at, False)
             seen.add(key.text)
             looked_at += 1
-            over += await _overs(repository, wanted, key, record, now_ms)
+            over += await _over_limits(repository, wanted, key, record, now_ms)
             report(looked_at)
     return Preview(tuple(over), looked_at, True)
 
@@ -190,7 +190,7 @@ def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]
     )
 
 
-async def _live(
+async def _live_buckets(
     repository: Repository, entity_id: str | None, resource: str | None
 ) -> AsyncIterator[tuple[BucketKey, Record, int]]:
     namespace = await repository.configs.namespace_id()
@@ -210,15 +210,15 @@ async def _live(
         cursor = page.cursor
 
 
-async def _overs(
+async def _over_limits(
     repository: Repository,
     wanted: Sequence[LevelChange],
     key: BucketKey,
     record: Record,
     now_ms: int,
-) -> list[Over]:
+) -> list[OverLimit]:
     lookup = await repository.backend.catalog.lookup(key.namespace, key.entity_id, key.resource)
-    standing = standing_after(lookup.lineage[0], key.resource, wanted)
+    standing = config_after(lookup.lineage[0], key.resource, wanted)
     found = []
     for limit in resolve(standing, key.resource).limits:
         cell = cell_of(record, limit.name)
@@ -228,7 +228,7 @@ async def _overs(
         if in_use > limit.capacity * MILLI and limit.spec != cell.spec:
             before = cell.spec.capacity_milli // MILLI
             found.append(
-                Over(
+                OverLimit(
                     key.entity_id, key.resource, limit.name,
                     -(-in_use // MILLI), before, limit.capacity,
                 )

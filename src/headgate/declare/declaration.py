@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.core.levels import Entity, Level, OnUnavailable, Standing, Stored
+from headgate.core.levels import Entity, EntityConfig, Level, OnUnavailable, StoredLevel
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
 
@@ -28,7 +28,7 @@ class DeclaredEntity:
 
     said: Mapping[str, Any]  # some of name, parent_id, cascade
 
-    def differs(self, entity: Entity) -> dict[str, Any]:
+    def differences(self, entity: Entity) -> dict[str, Any]:
         return {key: value for key, value in self.said.items() if getattr(entity, key) != value}
 
 
@@ -41,10 +41,10 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredState:
     """What the store holds of the same kind."""
 
-    levels: Mapping[Level, Stored]
+    levels: Mapping[Level, StoredLevel]
     entities: Mapping[str, Entity]
 
 
@@ -86,7 +86,7 @@ class Changes:
         return bool(self.entities or self.levels)
 
 
-def changes(declaration: Declaration, held: Held, *, prune: bool = False) -> Changes:
+def compute_changes(declaration: Declaration, held: StoredState, *, prune: bool = False) -> Changes:
     """The changes, parents before their children; with `prune`, extra levels are deleted."""
     extra = tuple(
         level
@@ -99,9 +99,9 @@ def changes(declaration: Declaration, held: Held, *, prune: bool = False) -> Cha
     return Changes(tuple(_entity_changes(declaration, held)), tuple(levels), extra)
 
 
-def _level_changes(declaration: Declaration, held: Held) -> Iterator[LevelChange]:
+def _level_changes(declaration: Declaration, held: StoredState) -> Iterator[LevelChange]:
     for level, wanted in declaration.levels.items():
-        stored = held.levels.get(level) or Stored()
+        stored = held.levels.get(level) or StoredLevel()
         rule = wanted.on_unavailable or stored.on_unavailable
         if _by_name(stored.limits) != _by_name(wanted.limits) or rule is not stored.on_unavailable:
             action = Action.CHANGE if stored.limits else Action.CREATE
@@ -110,18 +110,18 @@ def _level_changes(declaration: Declaration, held: Held) -> Iterator[LevelChange
             )
 
 
-def _deletion(level: Level, stored: Stored) -> LevelChange:
+def _deletion(level: Level, stored: StoredLevel) -> LevelChange:
     return LevelChange(Action.DELETE, level, stored.limits, (), stored.on_unavailable, None)
 
 
-def _entity_changes(declaration: Declaration, held: Held) -> Iterator[EntityChange]:
+def _entity_changes(declaration: Declaration, held: StoredState) -> Iterator[EntityChange]:
     for entity_id in _parents_first(declaration.entities):
         wanted = declaration.entities[entity_id]
         entity = held.entities.get(entity_id)
         if entity is None:
             yield EntityChange(Action.CREATE, entity_id, {}, wanted.said)
             continue
-        different = wanted.differs(entity)
+        different = wanted.differences(entity)
         if different:
             before = {key: getattr(entity, key) for key in different}
             yield EntityChange(Action.CHANGE, entity_id, before, different)
@@ -142,7 +142,9 @@ def _parents_first(entities: Mapping[str, DeclaredEntity]) -> list[str]:
     return list(found)
 
 
-def standing_after(standing: Standing, resource: str, made: Sequence[LevelChange]) -> Standing:
+def config_after(
+    standing: EntityConfig, resource: str, made: Sequence[LevelChange]
+) -> EntityConfig:
     """An entity's configuration for a resource as it will be once the changes are made."""
     after = {change.level: change.after for change in made}
     places = {
@@ -151,11 +153,11 @@ def standing_after(standing: Standing, resource: str, made: Sequence[LevelChange
         "resource": Level(None, resource),
         "system": Level(),
     }
-    moved: dict[str, Stored] = {}
+    moved: dict[str, StoredLevel] = {}
     for place, level in places.items():
         if level in after:
-            stored: Stored | None = getattr(standing, place)
-            moved[place] = replace(stored or Stored(), limits=after[level])
+            stored: StoredLevel | None = getattr(standing, place)
+            moved[place] = replace(stored or StoredLevel(), limits=after[level])
     return replace(standing, **moved)  # type: ignore[arg-type]
 
 

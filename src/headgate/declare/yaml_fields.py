@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.core.errors import ValidationError
-from headgate.declare.yaml_tree import Fields, Findings, Listing, Node, Scalar, Spoiled
+from headgate.declare.yaml_tree import Fields, Findings, InvalidNode, Listing, Node, Scalar
 
 DECIMALS_MAX = 7
 PERIOD_SECONDS_MAX = 366 * 24 * 3600
@@ -42,7 +42,7 @@ def kind_of(node: Node) -> str:
     return "a number" if _NUMBER.fullmatch(node.text) else "text"
 
 
-class Reader:
+class FieldReader:
     """Reads values and notes faults; None means that a fault was noted."""
 
     def __init__(self, findings: Findings) -> None:
@@ -50,7 +50,7 @@ class Reader:
         self._shown = findings.shown
 
     def fault(self, at: Node, text: str) -> None:
-        if not isinstance(at, Spoiled):
+        if not isinstance(at, InvalidNode):
             self._findings.add(at, text)
 
     def fields(
@@ -58,7 +58,7 @@ class Reader:
     ) -> dict[str, Node] | None:
         """The values of a mapping that are known; every unknown and every missing key is noted."""
         if not isinstance(node, Fields):
-            self._wrong(node, what, "a mapping")
+            self._wrong_kind(node, what, "a mapping")
             return None
         for name, key in node.keys.items():
             if name not in known:
@@ -71,13 +71,13 @@ class Reader:
     def named(self, node: Node, what: str) -> list[tuple[Scalar, Node]]:
         """A mapping whose keys are names: each with its value, in the order of the file."""
         if not isinstance(node, Fields):
-            self._wrong(node, what, "a mapping")
+            self._wrong_kind(node, what, "a mapping")
             return []
         return [(node.keys[name], value) for name, value in node.values.items()]
 
     def items(self, node: Node, what: str, most: int) -> tuple[Node, ...]:
         if not isinstance(node, Listing):
-            self._wrong(node, what, "a list")
+            self._wrong_kind(node, what, "a list")
             return ()
         if len(node.items) > most:
             self.fault(node.items[most], f"{what} has {len(node.items)} entries; at most {most}")
@@ -123,13 +123,13 @@ class Reader:
         if isinstance(node, Scalar):
             self.fault(node, f"{what} is {self._shown(node.text)}; write true or false")
         else:
-            self._wrong(node, what, "true or false")
+            self._wrong_kind(node, what, "true or false")
         return None
 
     def text(self, node: Node, what: str, parse: Callable[[str], Any] | None = None) -> str | None:
         """Text that `parse` accepts. What YAML could take for something else needs quotes."""
         if kind_of(node) != "text" or not isinstance(node, Scalar):
-            self._wrong(node, what, "text")
+            self._wrong_kind(node, what, "text")
             return None
         try:
             return node.text if parse is None else str(parse(node.text))
@@ -141,17 +141,17 @@ class Reader:
         """What is written there, whatever YAML would take it for."""
         if isinstance(node, Scalar) and kind_of(node) != "nothing":
             return node.text
-        self._wrong(node, what, "text")
+        self._wrong_kind(node, what, "text")
         return None
 
     def _number(self, node: Node, what: str, wanted: str) -> str | None:
         if isinstance(node, Scalar) and kind_of(node) == "a number":
             return node.text
-        self._wrong(node, what, wanted)
+        self._wrong_kind(node, what, wanted)
         return None
 
-    def _wrong(self, node: Node, what: str, wanted: str) -> None:
-        if isinstance(node, Spoiled):
+    def _wrong_kind(self, node: Node, what: str, wanted: str) -> None:
+        if isinstance(node, InvalidNode):
             return
         given = kind_of(node)
         quoted = f" ({self._shown(node.text)})" if isinstance(node, Scalar) and node.text else ""

@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202f-\u2065\u206a-\ud7f
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Fault(NamedTuple):
+class FileFault(NamedTuple):
     """Something wrong at one place of a file; lines and columns count from 1."""
 
     file: str
@@ -56,21 +56,21 @@ class Fields(NamedTuple):
     column: int
 
 
-class Spoiled(NamedTuple):
+class InvalidNode(NamedTuple):
     """A node whose fault is already noted; what reads it says nothing more."""
 
     line: int
     column: int
 
 
-Node: TypeAlias = Scalar | Listing | Fields | Spoiled
+Node: TypeAlias = Scalar | Listing | Fields | InvalidNode
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class InvalidFile:
     """A file that cannot be used: what is wrong with it, in the order of the file."""
 
-    faults: tuple[Fault, ...]
+    faults: tuple[FileFault, ...]
     more: int = 0
 
     def __str__(self) -> str:
@@ -87,14 +87,14 @@ class Findings:
 
     file: str
     discreet: bool = False
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FileFault] = field(default_factory=list)
     more: int = 0
 
     def add(self, at: Any, text: str) -> None:
         if len(self.faults) >= FAULTS_MAX:
             self.more += 1
             return
-        self.faults.append(Fault(self.file, at.line, at.column, text))
+        self.faults.append(FileFault(self.file, at.line, at.column, text))
 
     def shown(self, text: str) -> str:
         """A value as a fault may quote it: short, on one line."""
@@ -103,32 +103,32 @@ class Findings:
         return repr(text if len(text) <= 40 else text[:37] + "...")
 
     @property
-    def broken(self) -> Broken | None:
+    def broken(self) -> InvalidFile | None:
         if not self.faults:
             return None
-        return Broken(self.in_order, self.more)
+        return InvalidFile(self.sorted_faults, self.more)
 
     @property
-    def in_order(self) -> tuple[Fault, ...]:
+    def sorted_faults(self) -> tuple[FileFault, ...]:
         return tuple(sorted(set(self.faults)))
 
 
 @dataclass
-class _Open:
+class _OpenNode:
     """A mapping or a list whose end has not come yet."""
 
-    at: Spoiled
+    at: InvalidNode
     is_mapping: bool
     nodes: list[Node] = field(default_factory=list)
 
-    def closed(self, findings: Findings) -> Node:
+    def build(self, findings: Findings) -> Node:
         if not self.is_mapping:
             return Listing(tuple(self.nodes), *self.at)
         values: dict[str, Node] = {}
         keys: dict[str, Scalar] = {}
         for key, value in zip(self.nodes[::2], self.nodes[1::2], strict=True):
             if not isinstance(key, Scalar):
-                if not isinstance(key, Spoiled):
+                if not isinstance(key, InvalidNode):
                     findings.add(key, "a key must be a word")
             elif key.text in values:
                 first = keys[key.text]
@@ -140,24 +140,24 @@ class _Open:
         return Fields(values, keys, *self.at)
 
 
-def tree_of(content: bytes, findings: Findings) -> Node | None:
+def parse_tree(content: bytes, findings: Findings) -> Node | None:
     """The one document of a file; None where it cannot be read, and the findings say why."""
-    text = _decoded(content, findings)
+    text = _decode(content, findings)
     if text is None:
         return None
     try:
-        return _built(text, findings)
+        return _build(text, findings)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        at = _place(mark) if mark is not None else Spoiled(1, 1)
+        at = _place(mark) if mark is not None else InvalidNode(1, 1)
         said = ", ".join(part for part in (error.context, error.problem) if part)
         findings.add(at, f"this is not YAML: {said}")
     except yaml.YAMLError:
-        findings.add(Spoiled(1, 1), "this is not YAML")
+        findings.add(InvalidNode(1, 1), "this is not YAML")
     return None
 
 
-def _decoded(content: bytes, findings: Findings) -> str | None:
+def _decode(content: bytes, findings: Findings) -> str | None:
     try:
         text = content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -172,18 +172,18 @@ def _decoded(content: bytes, findings: Findings) -> str | None:
     return text
 
 
-def _end_of(text: str) -> Spoiled:
-    return Spoiled(text.count("\n") + 1, len(text) - text.rfind("\n"))
+def _end_of(text: str) -> InvalidNode:
+    return InvalidNode(text.count("\n") + 1, len(text) - text.rfind("\n"))
 
 
-def _place(mark: Any) -> Spoiled:
-    return Spoiled(mark.line + 1, mark.column + 1)
+def _place(mark: Any) -> InvalidNode:
+    return InvalidNode(mark.line + 1, mark.column + 1)
 
 
-def _built(text: str, findings: Findings) -> Node | None:
+def _build(text: str, findings: Findings) -> Node | None:
     root: Node | None = None
     documents = 0
-    stack: list[_Open] = []
+    stack: list[_OpenNode] = []
     for event in yaml.parse(text, Loader=_LOADER):
         at = _place(event.start_mark)
         if isinstance(event, yaml.DocumentStartEvent):
@@ -192,14 +192,14 @@ def _built(text: str, findings: Findings) -> Node | None:
                 findings.add(at, "a second document begins here; a file holds one")
                 return None
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            _strict(event, at, findings)
-            stack.append(_Open(at, isinstance(event, yaml.MappingStartEvent)))
+            _is_strict(event, at, findings)
+            stack.append(_OpenNode(at, isinstance(event, yaml.MappingStartEvent)))
             if len(stack) > DEPTH_MAX:
                 findings.add(at, f"this is nested deeper than {DEPTH_MAX} levels")
                 return None
             continue
         if isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            node = stack.pop().closed(findings)
+            node = stack.pop().build(findings)
         elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
             node = _leaf(event, at, findings)
         else:
@@ -211,16 +211,16 @@ def _built(text: str, findings: Findings) -> Node | None:
     return root
 
 
-def _leaf(event: Any, at: Spoiled, findings: Findings) -> Node:
+def _leaf(event: Any, at: InvalidNode, findings: Findings) -> Node:
     if isinstance(event, yaml.AliasEvent):
         findings.add(at, "aliases (*name) are not allowed; write the value out")
         return at
-    if not _strict(event, at, findings):
+    if not _is_strict(event, at, findings):
         return at
     return Scalar(event.value, bool(event.implicit[0]), *at)
 
 
-def _strict(event: Any, at: Spoiled, findings: Findings) -> bool:
+def _is_strict(event: Any, at: InvalidNode, findings: Findings) -> bool:
     if event.anchor is not None:
         findings.add(at, "anchors (&name) are not allowed; write the value where it is used")
     if event.tag is not None:

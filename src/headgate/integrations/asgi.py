@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
 from headgate.core.http_fields import Headers
-from headgate.integrations.gate import Gate, Options, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -28,7 +28,7 @@ class LimitMiddleware:
         app: App,
         limiter: RateLimiter,
         limits: Rates = None,
-        **options: Unpack[Options],
+        **options: Unpack[GateOptions],
     ) -> None:
         self.app = app
         self.gate = async_gate(Gate(limiter, limits, **options))
@@ -70,7 +70,7 @@ def with_headers(send: Send, headers: Callable[[], Headers]) -> Send:
         if message["type"] in ("http.response.start", "websocket.accept"):
             present = list(message.get("headers") or ())
             taken = {bytes(name).lower() for name, _ in present}
-            message = {**message, "headers": present + _encoded(headers(), taken)}
+            message = {**message, "headers": present + _encode(headers(), taken)}
         await send(message)
 
     return sending
@@ -91,11 +91,11 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, answer: A
 async def _send_problem(send: Send, answer: Answer, kind: str) -> None:
     body = answer.body
     headers = [*answer.refusal_headers, ("content-length", str(len(body)))]
-    start = {"type": f"{kind}.start", "status": answer.status, "headers": _encoded(headers, set())}
+    start = {"type": f"{kind}.start", "status": answer.status, "headers": _encode(headers, set())}
     await send(start)
     await send({"type": f"{kind}.body", "body": body, "more_body": False})
 
 
-def _encoded(headers: Headers, taken: set[bytes]) -> list[tuple[bytes, bytes]]:
+def _encode(headers: Headers, taken: set[bytes]) -> list[tuple[bytes, bytes]]:
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     return [pair for pair in pairs if pair[0] not in taken]

@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import async_only_middleware, sync_only_middleware
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, Options, Rates
+from headgate.integrations.gate import Gate, GateOptions, Rates
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -35,12 +35,12 @@ class RateLimit:
         self,
         limiter: RateLimiter | SyncRateLimiter,
         limits: Rates = None,
-        **options: Unpack[Options],
+        **options: Unpack[GateOptions],
     ) -> None:
         self.gate = Gate(limiter, limits, **options)
         self.is_async = isinstance(limiter, RateLimiter)
         only = async_only_middleware if self.is_async else sync_only_middleware
-        self.middleware: Callable[..., Any] = only(self._made)
+        self.middleware: Callable[..., Any] = only(self._new_middleware)
 
     def guard(self, view: View) -> View:
         """The view behind the limit; it must be of the limiter's kind, async or not."""
@@ -53,7 +53,7 @@ class RateLimit:
         return functools.wraps(view)(self._around(view))  # type: ignore[return-value]
 
     @property
-    def _made(self) -> Callable[..., Any]:
+    def _new_middleware(self) -> Callable[..., Any]:
         """A function of its own each time: Django marks middleware by attributes."""
 
         def middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +69,7 @@ class RateLimit:
             answer = self.gate.ask_blocking(caller_of(request))
             if not answer.allowed:
                 return _refusal(answer)
-            return _told(handle(request, *args, **kwargs), answer)
+            return _add_headers(handle(request, *args, **kwargs), answer)
 
         return limited
 
@@ -78,7 +78,7 @@ class RateLimit:
             answer = await self.gate.ask(caller_of(request))
             if not answer.allowed:
                 return _refusal(answer)
-            return _told(await handle(request, *args, **kwargs), answer)
+            return _add_headers(await handle(request, *args, **kwargs), answer)
 
         return limited
 
@@ -99,7 +99,7 @@ def caller_of(request: Any) -> Caller:
     )
 
 
-def _told(response: Any, answer: Answer) -> Any:
+def _add_headers(response: Any, answer: Answer) -> Any:
     for name, value in answer.headers:
         response.headers.setdefault(name, value)
     return response

@@ -8,12 +8,12 @@ from rest_framework.exceptions import APIException
 from rest_framework.throttling import BaseThrottle
 
 from headgate.integrations.django import caller_of
-from headgate.integrations.gate import Gate, Options, Rates, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_gate
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 
 
-class Unanswered(APIException):  # type: ignore[misc]
+class LimitUndecided(APIException):  # type: ignore[misc]
     """The limit could not be decided: the store is away, or an operator switched it off."""
 
     def __init__(self, answer: Answer) -> None:
@@ -25,7 +25,7 @@ class Unanswered(APIException):  # type: ignore[misc]
 def throttle(
     limiter: SyncRateLimiter,
     limits: Rates = None,
-    **options: Unpack[Options],
+    **options: Unpack[GateOptions],
 ) -> type[BaseThrottle]:
     """A throttle class; see Gate for the options. `caller.native` is the framework's request, so
     a key function can use its `user`."""
@@ -39,7 +39,7 @@ def throttle(
             # The view puts its own headers on every response, refusals included.
             view.headers.update(dict(answer.headers))
             if answer.status not in (200, 429):
-                raise Unanswered(answer)
+                raise LimitUndecided(answer)
             return answer.allowed
 
         def wait(self) -> float | None:

@@ -32,7 +32,7 @@ from headgate.integrations.asgi import (
     refuse_websocket,
     with_headers,
 )
-from headgate.integrations.gate import Gate, Options, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 
@@ -42,7 +42,7 @@ ANSWERS = "headgate.answers"
 _CONNECTION = "headgate_connection"
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request may not go on; `answer` is what the client is told."""
 
     def __init__(self, answer: Answer) -> None:
@@ -50,7 +50,7 @@ class Refused(Exception):
         super().__init__(answer.detail)
 
 
-class RefusedOverHttp(Refused, HTTPException):
+class HttpRequestRefused(RequestRefused, HTTPException):
     """One that every app can answer, also one that was only mounted in a prepared one."""
 
     def __init__(self, answer: Answer) -> None:
@@ -61,8 +61,8 @@ class RefusedOverHttp(Refused, HTTPException):
 
 def limits_for(app: FastAPI) -> None:
     """Prepares the app: refusals become 429 problems, admissions get their headers."""
-    app.add_middleware(_Telling)
-    app.add_exception_handler(Refused, _refuse)
+    app.add_middleware(_HeadersMiddleware)
+    app.add_exception_handler(RequestRefused, _refuse)
 
 
 class RateLimit:
@@ -72,7 +72,7 @@ class RateLimit:
         self,
         limiter: RateLimiter,
         limits: Rates = None,
-        **options: Unpack[Options],
+        **options: Unpack[GateOptions],
     ) -> None:
         self.gate = async_gate(Gate(limiter, limits, **options))
         # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
@@ -89,7 +89,9 @@ class RateLimit:
             raise ValidationError("app", "it", "is not prepared; call limits_for(app) once")
         answer = await self.gate.ask(caller_of(connection.scope))
         if not answer.allowed:
-            raise (RefusedOverHttp if connection.scope["type"] == "http" else Refused)(answer)
+            raise (HttpRequestRefused if connection.scope["type"] == "http" else RequestRefused)(
+                answer
+            )
         answers.append(answer)
 
     def guard(self, endpoint: Endpoint) -> Endpoint:
@@ -111,14 +113,14 @@ class RateLimit:
             return await found if inspect.isawaitable(found) else found
 
         # By a dependency, as FastAPI hands the connection itself to one parameter only.
-        handed = Annotated[HTTPConnection, Depends(_handed_on)]
+        handed = Annotated[HTTPConnection, Depends(_pass_connection)]
         parameters = [*signature.parameters.values(), _parameter(name, handed)]
         parameters.sort(key=lambda parameter: parameter.kind)
         limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return limited  # type: ignore[return-value]
 
 
-class _Telling:
+class _HeadersMiddleware:
     """Adds the headers of the route's tightest limit to the response."""
 
     def __init__(self, app: App) -> None:
@@ -135,7 +137,7 @@ class _Telling:
 
 
 async def _refuse(connection: Any, error: Exception) -> Any:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestRefused)
     answer = error.answer
     if connection.scope["type"] == "websocket":
         await refuse_websocket(connection.scope, connection.receive, connection.send, answer)
@@ -143,7 +145,7 @@ async def _refuse(connection: Any, error: Exception) -> Any:
     return Response(answer.body, answer.status, dict(answer.refusal_headers))
 
 
-async def _handed_on(headgate_connection: HTTPConnection) -> HTTPConnection:
+async def _pass_connection(headgate_connection: HTTPConnection) -> HTTPConnection:
     return headgate_connection
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, request
 
-from headgate.integrations.gate import Gate, Options, Rates, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
@@ -31,7 +31,7 @@ class RateLimit:
         self,
         limiter: SyncRateLimiter,
         limits: Rates = None,
-        **options: Unpack[Options],
+        **options: Unpack[GateOptions],
     ) -> None:
         self.gate = blocking_gate(Gate(limiter, limits, **options))
 
@@ -55,7 +55,7 @@ class RateLimit:
         if not answer.allowed:
             return _refusal(answer)
         request.environ[ANSWER] = answer
-        after_this_request(_told)
+        after_this_request(_add_headers)
         return None
 
 
@@ -70,7 +70,7 @@ def current_caller() -> Caller:
     )
 
 
-def _told(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     """The headers of the limit asked last, which is the innermost; once more changes nothing."""
     for name, value in request.environ[ANSWER].headers:
         response.headers.setdefault(name, value)

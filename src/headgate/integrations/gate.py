@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
-from headgate.core.engine import Want
+from headgate.core.engine import Request
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import LIMITS_MAX, Limit, parse_amount, parse_limits, parse_resource
 from headgate.core.plan import Each
 from headgate.core.runtime import run
 from headgate.integrations.keys import Caller, Key, by_ip
-from headgate.integrations.responses import OFF, Answer, failed, ruled
+from headgate.integrations.responses import OFF, Answer, decision_answer, error_answer
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
 
@@ -74,7 +74,7 @@ def is_off() -> bool:
     return _times_off > 0
 
 
-class Options(TypedDict, total=False):
+class GateOptions(TypedDict, total=False):
     """What a gate can be told; every framework's face takes the same and passes it on."""
 
     key: Key | None
@@ -118,15 +118,15 @@ class Gate:
         if want is None:
             return OFF
         try:
-            return ruled(await self.limiter.engine.consume([want], self.on_unavailable))
+            return decision_answer(await self.limiter.engine.consume([want], self.on_unavailable))
         except HeadgateError as error:
-            return failed(error)
+            return error_answer(error)
 
     def ask_blocking(self, caller: Caller) -> Answer:
         """The same on this thread."""
         return run(self.ask(caller))
 
-    def _want(self, caller: Caller) -> Want | None:
+    def _want(self, caller: Caller) -> Request | None:
         if not self.enabled or is_off():
             return None
         entity_id = self.key(caller)

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, Options, Rates, async_gate, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate, blocking_gate
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -32,7 +32,7 @@ _CODES = {
 }
 
 
-def _named(options: Options) -> Options:
+def _with_default_resource(options: GateOptions) -> GateOptions:
     """The resource is `grpc` where nobody says otherwise."""
     return {"resource": "grpc", **options}
 
@@ -41,9 +41,9 @@ class LimitInterceptor(grpc.ServerInterceptor):
     """For servers on threads; see Gate for the options."""
 
     def __init__(
-        self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[Options]
+        self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **_named(options)))
+        self.gate = blocking_gate(Gate(limiter, limits, **_with_default_resource(options)))
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,16 +56,16 @@ class LimitInterceptor(grpc.ServerInterceptor):
 
             return limited
 
-        return _rebuilt(continuation(details), around)
+        return _wrap_handler(continuation(details), around)
 
 
 class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
     """For asyncio servers whose methods are `async def`; see Gate for the options."""
 
     def __init__(
-        self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[Options]
+        self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **_named(options)))
+        self.gate = async_gate(Gate(limiter, limits, **_with_default_resource(options)))
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -93,7 +93,7 @@ class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
                 return limited
             raise ValidationError("method", details.method, "blocks the loop; make it async def")
 
-        return _rebuilt(await continuation(details), around)
+        return _wrap_handler(await continuation(details), around)
 
 
 def caller_of(context: Any, details: Any) -> Caller:
@@ -118,7 +118,7 @@ def _metadata(answer: Answer) -> tuple[tuple[str, str], ...]:
     return (*answer.headers, *pushback)
 
 
-def _rebuilt(handler: Any, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+def _wrap_handler(handler: Any, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
     """The handler with its one behaviour wrapped; None where there is no such method."""
     if handler is None:
         return None

@@ -14,7 +14,13 @@ from typing import Any
 import httpx
 
 from headgate.integrations.gate import Rates, asyncio_limiter, blocking_limiter, is_off
-from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
+from headgate.integrations.outgoing import (
+    Call,
+    debits,
+    logging_failures,
+    outgoing_rules,
+    requested_wait_ms,
+)
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
 
@@ -33,15 +39,15 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         **options: Any,
     ) -> None:
         self.limiter = asyncio_limiter(limiter)
-        self.habits = outgoing(limits, **options)
+        self.rules = outgoing_rules(limits, **options)
         self.transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if is_off():
             return await self.transport.handle_async_request(request)
-        call, habits = call_of(request), self.habits
+        call, rules = call_of(request), self.rules
         async with self.limiter.acquire_many(
-            [habits.want(call)], habits.on_unavailable, on_error="keep", wait=habits.wait_s
+            [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
         ) as lease:
             try:
                 response = await self.transport.handle_async_request(request)
@@ -49,10 +55,10 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
                 await lease.settle(**dict.fromkeys(lease.consumed, 0))
                 raise
             now_ms = self.limiter.engine.clock()
-            wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
+            wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                glance = habits.glance(call)
-                with learning(self.limiter.engine, glance):
+                glance = rules.glance(call)
+                with logging_failures(self.limiter.engine, glance):
                     verdict = await self.limiter.check_many([glance])
                     await lease.adjust(**debits(verdict, wait_ms))
             return response
@@ -73,15 +79,15 @@ class LimitedTransport(httpx.BaseTransport):
         **options: Any,
     ) -> None:
         self.limiter = blocking_limiter(limiter)
-        self.habits = outgoing(limits, **options)
+        self.rules = outgoing_rules(limits, **options)
         self.transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if is_off():
             return self.transport.handle_request(request)
-        call, habits = call_of(request), self.habits
+        call, rules = call_of(request), self.rules
         with self.limiter.acquire_many(
-            [habits.want(call)], habits.on_unavailable, on_error="keep", wait=habits.wait_s
+            [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
         ) as lease:
             try:
                 response = self.transport.handle_request(request)
@@ -89,10 +95,10 @@ class LimitedTransport(httpx.BaseTransport):
                 lease.settle(**dict.fromkeys(lease.consumed, 0))
                 raise
             now_ms = self.limiter.engine.clock()
-            wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
+            wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                glance = habits.glance(call)
-                with learning(self.limiter.engine, glance):
+                glance = rules.glance(call)
+                with logging_failures(self.limiter.engine, glance):
                     verdict = self.limiter.check_many([glance])
                     lease.adjust(**debits(verdict, wait_ms))
             return response

@@ -83,7 +83,7 @@ def by_ip(
             if not proxy_is_ours or address is None:
                 break
             client = address
-        return NOBODY if client is None else f"ip:{_written(client, ipv6_prefix)}"
+        return NOBODY if client is None else f"ip:{_address_text(client, ipv6_prefix)}"
 
     return key
 
@@ -131,7 +131,7 @@ def _address(text: str) -> Address | None:
     return mapped or found
 
 
-def _written(address: Address, ipv6_prefix: int) -> str:
+def _address_text(address: Address, ipv6_prefix: int) -> str:
     if isinstance(address, IPv4Address):
         return str(address)
     network = IPv6Network((address, ipv6_prefix), strict=False)

@@ -17,7 +17,7 @@ from headgate.core.limits import Limit, parse_amount, parse_resource
 from headgate.core.plan import Each
 from headgate.integrations.gate import Rates, parse_rates
 from headgate.integrations.keys import scoped
-from headgate.integrations.llm.provider import Told, debit_for, read_headers
+from headgate.integrations.llm.provider import ProviderLimit, debit_for, read_headers
 
 RETRY_MS_MAX = 3_600_000
 WAIT_S = 30.0
@@ -34,7 +34,7 @@ class Call(NamedTuple):
     host: str
 
 
-class Outgoing(NamedTuple):
+class OutgoingRules(NamedTuple):
     """How calls are counted; `key` and `cost` are asked for each."""
 
     limits: tuple[Limit, ...] | None
@@ -58,7 +58,7 @@ def by_host(call: Call) -> str:
     return scoped("host", call.host.lower() or "unknown")
 
 
-def outgoing(
+def outgoing_rules(
     limits: Rates = None,
     *,
     key: Callable[[Call], str] = by_host,
@@ -66,42 +66,44 @@ def outgoing(
     cost: int | Callable[[Call], int] = 1,
     wait: float | None = WAIT_S,
     on_unavailable: OnUnavailable | None = None,
-) -> Outgoing:
+) -> OutgoingRules:
     """The options, checked. `wait` is how long a call queues before RateLimitExceeded."""
     fixed = cost if callable(cost) else parse_amount("cost", cost)
-    return Outgoing(parse_rates(limits), key, parse_resource(resource), fixed, wait, on_unavailable)
+    return OutgoingRules(
+        parse_rates(limits), key, parse_resource(resource), fixed, wait, on_unavailable
+    )
 
 
-def told_wait_ms(status: int, headers: Mapping[str, Any], now_ms: int) -> int | None:
+def requested_wait_ms(status: int, headers: Mapping[str, Any], now_ms: int) -> int | None:
     """How long the other side wants to be left alone; bounded, as it may say anything."""
     if status not in BUSY:
         return None
     wait_ms = read_headers(headers, now_ms).retry_after_ms
     if wait_ms is None:
-        wait_ms = _until(str(headers.get("retry-after", "")), now_ms)
+        wait_ms = _ms_until(str(headers.get("retry-after", "")), now_ms)
     return None if wait_ms is None else min(wait_ms, RETRY_MS_MAX)
 
 
 def debits(verdict: Verdict, wait_ms: int) -> dict[str, int]:
     """What to take from each limit so that its next token comes when the wait is over."""
-    nothing = Told(None, None)
+    nothing = ProviderLimit(None, None)
     found = {one.limit_name: debit_for(one, nothing, wait_ms) for one in verdict.statuses}
     return {name: debit for name, debit in found.items() if debit}
 
 
 @contextmanager
-def learning(engine: Engine, glance: tuple[Any, ...]) -> Iterator[None]:
+def logging_failures(engine: Engine, glance: tuple[Any, ...]) -> Iterator[None]:
     """The wait is taken down inside. Trouble with it is told and logged, never raised: the call
     was made, and its response is the caller's."""
     try:
         yield
     except HeadgateError as error:
         entity_id, resource, *_ = glance
-        engine.tell("debit_lost", entity_id, resource, str(error))
+        engine.notify("debit_lost", entity_id, resource, str(error))
         _log.warning("that %s asked to be left alone was not kept: %s", entity_id, error)
 
 
-def _until(text: str, now_ms: int) -> int | None:
+def _ms_until(text: str, now_ms: int) -> int | None:
     """Of an HTTP date; those without a zone are in UTC."""
     try:
         moment = parsedate_to_datetime(text)

@@ -18,7 +18,13 @@ from requests.exceptions import ConnectionError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from headgate.integrations.gate import Rates, blocking_limiter, is_off
-from headgate.integrations.outgoing import Call, debits, learning, outgoing, told_wait_ms
+from headgate.integrations.outgoing import (
+    Call,
+    debits,
+    logging_failures,
+    outgoing_rules,
+    requested_wait_ms,
+)
 from headgate.sync import SyncRateLimiter
 
 
@@ -35,15 +41,15 @@ class LimitedAdapter(HTTPAdapter):
     ) -> None:
         super().__init__()
         self.limiter = blocking_limiter(limiter)
-        self.habits = outgoing(limits, **options)
+        self.rules = outgoing_rules(limits, **options)
         self.adapter = HTTPAdapter() if adapter is None else adapter
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         if is_off():
             return self.adapter.send(request, *args, **kwargs)
-        call, habits = call_of(request), self.habits
+        call, rules = call_of(request), self.rules
         with self.limiter.acquire_many(
-            [habits.want(call)], habits.on_unavailable, on_error="keep", wait=habits.wait_s
+            [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
         ) as lease:
             try:
                 response = self.adapter.send(request, *args, **kwargs)
@@ -52,10 +58,10 @@ class LimitedAdapter(HTTPAdapter):
                     lease.settle(**dict.fromkeys(lease.consumed, 0))
                 raise
             now_ms = self.limiter.engine.clock()
-            wait_ms = told_wait_ms(response.status_code, response.headers, now_ms)
+            wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                glance = habits.glance(call)
-                with learning(self.limiter.engine, glance):
+                glance = rules.glance(call)
+                with logging_failures(self.limiter.engine, glance):
                     verdict = self.limiter.check_many([glance])
                     lease.adjust(**debits(verdict, wait_ms))
             return response

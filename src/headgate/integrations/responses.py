@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.core.bucket import div_ceil, outlook
+from headgate.core.bucket import div_ceil, forecast
 from headgate.core.decision import LimitStatus, Verdict
-from headgate.core.engine import Ruling
+from headgate.core.engine import Decision
 from headgate.core.errors import (
     DemandTooLarge,
     DisabledError,
@@ -24,8 +24,8 @@ from headgate.core.http_fields import (
     Headers,
     policy_item,
     retry_fields,
-    standing_fields,
-    standing_item,
+    status_fields,
+    status_item,
 )
 from headgate.core.limits import Limit
 from headgate.core.record import cell_of
@@ -34,7 +34,7 @@ from headgate.core.record import cell_of
 # How the limits of a decision stand, as callers are told.
 
 
-class Standing(NamedTuple):
+class LimitSummary(NamedTuple):
     """One limit after the decision; amounts in whole tokens.
 
     `wait_ms` is the time until there is more: enough for this request where it was refused. None
@@ -50,35 +50,37 @@ class Standing(NamedTuple):
     exceeded: bool
 
 
-def standings(verdict: Verdict) -> list[Standing]:
+def summarize(verdict: Verdict) -> list[LimitSummary]:
     """One for each limit name, the tightest where several buckets share it."""
-    found: dict[str, Standing] = {}
+    found: dict[str, LimitSummary] = {}
     buckets = {demand.key: record for demand, record in zip(verdict.demands, verdict.records)}  # noqa: B905
     for status in verdict.statuses:
         wait_ms, reset_at_ms = status.retry_after_ms or None, None
         for key, record in buckets.items():
             cell = cell_of(record, status.limit_name)
             if cell and (key.entity_id, key.resource) == (status.entity_id, status.resource):
-                _, next_ms, reset_at_ms = outlook(
+                _, next_ms, reset_at_ms = forecast(
                     cell.tokens_milli, cell.epoch_ms, verdict.now_ms, cell.spec.rate
                 )
                 wait_ms = status.retry_after_ms if status.exceeded else next_ms
-        _keep(found, standing_of(status, wait_ms, reset_at_ms))
+        _keep_tightest(found, limit_summary(status, wait_ms, reset_at_ms))
     return list(found.values())
 
 
-def standings_of_refusal(statuses: Sequence[LimitStatus]) -> list[Standing]:
+def summarize_refusal(statuses: Sequence[LimitStatus]) -> list[LimitSummary]:
     """The same from a refusal's statuses alone."""
-    found: dict[str, Standing] = {}
+    found: dict[str, LimitSummary] = {}
     for status in statuses:
-        _keep(found, standing_of(status, status.retry_after_ms or None, None))
+        _keep_tightest(found, limit_summary(status, status.retry_after_ms or None, None))
     return list(found.values())
 
 
-def standing_of(status: LimitStatus, wait_ms: int | None, reset_at_ms: int | None) -> Standing:
+def limit_summary(
+    status: LimitStatus, wait_ms: int | None, reset_at_ms: int | None
+) -> LimitSummary:
     limit = status.limit
     refused = status.exceeded and not limit.soft
-    return Standing(
+    return LimitSummary(
         status.limit_name, limit.capacity, status.available, window_s(limit), wait_ms, reset_at_ms,
         refused,
     )  # fmt: skip
@@ -90,18 +92,18 @@ def window_s(limit: Limit) -> int | None:
     return div_ceil(limit.capacity * limit.refill_period_seconds, limit.refill_amount)
 
 
-def tightest(found: Sequence[Standing]) -> Standing | None:
+def tightest(found: Sequence[LimitSummary]) -> LimitSummary | None:
     """What refuses, else the least left of its capacity."""
     return min(found, key=_left, default=None)
 
 
-def _keep(found: dict[str, Standing], one: Standing) -> None:
+def _keep_tightest(found: dict[str, LimitSummary], one: LimitSummary) -> None:
     twin = found.get(one.name)
     if twin is None or _left(one) < _left(twin):
         found[one.name] = one
 
 
-def _left(one: Standing) -> tuple[bool, float]:
+def _left(one: LimitSummary) -> tuple[bool, float]:
     return not one.exceeded, one.remaining / one.capacity
 
 
@@ -139,24 +141,24 @@ class Answer(NamedTuple):
 OFF = Answer(200, [])
 
 
-def ruled(ruling: Ruling) -> Answer:
+def decision_answer(ruling: Decision) -> Answer:
     """The answer to a decision that was made."""
     verdict = ruling.verdict
-    found = standings(verdict)
+    found = summarize(verdict)
     headers = _fields(found)
     if ruling.trouble is not None:
         headers.append(("x-ratelimit-degraded", "true"))
     if verdict.allowed:
         return Answer(200, headers)
-    return _refused(found, headers, verdict.retry_after_ms)
+    return _refusal_answer(found, headers, verdict.retry_after_ms)
 
 
-def failed(error: HeadgateError) -> Answer:
+def error_answer(error: HeadgateError) -> Answer:
     """The answer to a decision that could not be made as usual. What is a bug is raised, and so
     is a missing right (StoreDenied): the app's operator has to see it."""
     if isinstance(error, RateLimitExceeded):
-        found = standings_of_refusal(error.statuses)
-        return _refused(found, _fields(found), error.retry_after_ms)
+        found = summarize_refusal(error.statuses)
+        return _refusal_answer(found, _fields(found), error.retry_after_ms)
     if isinstance(error, RateLimiterUnavailable):
         headers = [("x-ratelimit-degraded", "true"), *retry_fields(STORE_RETRY_MS)]
         problem = _problem(
@@ -173,7 +175,7 @@ def failed(error: HeadgateError) -> Answer:
     raise error
 
 
-def _refused(found: Sequence[Standing], headers: Headers, wait_ms: int | None) -> Answer:
+def _refusal_answer(found: Sequence[LimitSummary], headers: Headers, wait_ms: int | None) -> Answer:
     detail = (
         "The limit is used up and never refills; have it raised or topped up."
         if wait_ms is None
@@ -195,14 +197,14 @@ def _problem(status: int, name: str, title: str, detail: str) -> dict[str, Any]:
     return {"type": kind, "title": title, "status": status, "detail": detail}
 
 
-def _fields(found: Sequence[Standing]) -> Headers:
+def _fields(found: Sequence[LimitSummary]) -> Headers:
     most_pressing = tightest(found)
     if most_pressing is None:
         return []
     capacity, remaining = most_pressing.capacity, most_pressing.remaining
-    headers = standing_fields(capacity, remaining, most_pressing.reset_at_ms)
+    headers = status_fields(capacity, remaining, most_pressing.reset_at_ms)
     policies = [policy_item(one.name, one.capacity, one.window_s) for one in found]
     headers.append(("ratelimit-policy", ", ".join(policies)))
-    items = [standing_item(one.name, one.remaining, one.wait_ms) for one in found]
+    items = [status_item(one.name, one.remaining, one.wait_ms) for one in found]
     headers.append(("ratelimit", ", ".join(items)))
     return headers

@@ -26,9 +26,9 @@ from headgate.core.errors import Unreachable, ValidationError
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
-from headgate.core.store import Guard, Outcome, Sighting, Store, consume_each
+from headgate.core.store import Guard, Outcome, PeekResult, Store, consume_each
 from headgate.layers.layer import Layer
-from headgate.transport.ownership import reborn_in_children
+from headgate.transport.ownership import reset_after_fork
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
 PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
@@ -36,14 +36,14 @@ PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for th
 Result = TypeVar("Result")
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BreakerConfig:
     """When to give a store up for a while, for how long, and when to trust it again."""
 
     failures_to_open: int = 5
@@ -90,12 +90,12 @@ class Circuit:
         self,
         clock: Clock,
         *,
-        patience: Patience = Patience(),  # it is frozen
+        patience: BreakerConfig = BreakerConfig(),  # it is frozen
         rng: random.Random | None = None,
-        on_change: Callable[[State], None] | None = None,
+        on_change: Callable[[BreakerState], None] | None = None,
     ) -> None:
         self._patience = patience
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.failures = 0
         self.open_until_ms = 0
         self.turn = 0
@@ -109,9 +109,9 @@ class Circuit:
         self._successes = 0
         self._cause: Unreachable | None = None
         self._lock = threading.RLock()
-        reborn_in_children(self)
+        reset_after_fork(self)
 
-    def reborn(self) -> None:
+    def after_fork(self) -> None:
         """A probe that the parent sent answers to the parent."""
         self._lock = threading.RLock()
         self._probe_until_ms = None
@@ -121,37 +121,37 @@ class Circuit:
         now_ms = self._clock()
         with self._lock:
             before = self.state
-            if before is State.CLOSED:
+            if before is BreakerState.CLOSED:
                 return self.turn
             if now_ms < self.open_until_ms:
                 raise self._refusal(self.open_until_ms - now_ms)
             if self._probe_until_ms is not None and now_ms < self._probe_until_ms:
                 raise self._refusal(0)
             self._probe_until_ms = now_ms + PROBE_MS_MAX
-            self.state = State.HALF_OPEN
+            self.state = BreakerState.HALF_OPEN
             turn = self._row_turn = self.turn = self.turn + 1
-        self._tell(before)
+        self._notify(before)
         return turn
 
-    def succeeded(self, turn: int) -> None:
+    def note_success(self, turn: int) -> None:
         with self._lock:
             before = self.state
-            if turn < self._row_turn or before is State.OPEN:
+            if turn < self._row_turn or before is BreakerState.OPEN:
                 return
             self.failures = 0
-            self.calm = before is State.CLOSED
-            if before is State.HALF_OPEN:
+            self.calm = before is BreakerState.CLOSED
+            if before is BreakerState.HALF_OPEN:
                 self._probe_until_ms = None
                 self._successes += 1
                 if self._successes >= self._patience.successes_to_close:
                     self._close()
-        self._tell(before)
+        self._notify(before)
 
-    def failed(self, turn: int, cause: Unreachable) -> None:
+    def note_failure(self, turn: int, cause: Unreachable) -> None:
         now_ms = self._clock()
         with self._lock:
             before = self.state
-            if turn != self.turn or before is State.OPEN:
+            if turn != self.turn or before is BreakerState.OPEN:
                 return
             self.turn += 1
             if not self.failures:
@@ -159,11 +159,11 @@ class Circuit:
             self.failures += 1
             self.calm = False
             self._cause = cause
-            if before is State.HALF_OPEN or self.failures >= self._patience.failures_to_open:
+            if before is BreakerState.HALF_OPEN or self.failures >= self._patience.failures_to_open:
                 self._open(now_ms)
-        self._tell(before)
+        self._notify(before)
 
-    def left(self, turn: int) -> None:
+    def note_unknown(self, turn: int) -> None:
         """A call ended in a way that says nothing about the store; a probe makes room."""
         with self._lock:
             if turn == self.turn:
@@ -177,20 +177,20 @@ class Circuit:
         self.open_until_ms = now_ms + int(self._pause_ms * (1 - shorter))
         longer_ms = int(self._patience.growth * self._pause_ms)
         self._pause_ms = min(longer_ms, self._patience.open_ms_max)
-        self._begin(State.OPEN)
+        self._begin(BreakerState.OPEN)
 
     def _close(self) -> None:
         self._pause_ms = self._patience.open_ms
         self.calm = True
-        self._begin(State.CLOSED)
+        self._begin(BreakerState.CLOSED)
 
-    def _begin(self, state: State) -> None:
+    def _begin(self, state: BreakerState) -> None:
         self.state = state
         self._row_turn = self.turn = self.turn + 1
         self._successes = 0
         self._probe_until_ms = None
 
-    def _tell(self, before: State) -> None:
+    def _notify(self, before: BreakerState) -> None:
         if self._on_change is not None and self.state is not before:
             self._on_change(self.state)
 
@@ -208,13 +208,13 @@ class Breaker(Layer):
         try:
             verdict = await self.inner.consume(demands, now_ms)
         except Unreachable as trouble:
-            circuit.failed(turn, trouble)
+            circuit.note_failure(turn, trouble)
             raise
         except BaseException:
-            circuit.left(turn)
+            circuit.note_unknown(turn)
             raise
         if not circuit.calm:
-            circuit.succeeded(turn)
+            circuit.note_success(turn)
         return verdict
 
     async def consume_each(
@@ -229,14 +229,14 @@ class Breaker(Layer):
         try:
             found = await consume_each(self.inner, groups, now_ms)
         except BaseException:
-            circuit.left(turn)
+            circuit.note_unknown(turn)
             raise
         for one in found:
             if isinstance(one, Unreachable):
-                circuit.failed(turn, one)
+                circuit.note_failure(turn, one)
                 break
         else:
-            circuit.succeeded(turn)
+            circuit.note_success(turn)
         return found
 
     async def adjust(
@@ -247,15 +247,15 @@ class Breaker(Layer):
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        return await self._sent(
+        return await self._send(
             lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
         )
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        return await self._sent(lambda: self.inner.peek(keys, now_ms))
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        return await self._send(lambda: self.inner.peek(keys, now_ms))
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._sent(lambda: self.inner.forget(keys))
+        await self._send(lambda: self.inner.forget(keys))
 
     async def find(
         self,
@@ -266,7 +266,7 @@ class Breaker(Layer):
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        return await self._sent(
+        return await self._send(
             lambda: self.inner.find(
                 namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
             )
@@ -274,18 +274,18 @@ class Breaker(Layer):
 
     @property
     def guard(self) -> Guard:
-        return self._sent
+        return self._send
 
-    async def _sent(self, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _send(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """What `consume` spells out for speed, for the other verbs."""
         turn = self.circuit.enter()
         try:
             result = await call()
         except Unreachable as trouble:
-            self.circuit.failed(turn, trouble)
+            self.circuit.note_failure(turn, trouble)
             raise
         except BaseException:
-            self.circuit.left(turn)
+            self.circuit.note_unknown(turn)
             raise
-        self.circuit.succeeded(turn)
+        self.circuit.note_success(turn)
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.core.decision import Amounts, Demand, Verdict
 from headgate.core.record import CELLS, STRIDE, TOKENS, BucketKey, Record, Terms, cell_of
-from headgate.layers.single_flight import Turns
+from headgate.layers.single_flight import SingleFlight
 
 SHARE = 20  # a client holds at most one part in so many of a capacity: 5 %
 AIM_MS = 80  # how long a chunk is meant to last
@@ -12,7 +12,7 @@ LOW_PART = 2  # more is fetched once less is left than one part in so many of wh
 HOLD_MS = 1000  # tokens that were not used by then go back
 
 
-class Pot:
+class HeldTokens:
     """Tokens at hand, in the order of `terms.specs`; `used` is what went since the last filling."""
 
     __slots__ = (
@@ -28,19 +28,19 @@ class Pot:
         self.filled_ms = local_ms
         self.rest_until_ms = local_ms
         self.dry_until_ms = local_ms
-        self.turns = Turns()
+        self.turns = SingleFlight()
         self.record: Record = ()
         self.store_ms = 0
 
-    def fresh(self, local_ms: int) -> bool:
+    def is_fresh(self, local_ms: int) -> bool:
         return 0 <= local_ms - self.filled_ms < HOLD_MS
 
-    def suits(self, demand: Demand) -> bool:
+    def matches(self, demand: Demand) -> bool:
         return self.terms is demand.terms or self.terms == demand.terms
 
     def covers(self, demand: Demand, local_ms: int) -> bool:
         """Whether the demand can be served without the store."""
-        if not (self.record and self.fresh(local_ms) and self.suits(demand)):
+        if not (self.record and self.is_fresh(local_ms) and self.matches(demand)):
             return False
         for wanted, held in zip(demand.amounts, self.held, strict=True):
             if wanted is not None and wanted > held:
@@ -59,7 +59,7 @@ class Pot:
 
     def may_hold(self, demand: Demand) -> bool:
         """Whether a chunk has room for the demand and as much again; else it goes alone, always."""
-        if not self.suits(demand):
+        if not self.matches(demand):
             return False
         for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True):
             if wanted is not None and (spec.soft or 2 * wanted > spec.capacity_milli // SHARE):
@@ -154,7 +154,7 @@ class Pot:
         self.record = verdict.records[0]
         self.store_ms = verdict.now_ms
 
-    def emptied(self) -> Demand | None:
+    def empty(self) -> Demand | None:
         """The credit that gives everything back; None where nothing is held."""
         if not any(self.held):
             return None

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from headgate.core.decision import Demand, Verdict
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
-from headgate.core.store import Guard, Outcome, Sighting, Store, one_by_one
-from headgate.transport.ownership import reborn_in_children
+from headgate.core.store import Guard, Outcome, PeekResult, Store, consume_one_by_one
+from headgate.transport.ownership import reset_after_fork
 
 
 class Layer:
@@ -22,9 +22,9 @@ class Layer:
     def __init__(self, inner: Store) -> None:
         self.inner = inner
         self._lock = threading.RLock()  # garbage collecting may end a lease while it is held
-        reborn_in_children(self)
+        reset_after_fork(self)
 
-    def reborn(self) -> None:
+    def after_fork(self) -> None:
         self._lock = threading.RLock()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -35,7 +35,7 @@ class Layer:
     ) -> list[Outcome]:
         """One after another through this layer's own `consume`, whatever that does; a layer that
         can do the same with one call says so itself."""
-        return await one_by_one(self, groups, now_ms)
+        return await consume_one_by_one(self, groups, now_ms)
 
     async def adjust(
         self,
@@ -47,7 +47,7 @@ class Layer:
     ) -> bool:
         return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         return await self.inner.peek(keys, now_ms)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:

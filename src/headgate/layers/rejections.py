@@ -17,7 +17,7 @@ from typing import TypeVar
 from headgate.core.decision import Demand, Verdict, fits
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
-from headgate.core.store import Outcome, Sighting, Store, consume_each
+from headgate.core.store import Outcome, PeekResult, Store, consume_each
 from headgate.layers.layer import Layer
 
 # --------------------------------------------------------------------------------------------------
@@ -26,29 +26,31 @@ from headgate.layers.layer import Layer
 # What such a store said of a demand is repeated for the very same demand, with the wait so much
 # shorter; for any other amount it has to be asked again.
 
-Heard = tuple[Verdict, int, int]  # the refusal, our time before it was asked and after it came
+TimedRefusal = tuple[
+    Verdict, int, int
+]  # the refusal, our time before it was asked and after it came
 
 
-class Told:
+class RememberedRefusals:
     """The last refusal of each bucket, bounded; the caller sees to it that one thread is here."""
 
     def __init__(self, trust_ms: int, rounding_ms: int, entries_max: int) -> None:
         self._trust_ms = trust_ms
         self._rounding_ms = rounding_ms
         self._entries_max = entries_max
-        self._heard: dict[str, Heard] = {}
+        self._refusals: dict[str, TimedRefusal] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._heard)
+        return bool(self._refusals)
 
     def knows(self, demands: Sequence[Demand]) -> bool:
-        return len(demands) == 1 and demands[0].key.text in self._heard
+        return len(demands) == 1 and demands[0].key.text in self._refusals
 
     def refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """The same refusal now; None where the store has to be asked."""
-        found = self._heard.get(demands[0].key.text) if len(demands) == 1 else None
+        found = self._refusals.get(demands[0].key.text) if len(demands) == 1 else None
         if found is None:
             return None
         verdict, sent_ms, received_ms = found
@@ -75,12 +77,12 @@ class Told:
             return
         text = verdict.demands[0].key.text
         self.drop(text)
-        if len(self._heard) >= self._entries_max:
-            del self._heard[next(iter(self._heard))]
-        self._heard[text] = (verdict, sent_ms, received_ms)
+        if len(self._refusals) >= self._entries_max:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[text] = (verdict, sent_ms, received_ms)
 
     def drop(self, text: str) -> None:
-        self._heard.pop(text, None)
+        self._refusals.pop(text, None)
 
 
 TRUST_MS = 1000
@@ -89,7 +91,7 @@ ROUNDING_MS = 2  # two clocks of whole milliseconds, half a millisecond apart af
 
 # A state, the store's time when it was so, ours before it was asked and after it answered, and ours
 # when the store last refused something of this bucket.
-Seen = tuple[Record, int, int, int, int]
+SeenState = tuple[Record, int, int, int, int]
 Value = TypeVar("Value")
 
 
@@ -112,14 +114,14 @@ class Rejections(Layer):
         self._clock = clock
         self._trust_ms = trust_ms
         self._entries_max = entries_max
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenState] = {}
         self._drops = 0
         self._dropped: dict[str, int] = {}  # by which drop a key was last dropped
-        self._told = Told(trust_ms, ROUNDING_MS, entries_max)
+        self._remembered = RememberedRefusals(trust_ms, ROUNDING_MS, entries_max)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         sent_ms = self._clock() if now_ms is None else now_ms
-        known = (bool(self._seen) or bool(self._told)) and self._knows(demands)
+        known = (bool(self._seen) or bool(self._remembered)) and self._knows(demands)
         if known:
             refusal = self._refusal(demands, now_ms, sent_ms)
             if refusal is not None:
@@ -171,13 +173,13 @@ class Rejections(Layer):
         finally:  # also where the answer was lost: it may have been done
             self._drop(demand.key for demand in demands)
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         """What the store says; a refusal that would contradict it is forgotten."""
         sighting = await self.inner.peek(keys, now_ms)
         with self._lock:
             for key in keys:
                 self._seen.pop(key.text, None)
-                self._told.drop(key.text)
+                self._remembered.drop(key.text)
         return sighting
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
@@ -190,32 +192,32 @@ class Rejections(Layer):
         for demand in demands:
             if demand.key.text in self._seen:
                 return True
-        return self._told.knows(demands)
+        return self._remembered.knows(demands)
 
     def _refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """What the store would say for certain; None where it has to be asked."""
         with self._lock:
-            told = self._told.refusal(demands, now_ms, local_ms)
+            told = self._remembered.refusal(demands, now_ms, local_ms)
             if told is not None:
                 self.refused += 1
                 return told
         for demand in demands:
             seen = self._seen.get(demand.key.text)
             if seen is not None and self._refuses(seen, demand, now_ms, local_ms):
-                return self._shown(demands, now_ms, local_ms)
+                return self._build_refusal(demands, now_ms, local_ms)
         return None
 
-    def _refuses(self, seen: Seen, demand: Demand, now_ms: int | None, local_ms: int) -> bool:
+    def _refuses(self, seen: SeenState, demand: Demand, now_ms: int | None, local_ms: int) -> bool:
         """Whether the state refuses the demand even at the latest the store's time may be."""
         record, store_ms, sent_ms, _, _ = seen
-        if not self._counts(seen, demand, local_ms):
+        if not self._is_trusted(seen, demand, local_ms):
             return False
         latest_ms = store_ms + local_ms - sent_ms + ROUNDING_MS if now_ms is None else now_ms
         return not fits(record, demand, latest_ms)
 
-    def _counts(self, seen: Seen, demand: Demand, local_ms: int) -> bool:
+    def _is_trusted(self, seen: SeenState, demand: Demand, local_ms: int) -> bool:
         """Whether the state is fresh and kept under the very terms that are asked."""
         record, _, sent_ms, _, _ = seen
         if not 0 <= local_ms - sent_ms < self._trust_ms:
@@ -223,7 +225,7 @@ class Rejections(Layer):
         core = record[TERMS].core
         return core is demand.terms or bool(core == demand.terms)
 
-    def _shown(
+    def _build_refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """A refusal as the store would show it; None where the state of some bucket is not known.
@@ -234,7 +236,7 @@ class Rejections(Layer):
         earliest_ms: list[int] = []
         for demand in demands:
             seen = self._seen.get(demand.key.text)
-            if seen is None or not self._counts(seen, demand, local_ms):
+            if seen is None or not self._is_trusted(seen, demand, local_ms):
                 return None
             record, store_ms, _, received_ms, _ = seen
             records.append(record)
@@ -250,7 +252,7 @@ class Rejections(Layer):
         """
         with self._lock:
             if all(self._dropped.get(one.key.text, 0) <= drops for one in verdict.demands):
-                self._told.note(verdict, sent_ms, received_ms)
+                self._remembered.note(verdict, sent_ms, received_ms)
             if not verdict.exact_records:
                 return
             for demand, record in zip(verdict.demands, verdict.records, strict=True):
@@ -270,7 +272,7 @@ class Rejections(Layer):
             self._drops += 1
             for key in keys:
                 self._seen.pop(key.text, None)
-                self._told.drop(key.text)
+                self._remembered.drop(key.text)
                 _put(self._dropped, key.text, self._drops, self._entries_max)
 
 

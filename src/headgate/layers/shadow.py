@@ -11,7 +11,7 @@ from headgate.layers.layer import Layer
 OnRefusal = Callable[[Verdict], None]
 
 
-class Shadowed(Verdict):
+class ShadowVerdict(Verdict):
     """Allowed although it would have been refused: it took nothing, so it has no demands to give
     back. `refusal` is the verdict that would have been told, `statuses` are that verdict's."""
 
@@ -43,19 +43,19 @@ class Shadow(Layer):
         self._on_refusal = on_refusal
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        return self._told(await self.inner.consume(demands, now_ms))
+        return self._admit(await self.inner.consume(demands, now_ms))
 
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
     ) -> list[Outcome]:
         found = await consume_each(self.inner, groups, now_ms)
-        return [self._told(one) if isinstance(one, Verdict) else one for one in found]
+        return [self._admit(one) if isinstance(one, Verdict) else one for one in found]
 
-    def _told(self, verdict: Verdict) -> Verdict:
+    def _admit(self, verdict: Verdict) -> Verdict:
         if verdict.allowed:
             return verdict
         with self._lock:
             self.would_refuse += 1
         if self._on_refusal is not None:
             self._on_refusal(verdict)
-        return Shadowed(verdict)
+        return ShadowVerdict(verdict)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from headgate.core.decision import Amounts
 from headgate.core.errors import StoreDenied, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
-from headgate.transport.gates import Gate
+from headgate.transport.gates import WaitGate
 
 WAITERS_MAX = 10_000  # of one bucket; whoever comes then goes to the store as if alone
 
 
-class Ticket:
+class FlightWaiter:
     """One who wants something of a bucket. Once it has waited it counts among those who wait until
     it leaves: also between being woken and having its turn, so that the next call is for it too."""
 
@@ -18,11 +18,11 @@ class Ticket:
 
     def __init__(self, amounts: Amounts) -> None:
         self.amounts = amounts
-        self.gate: Gate | None = None
-        self.turns: Turns | None = None
+        self.gate: WaitGate | None = None
+        self.turns: SingleFlight | None = None
         self.trouble: StoreTrouble | None = None
 
-    def join(self, turns: Turns, gate: Gate) -> Gate:
+    def join(self, turns: SingleFlight, gate: WaitGate) -> WaitGate:
         """Waits for the end of the call under way, at a gate of its own."""
         if self.turns is not turns:
             self.leave()
@@ -37,7 +37,7 @@ class Ticket:
             self.turns = None
 
 
-class Turns:
+class SingleFlight:
     """Whether a call is under way, and those who wait for it. Whoever has it guards it by a lock.
 
     Everybody is woken by every end, whatever it was: nobody is left behind by one who gave up.
@@ -47,29 +47,29 @@ class Turns:
 
     def __init__(self) -> None:
         self.taken = False
-        self.waiting: dict[Ticket, None] = {}  # in the order they came
+        self.waiting: dict[FlightWaiter, None] = {}  # in the order they came
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return not (self.taken or self.waiting)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self.waiting) >= WAITERS_MAX
 
     def wanted(self, place: int) -> int:
         """How much those who wait want of one limit."""
-        return sum(ticket.amounts[place] or 0 for ticket in self.waiting)
+        return sum(waiter.amounts[place] or 0 for waiter in self.waiting)
 
     def end(self, trouble: StoreTrouble | None) -> None:
         self.taken = False
-        for ticket in self.waiting:
-            ticket.trouble = trouble
-            if ticket.gate is not None:
-                ticket.gate.open()
+        for waiter in self.waiting:
+            waiter.trouble = trouble
+            if waiter.gate is not None:
+                waiter.gate.open()
 
 
-def shared(trouble: StoreTrouble) -> StoreTrouble | None:
+def shared_trouble(trouble: StoreTrouble) -> StoreTrouble | None:
     """The trouble as those are told it who waited for the call. None where it was that one call's
     own, such as losing a race, or costs nothing to meet: then they go on, one at a time."""
     if isinstance(trouble, Throttled):

@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields, replace
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
 from headgate.core.store import Capabilities, Store
-from headgate.layers.breaker import Breaker, Circuit, Patience, State
+from headgate.layers.breaker import Breaker, BreakerConfig, BreakerState, Circuit
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.layers.shadow import OnRefusal, Shadow
-from headgate.transport.gates import Pace
+from headgate.transport.gates import GateFactory
 
 SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
@@ -41,13 +41,13 @@ class Layering:
             if not isinstance(value, bool):
                 raise ValidationError(field.name, value, "must be True or False")
 
-    def of_use(self, capabilities: Capabilities) -> Layering:
+    def for_store(self, capabilities: Capabilities) -> Layering:
         """Less what is no use: a store of this process is never away and nothing is nearer."""
         if capabilities.shared != "process":
             return self
         return replace(self, breaker=False, rejections=False, prefetch=False)
 
-    def overruled(self, switches: Mapping[str, bool]) -> Layering:
+    def override(self, switches: Mapping[str, bool]) -> Layering:
         """The same with what a URL says about it: an operator's word counts more than a default."""
         return replace(self, **switches)
 
@@ -64,18 +64,18 @@ def split_options(url: str, options: Mapping[str, str]) -> tuple[dict[str, bool]
     return switches, {name: text for name, text in options.items() if name not in names}
 
 
-def layered(
+def add_layers(
     store: Store,
     *,
     clock: Clock,
-    pace: Pace | None = None,
+    pace: GateFactory | None = None,
     breaker: bool = True,
     rejections: bool = True,
     prefetch: bool = False,
     shadow: bool = False,
-    patience: Patience = Patience(),  # noqa: B008  # it is frozen
+    patience: BreakerConfig = BreakerConfig(),  # noqa: B008  # it is frozen
     rng: random.Random | None = None,
-    on_change: Callable[[State], None] | None = None,
+    on_change: Callable[[BreakerState], None] | None = None,
     on_refusal: OnRefusal | None = None,
 ) -> Store:
     """The store with the wanted layers around it, each in its place.

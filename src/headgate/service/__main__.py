@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from headgate.core.runtime import started
+from headgate.core.runtime import run_program
 
 
 def start() -> int:
@@ -13,7 +13,7 @@ def start() -> int:
         # A SIGHUP means "read the policies". It must not kill a program that cannot do it yet: it
         # waits until `serve` or the supervisor has its handler. The imports take a while.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    return started("headgate.service.server.serve:main", "the service", extra="service")
+    return run_program("headgate.service.server.serve:main", "the service", extra="service")
 
 
 if __name__ == "__main__":

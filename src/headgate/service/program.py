@@ -17,20 +17,20 @@ from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble, Valid
 from headgate.core.limits import Limit
 from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Store
-from headgate.layers.breaker import Patience
+from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.keys.access import Refusal
-from headgate.service.keys.audit import Denials, KeyNotes
-from headgate.service.keys.authenticate import Door, Entrance
-from headgate.service.keys.file import FileShelf
-from headgate.service.keys.stored import CatalogShelf
-from headgate.service.metrics.registry import Reading
+from headgate.service.keys.audit import Denials, KeyAuditor
+from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.stored import StoredKeys
+from headgate.service.metrics.registry import CallbackGauge
 from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.metrics.workers import Board
+from headgate.service.metrics.workers import WorkerMetrics
 from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import Result, Standing, Watcher, note_policies
-from headgate.service.settings import Settings, Undecided, Unknown
+from headgate.service.policies.watch import PolicyStatus, ReloadResult, Watcher, note_policies
+from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
 
 if TYPE_CHECKING:
     from headgate.service.tracing import Spans
@@ -41,7 +41,7 @@ DEADLINE_MS = 2_000
 log = logging.getLogger("headgate.service")
 
 # Runs a call where it may block; `asyncio.to_thread` is one.
-Aside = Callable[[Callable[[], Result]], Awaitable[Result]]
+RunInThread = Callable[[Callable[[], ReloadResult]], Awaitable[ReloadResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Options:
     policies: str | None = None
     keys: str | None = None
     fail_open: bool | None = None
-    unknown: Unknown = Unknown.CREATE
+    unknown: OnUnknown = OnUnknown.CREATE
     new_identifiers_per_minute: int = 0  # 0 is no bound
-    envoy_undecided: Undecided = Undecided.REFUSE
+    envoy_undecided: OnUndecided = OnUndecided.REFUSE
     deadline_ms: int = DEADLINE_MS
     open_metrics: bool = False
     spans: bool = False
@@ -76,7 +76,7 @@ class Program:
         self,
         options: Options,
         service: Service,
-        door: Entrance,
+        authenticator: Authenticator,
         metrics: ServiceMetrics,
         watcher: Watcher | None = None,
         spans: Spans | None = None,
@@ -84,34 +84,36 @@ class Program:
         self.options = options
         self.spans = spans
         self.service = service
-        self.door = door
+        self.authenticator = authenticator
         self.metrics = metrics
         self.watcher = watcher
         self.closing = False
-        self._board = None if options.board is None else Board(options.board, metrics.families)
+        self._worker_metrics = (
+            None if options.board is None else WorkerMetrics(options.board, metrics.families)
+        )
         self._prepared = False
         self._look_soon = False
         self._noted = watcher is None
-        shelf = door.shelf
+        store = authenticator.store
         self.denials = Denials()
-        self._key_notes = KeyNotes(shelf) if isinstance(shelf, FileShelf) else None
+        self._key_notes = KeyAuditor(store) if isinstance(store, FileKeys) else None
         if watcher is not None:
-            self._go_by(watcher.current, watcher.standing())
-            metrics.looked(Result.SAME, watcher.standing())
+            self._apply_policies(watcher.current, watcher.standing())
+            metrics.count_reload(ReloadResult.SAME, watcher.standing())
             trouble = watcher.standing().trouble
             if trouble is not None:
                 log.error(
                     "started with the last good policies %s, because the policy file cannot be "
                     "used: %s", watcher.current.digest[:12], trouble.broken,
                 )  # fmt: skip
-        if isinstance(shelf, FileShelf) and shelf.trouble is not None:
+        if isinstance(store, FileKeys) and store.trouble is not None:
             log.error(
                 "started with the last good keys, because the key file cannot be used: %s",
-                shelf.trouble,
+                store.trouble,
             )
-        metrics.read(
-            Reading(
-                "headgate_leases", "Leases held by this process.", lambda: len(service.leases.shelf)
+        metrics.add_gauge(
+            CallbackGauge(
+                "headgate_leases", "Leases held by this process.", lambda: len(service.leases.store)
             )
         )
 
@@ -142,15 +144,17 @@ class Program:
             repository,
             None if watcher is None else watcher.current,
             settings_of(options),
-            on_answer=metrics.answered,
-            on_yes=metrics.admitted,
+            on_answer=metrics.count_answer,
+            on_admitted=metrics.count_admitted,
             patience=_patience(watcher),
-            watched=None if spans is None else _watching(spans, repository),
+            wrap_store=None if spans is None else _traced_by(spans, repository),
         )
-        return cls(options, service, entrance_of(options, repository), metrics, watcher, spans)
+        return cls(
+            options, service, authenticator_for(options, repository), metrics, watcher, spans
+        )
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ServiceSettings:
         """The bounds that requests are parsed with."""
         return self.service.settings
 
@@ -159,7 +163,7 @@ class Program:
         that fails open serves meanwhile, and one that fails closed says that it is not ready."""
         await self._prepare()
 
-    async def tick(self, aside: Aside) -> None:
+    async def tick(self, aside: RunInThread) -> None:
         """What must happen though nobody asks: leases end, policies are looked at, counters are
         posted. `aside` runs what may block."""
         if not self._prepared:
@@ -173,12 +177,12 @@ class Program:
             await self._note_keys(self._key_notes)
         if self._prepared:
             await self.denials.tell(self.service.repository)
-        if self._board is not None:
-            self._board.post()
+        if self._worker_metrics is not None:
+            self._worker_metrics.publish()
 
     def note_refusal(self, refusal: Refusal) -> None:
         """Counts a caller who was turned away; who was denied something is in the audit, too."""
-        self.metrics.refused_entry(refusal.because)
+        self.metrics.count_denied(refusal.reason)
         if isinstance(refusal.trouble, StoreDenied):
             self.service.log_denied(refusal.trouble)
         if refusal.denial is not None:
@@ -188,32 +192,34 @@ class Program:
         """The next tick reads the policy file, whatever its time stamp says; safe in a signal."""
         self._look_soon = True
 
-    async def look(self, aside: Aside, *, at_once: bool = True) -> Result:
+    async def look(self, aside: RunInThread, *, at_once: bool = True) -> ReloadResult:
         """Looks at the policy file and goes by what it finds."""
         if self.watcher is None:
-            return Result.SAME
+            return ReloadResult.SAME
         if at_once:
             self._look_soon = False
         now_ms = self.service.clock()
         result = await aside(partial(self.watcher.look, now_ms, at_once=at_once))
-        if result not in (Result.SAME, Result.EARLY):
+        if result not in (ReloadResult.SAME, ReloadResult.EARLY):
             standing = self.watcher.standing()
-            self._go_by(self.watcher.current, standing)
-            self._noted = self._noted and result is not Result.LOADED
-            self.metrics.looked(result, standing)
-            _tell(result, standing)
+            self._apply_policies(self.watcher.current, standing)
+            self._noted = self._noted and result is not ReloadResult.LOADED
+            self.metrics.count_reload(result, standing)
+            _log_result(result, standing)
         return result
 
-    def exposed(self) -> bytes:
+    def render(self) -> bytes:
         """The counters of this service, all workers together, in the Prometheus text format."""
-        self.metrics.breaker_changed(self.service.breaker)
-        return self.metrics.exposed() if self._board is None else self._board.exposed()
+        self.metrics.set_breaker_state(self.service.breaker)
+        return (
+            self.metrics.render() if self._worker_metrics is None else self._worker_metrics.render()
+        )
 
     async def close(self) -> None:
         """Counters are posted a last time and the store is closed."""
         self.closing = True
-        if self._board is not None:
-            self._board.post()
+        if self._worker_metrics is not None:
+            self._worker_metrics.publish()
         await self.service.close()
 
     async def _prepare(self) -> None:
@@ -236,7 +242,7 @@ class Program:
             log.warning("that the policies changed is not in the audit: %s", error)
         self._noted = True
 
-    async def _note_keys(self, notes: KeyNotes) -> None:
+    async def _note_keys(self, notes: KeyAuditor) -> None:
         """The audit tells of the keys in force; a store that is away is told later."""
         try:
             await notes.note(self.service.repository)
@@ -246,18 +252,18 @@ class Program:
             log.warning("that keys changed is not in the audit: %s", error)
             notes.give_up()
 
-    def _go_by(self, policies: Policies, standing: Standing) -> None:
+    def _apply_policies(self, policies: Policies, standing: PolicyStatus) -> None:
         service = self.service
         service.rules = policies
         trouble = standing.trouble
         service.rules_trouble = None if trouble is None else str(trouble.broken)
         self.metrics.configure(*policies.names)
-        told = policies.runtime.fail_open
-        fail_open = service.settings.fail_open if told is None else told
+        from_file = policies.runtime.fail_open
+        fail_open = service.settings.fail_open if from_file is None else from_file
         if self.options.fail_open is not None:  # the command line goes before the file
             fail_open = self.options.fail_open
         if fail_open is not service.settings.fail_open:
-            service.go_by(fail_open=fail_open)
+            service.set_fail_open(fail_open=fail_open)
 
 
 def spans_of(options: Options) -> Spans | None:
@@ -274,13 +280,13 @@ def spans_of(options: Options) -> Spans | None:
     return Spans()
 
 
-def _watching(spans: Spans, repository: Repository) -> Callable[[Store], Store]:
-    from headgate.service.tracing import SpannedStore
+def _traced_by(spans: Spans, repository: Repository) -> Callable[[Store], Store]:
+    from headgate.service.tracing import TracedStore
 
-    return lambda store: SpannedStore(store, spans, repository.capabilities.name)
+    return lambda store: TracedStore(store, spans, repository.capabilities.name)
 
 
-def _patience(watcher: Watcher | None) -> Patience | None:
+def _patience(watcher: Watcher | None) -> BreakerConfig | None:
     breaker = None if watcher is None else watcher.current.runtime.breaker
     return None if breaker is None else breaker.patience
 
@@ -297,24 +303,24 @@ def embedded_store(data_dir: str) -> str:
     return f"sqlite:///{(folder / 'headgate.db').absolute()}"
 
 
-def settings_of(options: Options) -> Settings:
+def settings_of(options: Options) -> ServiceSettings:
     most = options.new_identifiers_per_minute
-    return Settings(
+    return ServiceSettings(
         fail_open=bool(options.fail_open),
         unknown=options.unknown,
         new_identifiers=Limit.per_minute("new_identifiers", most) if most else None,
     )
 
 
-def entrance_of(options: Options, repository: Repository) -> Entrance:
+def authenticator_for(options: Options, repository: Repository) -> Authenticator:
     """The way in that was chosen; a key file that cannot be used is a KeyFileError."""
     if options.keys is None:
-        return Entrance(None)
+        return Authenticator(None)
     if options.keys == STORE_KEYS:
-        shelf = CatalogShelf(repository.backend.catalog, repository.clock)
-        return Entrance(Door(shelf, repository.clock))
-    file = FileShelf(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
-    return Entrance(Door(file, repository.clock), lambda: file.certificates)
+        store = StoredKeys(repository.backend.catalog, repository.clock)
+        return Authenticator(KeyAuthenticator(store, repository.clock))
+    file = FileKeys(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
+    return Authenticator(KeyAuthenticator(file, repository.clock), lambda: file.certificates)
 
 
 def _copy_in(board: str | None, name: str) -> str | None:
@@ -322,9 +328,9 @@ def _copy_in(board: str | None, name: str) -> str | None:
     return None if board is None else str(Path(board) / name)
 
 
-def _tell(result: Result, standing: Standing) -> None:
+def _log_result(result: ReloadResult, standing: PolicyStatus) -> None:
     if standing.trouble is not None:
         log.error("the policies stay as they are: %s", standing.trouble.broken)
-    elif result in (Result.LOADED, Result.OVER):
+    elif result in (ReloadResult.LOADED, ReloadResult.OVER):
         note = "; its store or circuit_breaker needs a restart" if standing.restart_needed else ""
         log.info("policies %s are in force%s", standing.digest[:12], note)

@@ -9,7 +9,7 @@ from headgate.core.errors import ValidationError
 from headgate.core.limits import Limit
 
 
-class Unknown(StrEnum):
+class OnUnknown(StrEnum):
     """What becomes of an entity nobody has registered."""
 
     CREATE = "create"  # it gets a bucket of its own
@@ -17,7 +17,7 @@ class Unknown(StrEnum):
     DENY = "deny"
 
 
-class Undecided(StrEnum):
+class OnUndecided(StrEnum):
     """What Envoy is answered where nothing can be decided: bytes that are no request, more
     descriptors than are decided at once, a domain that is no namespace, a store that is full."""
 
@@ -26,12 +26,12 @@ class Undecided(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceSettings:
     """`new_identifiers` bounds how many identifiers that nobody registered may appear in a
     namespace; more are refused, each with TOO_MANY_NEW_IDENTIFIERS. None is no bound."""
 
     fail_open: bool = False
-    unknown: Unknown = Unknown.CREATE
+    unknown: OnUnknown = OnUnknown.CREATE
     new_identifiers: Limit | None = None
     tokens_max: int = 100_000
     batch_max: int = 100
@@ -49,7 +49,7 @@ class Settings:
                 raise ValidationError(one.name, value, "must be an int from 1 to 1000000000")
         if type(self.fail_open) is not bool:
             raise ValidationError("fail_open", self.fail_open, "must be True or False")
-        if not isinstance(self.unknown, Unknown):
+        if not isinstance(self.unknown, OnUnknown):
             raise ValidationError("unknown", self.unknown, "must be create, shared or deny")
         if self.new_identifiers is not None and not isinstance(self.new_identifiers, Limit):
             raise ValidationError(
@@ -59,4 +59,4 @@ class Settings:
             raise ValidationError("lease_ttl_s", self.lease_ttl_s, "is more than lease_ttl_s_max")
 
 
-DEFAULT_SETTINGS = Settings()
+DEFAULT_SETTINGS = ServiceSettings()

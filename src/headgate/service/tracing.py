@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from headgate.core.decision import Demand, Verdict
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
-from headgate.core.store import Outcome, Sighting, Store, consume_each
+from headgate.core.store import Outcome, PeekResult, Store, consume_each
 from headgate.layers.layer import Layer
 
 Result = TypeVar("Result")
@@ -36,28 +36,30 @@ class Spans:
     ) -> Iterator[Span]:
         """Around a request; it belongs to the caller's trace where the header fields tell one."""
         context = propagate.extract(dict(sent))
-        with self._begun(name, SpanKind.SERVER, attributes, context) as span:
+        with self._start_span(name, SpanKind.SERVER, attributes, context) as span:
             yield span
 
     @contextmanager
     def call(self, name: str, attributes: Values) -> Iterator[Span]:
         """Around a call of the store."""
-        with self._begun(name, SpanKind.CLIENT, attributes, None) as span:
+        with self._start_span(name, SpanKind.CLIENT, attributes, None) as span:
             yield span
 
     @contextmanager
-    def _begun(self, name: str, kind: SpanKind, attributes: Values, context: Any) -> Iterator[Span]:
+    def _start_span(
+        self, name: str, kind: SpanKind, attributes: Values, context: Any
+    ) -> Iterator[Span]:
         with self._tracer.start_as_current_span(
             name, context, kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span
             except BaseException as error:
-                _failed(span, error)
+                _record_error(span, error)
                 raise
 
 
-class SpannedStore(Layer):
+class TracedStore(Layer):
     """A store whose calls have spans."""
 
     def __init__(self, inner: Store, spans: Spans, kind: str) -> None:
@@ -78,7 +80,7 @@ class SpannedStore(Layer):
             found = await consume_each(self.inner, groups, now_ms)
             for one in found:
                 if isinstance(one, Exception):
-                    _failed(span, one)
+                    _record_error(span, one)
                     break
             return found
 
@@ -90,15 +92,15 @@ class SpannedStore(Layer):
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        return await self._spanned(
+        return await self._trace(
             "adjust", lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
         )
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        return await self._spanned("peek", lambda: self.inner.peek(keys, now_ms))
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        return await self._trace("peek", lambda: self.inner.peek(keys, now_ms))
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._spanned("forget", lambda: self.inner.forget(keys))
+        await self._trace("forget", lambda: self.inner.forget(keys))
 
     async def find(
         self,
@@ -109,14 +111,14 @@ class SpannedStore(Layer):
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        return await self._spanned(
+        return await self._trace(
             "find",
             lambda: self.inner.find(
                 namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
             ),
         )
 
-    async def _spanned(self, verb: str, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _trace(self, verb: str, call: Callable[[], Awaitable[Result]]) -> Result:
         with self._spans.call(f"store {verb}", self._about()):
             return await call()
 
@@ -125,7 +127,7 @@ class SpannedStore(Layer):
         return {"headgate.core.store": self._kind, **named}
 
 
-class SpannedRest:
+class TracedRest:
     """The REST wire with a span around each request."""
 
     at_once = False  # a span must begin and end in the same task
@@ -137,26 +139,26 @@ class SpannedRest:
         self.answer = self.timed_answer
 
     async def timed_answer(self, scope: Any, receive: Any) -> Any:
-        with self._begun(scope) as span:
+        with self._start_span(scope) as span:
             whole = await self._rest.timed_answer(scope, receive)
             if whole is not None:
-                _answered(span, whole[0])
+                _record_status(span, whole[0])
             return whole
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._rest(scope, receive, send)
             return
-        with self._begun(scope) as span:
+        with self._start_span(scope) as span:
 
             async def telling(message: Any) -> None:
                 if message["type"] == "http.response.start":
-                    _answered(span, message["status"])
+                    _record_status(span, message["status"])
                 await send(message)
 
             await self._rest(scope, receive, telling)
 
-    def _begun(self, scope: Any) -> Any:
+    def _start_span(self, scope: Any) -> Any:
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
         route = scope["path"] if scope["path"] in self.paths else route_of(scope["path"])
         sent = [
@@ -183,13 +185,13 @@ def route_of(path: str) -> str:
     return f"/v1/{parts[2]}"
 
 
-def _answered(span: Span, status: int) -> None:
+def _record_status(span: Span, status: int) -> None:
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
         span.set_status(StatusCode.ERROR)
 
 
-def _failed(span: Span, error: BaseException) -> None:
+def _record_error(span: Span, error: BaseException) -> None:
     """By its kind: its text may hold names or addresses."""
     span.set_attribute("error.type", type(error).__name__)
     span.set_status(StatusCode.ERROR)

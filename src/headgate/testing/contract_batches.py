@@ -78,7 +78,7 @@ async def batches_agree_with_the_pure_model(arena: Arena) -> None:
         verdicts = await _verdicts(arena, groups)
         for name, demands, verdict in zip(names, groups, verdicts, strict=True):
             expected, after = decide(demands, [model.get(name)], arena.now_ms)
-            assert _told(verdict) == _told(expected)
+            assert _summary(verdict) == _summary(expected)
             if expected.allowed:
                 model[name] = after[0]
 
@@ -98,7 +98,7 @@ def _verdict(outcome: object) -> Verdict:
     return outcome
 
 
-def _told(verdict: Verdict) -> tuple[object, ...]:
+def _summary(verdict: Verdict) -> tuple[object, ...]:
     rows = [(s.limit_name, s.available, s.exceeded, s.retry_after_ms) for s in verdict.statuses]
     return (verdict.allowed, verdict.retry_after_ms, rows)
 

@@ -6,25 +6,25 @@ import random
 
 from headgate.core.decision import credits_of
 from headgate.core.history import UsageQuery
-from headgate.core.lease import LeaseBook, Settlements
+from headgate.core.lease import LeaseAccount, Settlements
 from headgate.core.limits import Limit
-from headgate.core.wait_queue import Lines
+from headgate.core.wait_queue import WaitQueues
 from headgate.testing.arena import Arena
-from headgate.transport.gates import BlockingPace
+from headgate.transport.gates import BlockingGateFactory
 
 SOFT = [Limit.per_minute("x", 3, soft=True), Limit.per_minute("y", 100)]
 STATES = [Limit.per_hour("x", 60, soft=True), Limit.per_day("y", 500), Limit.custom("z", 9, 0, 1)]
 
 
-async def _leased(arena: Arena, *wanted: tuple[str, dict[str, int]]) -> LeaseBook:
+async def _take_lease(arena: Arena, *wanted: tuple[str, dict[str, int]]) -> LeaseAccount:
     """A lease on soft limits of these entities."""
     demands = [arena.demand(SOFT, amounts, entity_id=entity) for entity, amounts in wanted]
     verdict = await arena.take(*demands)
     assert verdict.allowed
     flows = Settlements(
-        lambda: arena.now_ms, Lines(BlockingPace()), lambda *_: None, drives_time=True
+        lambda: arena.now_ms, WaitQueues(BlockingGateFactory()), lambda *_: None, drives_time=True
     )
-    return LeaseBook(
+    return LeaseAccount(
         flows, arena.backend.store, verdict.demands, arena.now_ms, False, untaken=verdict.untaken
     )
 
@@ -42,7 +42,7 @@ async def _state(arena: Arena, entity_id: str = "e") -> tuple[int | None, int, i
 async def a_refund_of_a_passed_soft_limit_gives_nothing_back(arena: Arena) -> None:
     """S4: it took nothing, so a failed block corrects the consumption and credits no token."""
     await arena.take(arena.demand(SOFT, {"x": 2, "y": 1}))
-    book = await _leased(arena, ("e", {"x": 2, "y": 5}))
+    book = await _take_lease(arena, ("e", {"x": 2, "y": 5}))
     assert await _state(arena) == (1, 4, 94, 6)
     await book.settlements.leave(book, True)
     assert await _state(arena) == (1, 2, 99, 1)
@@ -52,7 +52,7 @@ async def a_passed_soft_limit_is_settled_lower_and_higher(arena: Arena) -> None:
     """S4: lower gives back no token that was not taken; higher takes what is beyond; back again
     returns that and no more."""
     await arena.take(arena.demand(SOFT, {"x": 2}))
-    book = await _leased(arena, ("e", {"x": 30}))
+    book = await _take_lease(arena, ("e", {"x": 30}))
     for actual, level, consumed in ((10, 1, 12), (0, 1, 2), (4, -3, 6), (1, 0, 3), (1, 0, 3)):
         await book.settlements.settle(book, {"x": actual})
         assert await _state(arena) == (level, consumed, 100, 0)
@@ -63,7 +63,7 @@ async def a_passed_soft_limit_is_settled_lower_and_higher(arena: Arena) -> None:
 
 async def a_lease_gives_back_tokens_only_of_what_it_took(arena: Arena) -> None:
     """S4: adjust and release undo the newest first, whether it took tokens or was counted only."""
-    book = await _leased(arena, ("e", {"x": 3, "y": 1}))
+    book = await _take_lease(arena, ("e", {"x": 3, "y": 1}))
     await book.settlements.consume(book, {"x": 7})
     assert await _state(arena) == (0, 10, 99, 1)
     await book.settlements.release(book, {"x": 5})
@@ -88,7 +88,7 @@ async def an_undone_take_gives_back_only_what_it_took(arena: Arena) -> None:
 
 async def buckets_asked_different_amounts_are_settled_each_by_its_own(arena: Arena) -> None:
     """S4: one actual amount for all; none gets back more than it gave, also where it was passed."""
-    book = await _leased(arena, ("a", {"y": 4}), ("b", {"y": 9}), ("c", {"x": 50, "y": 4}))
+    book = await _take_lease(arena, ("a", {"y": 4}), ("b", {"y": 9}), ("c", {"x": 50, "y": 4}))
     await book.settlements.settle(book, {"y": 6})
     for entity_id in ("a", "b", "c"):
         assert (await _state(arena, entity_id))[2:] == (94, 6)
@@ -135,7 +135,7 @@ async def _levels(arena: Arena, names: list[str]) -> list[tuple[int, int]]:
 
 async def usage_knows_what_a_refund_corrected(arena: Arena) -> None:
     """Usage counts a passed soft limit, and no longer once it is undone."""
-    book = await _leased(arena, ("e", {"x": 50, "y": 2}))
+    book = await _take_lease(arena, ("e", {"x": 50, "y": 2}))
     await book.settlements.settle(book, {"x": 20})
     query = UsageQuery(window_type="hourly")
     (shot,) = (await arena.backend.ledger.usage(arena.namespace, query, arena.now_ms)).items

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Verdict, adjusted, decide, only_credits
+from headgate.core.decision import Verdict, adjust_record, decide, is_credit_only
 from headgate.core.errors import RateLimitExceeded
-from headgate.core.lease import refusal
+from headgate.core.lease import refusal_error
 from headgate.core.limits import Limit
-from headgate.core.record import Record, opened
+from headgate.core.record import Record, new_record
 from headgate.testing.arena import Arena
 
 DAY_MS = 86_400_000
@@ -207,7 +207,7 @@ async def an_adjustment_with_a_key_is_applied_once(arena: Arena) -> None:
     assert await arena.level_milli("x") == 10_000
     other = arena.demand([limit], {"x": 100}, entity_id="other")
     assert (await arena.take(other)).allowed
-    assert await arena.adjust(other.negated(), metered=False, once="k1")
+    assert await arena.adjust(other.inverse(), metered=False, once="k1")
     assert await arena.adjust(credit, metered=False, once="k2")
     arena.now_ms += DAY_MS
     assert await arena.adjust(credit, metered=False, once="k1")
@@ -314,7 +314,7 @@ async def a_refusal_counts_no_soft_limit_among_its_reasons(arena: Arena) -> None
         assert (await arena.take(demand)).allowed
         arena.now_ms += 400
         verdict = await arena.take(demand)
-        error = refusal(verdict)
+        error = refusal_error(verdict)
         assert isinstance(error, RateLimitExceeded)
         assert [status.limit_name for status in error.violations] == ["hard"]
         assert [status.limit_name for status in error.passed] == ["soft"]
@@ -341,7 +341,7 @@ async def any_program_agrees_with_the_pure_model(arena: Arena) -> None:
             demands = [arena.demand(limits, kept, entity_id=name) for name in names]
             verdict = await arena.take(*demands)
             expected, after = decide(demands, [model.get(name) for name in names], arena.now_ms)
-            assert _told(verdict) == _told(expected)
+            assert _summary(verdict) == _summary(expected)
             if expected.allowed:
                 model.update(zip(names, after, strict=True))
         else:
@@ -349,12 +349,12 @@ async def any_program_agrees_with_the_pure_model(arena: Arena) -> None:
             demands = [arena.demand(limits, signed, entity_id=name) for name in names]
             await arena.adjust(*demands)
             for name, demand in zip(names, demands, strict=True):
-                if name in model or not only_credits(demand):
-                    before = model.get(name) or opened(demand.terms, arena.now_ms)
-                    model[name] = adjusted(before, demand, arena.now_ms)
+                if name in model or not is_credit_only(demand):
+                    before = model.get(name) or new_record(demand.terms, arena.now_ms)
+                    model[name] = adjust_record(before, demand, arena.now_ms)
 
 
-def _told(verdict: Verdict) -> tuple[object, ...]:
+def _summary(verdict: Verdict) -> tuple[object, ...]:
     rows = [(s.limit_name, s.available, s.exceeded, s.retry_after_ms) for s in verdict.statuses]
     return (verdict.allowed, verdict.retry_after_ms, rows)
 

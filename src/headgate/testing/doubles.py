@@ -10,7 +10,7 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
-from headgate.core.store import Outcome, Sighting, Store, consume_each
+from headgate.core.store import Outcome, PeekResult, Store, consume_each
 
 
 class RecordingStore:
@@ -45,7 +45,7 @@ class RecordingStore:
         self.calls.append(("adjust", (tuple(demands), now_ms, metered, once)))
         return await self.store.adjust(demands, now_ms, metered=metered, once=once)
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         self.calls.append(("peek", (tuple(keys), now_ms)))
         return await self.store.peek(keys, now_ms)
 
@@ -122,7 +122,7 @@ class FaultyStore(RecordingStore):
         return applied
 
 
-class Port(Protocol):
+class CallPort(Protocol):
     """What stores await: one request, one reply."""
 
     async def call(self, request: Any) -> Any: ...
@@ -149,7 +149,7 @@ class FaultyPort:
 
     def __init__(
         self,
-        port: Port,
+        port: CallPort,
         *,
         before: Iterable[Exception | None] = (),
         after: Iterable[Exception | None] = (),

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 
-from headgate.transport.gates import Gate, Pace
+from headgate.transport.gates import GateFactory, WaitGate
 
 START_MS = 1_700_000_000_000
 TURNS = 20
@@ -43,7 +43,7 @@ class FakeClock:
         self.advance(end_ms - self.now_ms)
         await _turn()
 
-    def pace(self, *, blocking: bool) -> Pace:
+    def pace(self, *, blocking: bool) -> GateFactory:
         return _BlockingFakePace(self) if blocking else _AsyncFakePace(self)
 
     def alarm(self, in_ms: int) -> asyncio.Future[None]:
@@ -84,7 +84,7 @@ class _BlockingFakePace:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
 
-    def gate(self) -> Gate:
+    def gate(self) -> WaitGate:
         return _BlockingFakeGate(self._clock)
 
 
@@ -92,7 +92,7 @@ class _AsyncFakePace:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
 
-    def gate(self) -> Gate:
+    def gate(self) -> WaitGate:
         return _AsyncFakeGate(self._clock)
 
 

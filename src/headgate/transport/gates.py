@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Cancelled = asyncio.CancelledError
 
 
-class Gate(Protocol):
+class WaitGate(Protocol):
     def open(self) -> None: ...
 
     async def wait(self, timeout_ms: int) -> bool:
@@ -26,8 +26,8 @@ class Gate(Protocol):
         ...
 
 
-class Pace(Protocol):
-    def gate(self) -> Gate: ...
+class GateFactory(Protocol):
+    def gate(self) -> WaitGate: ...
 
 
 class BlockingGate:
@@ -66,26 +66,26 @@ class AsyncGate:
         return self._future.done()
 
 
-class BlockingPace:
-    def gate(self) -> Gate:
+class BlockingGateFactory:
+    def gate(self) -> WaitGate:
         return BlockingGate()
 
 
-class AsyncPace:
-    def gate(self) -> Gate:
+class AsyncGateFactory:
+    def gate(self) -> WaitGate:
         return AsyncGate()
 
 
-def pace_for(clock: object, *, blocking: bool) -> Pace:
+def gate_factory_for(clock: object, *, blocking: bool) -> GateFactory:
     """Real waiting, unless the clock brings its own (a clock of tests and simulations)."""
     bring = getattr(clock, "pace", None)
     if bring is not None:
-        pace: Pace = bring(blocking=blocking)
+        pace: GateFactory = bring(blocking=blocking)
         return pace
-    return BlockingPace() if blocking else AsyncPace()
+    return BlockingGateFactory() if blocking else AsyncGateFactory()
 
 
-class Sent(asyncio.Future[Result]):
+class SentWork(asyncio.Future[Result]):
     """The end of work that was sent. Waiting for it can be interrupted; the work itself cannot, so
     a task that is cancelled meanwhile learns of it when the work is done."""
 
@@ -93,7 +93,7 @@ class Sent(asyncio.Future[Result]):
         return False
 
 
-async def finished(work: asyncio.Future[Result]) -> Result:
+async def wait_finished(work: asyncio.Future[Result]) -> Result:
     """What the work comes to, also if the waiting task is cancelled meanwhile.
 
     Work that was sent may already have taken tokens. So a cancellation waits for its end and is
@@ -102,7 +102,7 @@ async def finished(work: asyncio.Future[Result]) -> Result:
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
-            if type(work) is Sent:  # a tenth of the cost
+            if type(work) is SentWork:  # a tenth of the cost
                 await work
             else:
                 await asyncio.wait((work,))
@@ -123,25 +123,25 @@ def cancel_later(why: asyncio.CancelledError) -> None:
     task.cancel(*why.args[:1])  # anyio knows its own by the message
 
 
-async def ended(call: Awaitable[Result]) -> Result:
+async def finish(call: Awaitable[Result]) -> Result:
     """What the call comes to, unless the task was cancelled meanwhile."""
     try:
         result = await call
     except Exception:
-        await cancelled_now()
+        await raise_if_cancelled()
         raise
-    await cancelled_now()
+    await raise_if_cancelled()
     return result
 
 
-async def cancelled_now() -> None:
+async def raise_if_cancelled() -> None:
     """Where a call ends: a cancellation that waited for its outcome is raised here, not later and
     elsewhere, and a task that only ever makes such calls can be cancelled."""
-    if cancelling():
+    if is_cancelling():
         await asyncio.sleep(0)
 
 
-def cancelling() -> bool:
+def is_cancelling() -> bool:
     """Whether somebody cancelled this task; never where no event loop runs, as in simulations and
     for blocking callers."""
     try:

@@ -19,17 +19,17 @@ Thing = TypeVar("Thing")
 _forks = 0
 
 
-class Inherited(Protocol):
-    def reborn(self) -> None:
+class ForkAware(Protocol):
+    def after_fork(self) -> None:
         """Called in a forked child before it goes on: what is the parent's alone is left to it,
         and locks that its other threads held are made anew."""
         ...
 
 
-_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_inherited: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def reborn_in_children(thing: Inherited) -> None:
+def reset_after_fork(thing: ForkAware) -> None:
     _inherited.add(thing)
 
 
@@ -37,13 +37,13 @@ def _count_fork() -> None:
     global _forks  # noqa: PLW0603  # one fact per process
     _forks += 1
     for thing in list(_inherited):
-        thing.reborn()
+        thing.after_fork()
 
 
 os.register_at_fork(after_in_child=_count_fork)
 
 
-def forks() -> int:
+def fork_count() -> int:
     """Differs between a process and its forked children."""
     return _forks
 
@@ -132,20 +132,20 @@ class PerProcess(Generic[Thing]):
 # Where that memory comes fresh from the system each time, it costs more than reading a short
 # answer.
 
-INLET_BYTES = 32_768  # more than that at once arrives in pieces
+BUFFER_BYTES = 32_768  # more than that at once arrives in pieces
 
 
-class Inlet(asyncio.BufferedProtocol):
+class ReusedBufferProtocol(asyncio.BufferedProtocol):
     """A protocol whose `received` has what `data_received` of others has."""
 
     def __init__(self) -> None:
-        self._inlet = memoryview(bytearray(INLET_BYTES))
+        self._reused_buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inlet
+        return self._reused_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.received(bytes(self._inlet[:nbytes]))
+        self.received(bytes(self._reused_buffer[:nbytes]))
 
     def received(self, data: bytes) -> None:
         raise NotImplementedError

@@ -8,14 +8,14 @@ from typing import Any
 from dynamodb.test_catalog_kit import port_to
 from dynamodb.test_store_kit import fresh_table, opened
 from headgate.aws.aggregator.process import Aggregator, Settings
-from headgate.aws.aggregator.s3 import Service
-from headgate.aws.aggregator.streams import Stream, stream_of
+from headgate.aws.aggregator.s3 import BotoService
+from headgate.aws.aggregator.streams import Stream, find_stream_arn
 from headgate.core.history import UsageQuery, UsageSnapshot
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 NS = "n" * 11
 START_MS = 1_767_225_600_000
@@ -122,7 +122,7 @@ class Rig:
         self.backend: Backend = opened(
             endpoint, name=self.name, blocking=blocking, options="&usage=stream"
         )
-        self.service = Service(
+        self.service = BotoService(
             "dynamodbstreams", region="us-east-1", endpoint=endpoint, blocking=blocking
         )
         self.table = self.table_over(port_to(endpoint, blocking=blocking))
@@ -131,11 +131,11 @@ class Rig:
         self.aggregator = Aggregator(self.table, self.settings)
 
     def table_over(self, port: Any) -> Table:
-        return Table(port, self.name, pace_for(None, blocking=self.blocking))
+        return Table(port, self.name, gate_factory_for(None, blocking=self.blocking))
 
     async def read(self) -> list[Mapping[str, Any]]:
         """Everything that is in the stream."""
-        stream = Stream(self.service, await stream_of(self.table))
+        stream = Stream(self.service, await find_stream_arn(self.table))
         found: list[Mapping[str, Any]] = []
         for shard in await stream.shards():
             iterator: str | None = await stream.iterator(shard.id, None)
@@ -187,10 +187,10 @@ class Cutting:
         self.sent = sent
         self.now_ms: Callable[[], int] = inner.now_ms
 
-    async def call(self, request: Request) -> Any:
+    async def call(self, request: DynamoRequest) -> Any:
         return (await self.call_all([request]))[0]
 
-    async def call_all(self, requests: Iterable[Request]) -> list[Any]:
+    async def call_all(self, requests: Iterable[DynamoRequest]) -> list[Any]:
         outcomes = []
         for request in requests:
             self.left -= 1

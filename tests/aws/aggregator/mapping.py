@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.aws.aggregator.s3 import Calls
+from headgate.aws.aggregator.s3 import AwsService
 from headgate.core.runtime import run
 
 Record = Mapping[str, Any]
@@ -46,7 +46,7 @@ class Mapped:
     """One shard's delivery to one function."""
 
     handler: Handler
-    queue: Calls
+    queue: AwsService
     queue_url: str
     stream: str
     filters: Sequence[Any]

@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 
-from headgate.aws.aggregator.archive import SHEET_BYTES_MAX, events_in, read_archived, sheets_of
+from headgate.aws.aggregator.archive import (
+    OBJECT_BYTES_MAX,
+    archive_objects,
+    parse_events,
+    read_archived,
+)
 from headgate.aws.aggregator.open import open_objects
 from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.records import Expired, parsed
-from headgate.aws.aggregator.s3 import Objects, Service
+from headgate.aws.aggregator.records import ExpiredEvent, parse_record
+from headgate.aws.aggregator.s3 import BotoService, S3Objects
 from headgate.core.errors import Damaged, Unreachable, ValidationError
 from headgate.core.history import DAY_MS, AuditEvent, audit_event
 from headgate.core.runtime import run
@@ -33,21 +38,21 @@ _buckets = itertools.count()
 @pytest.fixture
 def bucket(endpoint: str) -> str:
     name = f"archive-{os.getpid()}-{next(_buckets)}"
-    service = Service("s3", region="us-east-1", endpoint=endpoint, blocking=True)
+    service = BotoService("s3", region="us-east-1", endpoint=endpoint, blocking=True)
     run(service.call("create_bucket", Bucket=name))
     run(service.close())
     return name
 
 
 @pytest.fixture
-def objects(endpoint: str, bucket: str) -> Iterator[Objects]:
-    service = Service("s3", region="us-east-1", endpoint=endpoint, blocking=True)
-    yield Objects(service, bucket)
+def objects(endpoint: str, bucket: str) -> Iterator[S3Objects]:
+    service = BotoService("s3", region="us-east-1", endpoint=endpoint, blocking=True)
+    yield S3Objects(service, bucket)
     run(service.close())
 
 
 @pytest.fixture
-def rig(endpoint: str, objects: Objects) -> Iterator[Rig]:
+def rig(endpoint: str, objects: S3Objects) -> Iterator[Rig]:
     found = Rig(endpoint)
     found.aggregator = Aggregator(found.table, found.settings, objects)
     yield found
@@ -59,7 +64,7 @@ def expiry(tape: Tape, event: AuditEvent, namespace: str = NS, **how: Any) -> Re
     return tape.note(item["PK"]["S"], item["SK"]["S"], item, None, **(how or EXPIRY))
 
 
-def test_what_expires_is_archived_and_reads_back(rig: Rig, objects: Objects) -> None:
+def test_what_expires_is_archived_and_reads_back(rig: Rig, objects: S3Objects) -> None:
     tape = Tape()
     events = [
         audit_event(NOW_MS + n * DAY_MS // 3, "set_limits", f"e{n % 2}", "me", "gpt-4", n=[n, "ü"])
@@ -85,7 +90,7 @@ def test_what_expires_is_archived_and_reads_back(rig: Rig, objects: Objects) -> 
     assert [event.details["n"][0] for event in within] == [5, 4, 3]
 
 
-def test_names_tell_the_day_and_redelivery_changes_nothing(rig: Rig, objects: Objects) -> None:
+def test_names_tell_the_day_and_redelivery_changes_nothing(rig: Rig, objects: S3Objects) -> None:
     tape = Tape()
     for n in range(6):
         expiry(tape, audit_event(NOW_MS - DAY_MS + n * 86_000_000 // 3, "did", "a", None))
@@ -107,11 +112,13 @@ def test_the_same_records_are_the_same_bytes() -> None:
     tape = Tape()
     for n in range(5):
         expiry(tape, audit_event(NOW_MS + n, "did", "a", None))
-    expired = [one for record in tape.records if isinstance(one := parsed(record), Expired)]
-    assert sheets_of(expired) == sheets_of(reversed([*expired, *expired]))
+    expired = [
+        one for record in tape.records if isinstance(one := parse_record(record), ExpiredEvent)
+    ]
+    assert archive_objects(expired) == archive_objects(reversed([*expired, *expired]))
 
 
-def test_an_event_that_cannot_be_read_is_a_failure_of_its_own(rig: Rig, objects: Objects) -> None:
+def test_an_event_that_cannot_be_read_is_a_failure_of_its_own(rig: Rig, objects: S3Objects) -> None:
     tape = Tape()
     expiry(tape, audit_event(NOW_MS, "did", "a", None))
     bad = expiry(tape, audit_event(NOW_MS, "did", "a", None))
@@ -142,13 +149,13 @@ def test_without_an_archive_expiry_is_nobody_s_business(rig: Rig) -> None:
     assert (report.archived, report.failures) == (0, [])
 
 
-def test_what_is_no_sheet_is_named(objects: Objects) -> None:
+def test_what_is_no_sheet_is_named(objects: S3Objects) -> None:
     with pytest.raises(Damaged, match=r"x\.gz"):
-        events_in("x.gz", b"plain")
+        parse_events("x.gz", b"plain")
     with pytest.raises(Damaged):
-        events_in("x.gz", gzip.compress(b"{}\n"))
+        parse_events("x.gz", gzip.compress(b"{}\n"))
     with pytest.raises(Damaged, match="more than"):
-        events_in("x.gz", gzip.compress(bytes(SHEET_BYTES_MAX + 1), 1))
+        parse_events("x.gz", gzip.compress(bytes(OBJECT_BYTES_MAX + 1), 1))
     with pytest.raises(ValidationError):
         run(read_archived(objects, "../other"))
     with pytest.raises(ValidationError):
@@ -163,7 +170,7 @@ def test_listing_is_bounded() -> None:
         async def close(self) -> None: ...
 
     with pytest.raises(ValidationError, match="more than 3000"):
-        run(Objects(Endless(), "b").names("audit/", 3000))
+        run(S3Objects(Endless(), "b").names("audit/", 3000))
 
 
 def test_in_the_async_colour(endpoint: str, bucket: str) -> None:
@@ -178,7 +185,7 @@ def test_in_the_async_colour(endpoint: str, bucket: str) -> None:
 
 
 def test_nobody_there(credentials_none: None) -> None:
-    service = Service("s3", region="us-east-1", endpoint="http://127.0.0.1:9", blocking=True)
+    service = BotoService("s3", region="us-east-1", endpoint="http://127.0.0.1:9", blocking=True)
     with pytest.raises(Unreachable):
         run(service.call("get_object", Bucket="abc", Key="k"))
     run(service.close())

@@ -11,15 +11,15 @@ import pytest
 
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
-from headgate.aws.aggregator.consumer import UNMARKED_MAX, Consumer
+from headgate.aws.aggregator.consumer import CHECKPOINT_RECORDS, Consumer
 from headgate.aws.aggregator.open import open_consumer
-from headgate.aws.aggregator.process import Aggregator, Report, Settings
+from headgate.aws.aggregator.process import Aggregator, BatchReport, Settings
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import Rejected
-from headgate.transport.gates import AsyncPace, BlockingPace
+from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
 
 from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
 
@@ -42,7 +42,7 @@ def take(rig: Rig, times: int, entity_id: str = "e") -> None:
 
 def consumer(rig: Rig, port: Any = None, **options: Any) -> Consumer:
     table = rig.table if port is None else rig.table_over(port)
-    return Consumer(Aggregator(table, rig.settings), rig.service, BlockingPace(), **options)
+    return Consumer(Aggregator(table, rig.settings), rig.service, BlockingGateFactory(), **options)
 
 
 def counted(rig: Rig) -> dict[tuple[str, str], dict[str, int]]:
@@ -55,7 +55,7 @@ def test_it_goes_on_where_it_was(rig: Rig) -> None:
     assert counted(rig) == {("e", "r"): {"rpm": 5}}
     take(rig, 3)
     port = Watched(port_to(rig.endpoint))
-    reports: list[Report] = []
+    reports: list[BatchReport] = []
     run(consumer(rig, port, on_report=reports.append).drain())
     assert counted(rig) == {("e", "r"): {"rpm": 8}}
     assert sum(report.counted for report in reports) == 3
@@ -128,7 +128,7 @@ def test_in_the_async_colour(endpoint: str) -> None:
         await asyncio.gather(*(rig.backend.store.consume([line], NOW_MS) for _ in range(20)))
         seen = asyncio.Event()
         reader = Consumer(
-            rig.aggregator, rig.service, AsyncPace(), idle_ms=60_000,
+            rig.aggregator, rig.service, AsyncGateFactory(), idle_ms=60_000,
             on_report=lambda report: seen.set(),
         )  # fmt: skip
         task = asyncio.create_task(reader.run())
@@ -225,14 +225,14 @@ def taped() -> Tape:
 
 def test_parents_are_read_before_their_children(rig: Rig) -> None:
     wheel = wheel_of(taped())
-    reader = Consumer(rig.aggregator, wheel, BlockingPace())
+    reader = Consumer(rig.aggregator, wheel, BlockingGateFactory())
     run(reader.drain())
     assert wheel.read.index("c-child") > max(
         at for at, name in enumerate(wheel.read) if name == "b-parent"
     )
     assert counted(rig) == {("e", "r"): {"rpm": 40}}
     again = wheel_of(taped())
-    run(Consumer(rig.aggregator, again, BlockingPace()).drain())
+    run(Consumer(rig.aggregator, again, BlockingGateFactory()).drain())
     assert again.read == []  # all shards are marked as done
 
 
@@ -246,12 +246,12 @@ def test_trouble_of_all_kinds_is_passed(rig: Rig) -> None:
     troubles: list[StoreTrouble] = []
     reader: Consumer
 
-    def look(report: Report) -> None:
+    def look(report: BatchReport) -> None:
         if counted(rig).get(("e", "r")) == {"rpm": 40}:
             reader.stop()
 
     reader = Consumer(
-        rig.aggregator, wheel, BlockingPace(), idle_ms=1, on_report=look,
+        rig.aggregator, wheel, BlockingGateFactory(), idle_ms=1, on_report=look,
         on_trouble=troubles.append,
     )  # fmt: skip
     run(reader.run())
@@ -262,9 +262,9 @@ def test_trouble_of_all_kinds_is_passed(rig: Rig) -> None:
 def test_what_cannot_be_read_is_passed_over_and_reported(rig: Rig) -> None:
     tape = taped()
     del tape.records[15]["dynamodb"]["NewImage"]
-    reports: list[Report] = []
+    reports: list[BatchReport] = []
     reader = Consumer(
-        rig.aggregator, wheel_of(tape), BlockingPace(), on_report=reports.append,
+        rig.aggregator, wheel_of(tape), BlockingGateFactory(), on_report=reports.append,
     )  # fmt: skip
     run(reader.drain())
     assert sum(len(report.failures) for report in reports) == 1
@@ -273,11 +273,11 @@ def test_what_cannot_be_read_is_passed_over_and_reported(rig: Rig) -> None:
 
 def test_a_long_stretch_of_nothing_is_marked(rig: Rig) -> None:
     tape = Tape()
-    for _ in range(UNMARKED_MAX + 1):
+    for _ in range(CHECKPOINT_RECORDS + 1):
         tape.note("n/ENTITY#a", "#META", None, {})
     port = Watched(port_to(rig.endpoint))
     wheel = Wheel({"only": (None, [tape.records[:600], tape.records[600:]])})
     aggregator = Aggregator(rig.table_over(port), rig.settings)
-    run(Consumer(aggregator, wheel, BlockingPace()).drain())
+    run(Consumer(aggregator, wheel, BlockingGateFactory()).drain())
     assert port.calls.count("PutItem") == 2  # the stretch, and that the shard is done
     run(port.close())

@@ -9,9 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.aws.aggregator.records import Change, parsed
-from headgate.aws.aggregator.rows import Counting, Row, guessed, planned, rows_of
-from headgate.aws.aggregator.runs import RUNS_MAX, Mark, Run, head_after, joined, mark_of, runs_in
+from headgate.aws.aggregator.records import Change, parse_record
+from headgate.aws.aggregator.rows import (
+    RowUpdate,
+    UsageRow,
+    exact_update,
+    optimistic_update,
+    rows_of,
+)
+from headgate.aws.aggregator.runs import (
+    RUNS_MAX,
+    ChangeRun,
+    Mark,
+    head_after,
+    mark_of,
+    merge_runs,
+    parse_runs,
+)
 from headgate.core.errors import Damaged
 
 from .kit import HOUR_MS, Record, Shard, Tape
@@ -29,25 +43,25 @@ class Rows:
         self.writes = 0
 
     def take(self, records: list[Record], windows: tuple[str, ...] = ("hourly", "daily")) -> None:
-        changes = [one for record in records if isinstance(one := parsed(record), Change)]
+        changes = [one for record in records if isinstance(one := parse_record(record), Change)]
         for row in rows_of(changes, windows):
             place = row.key.text, row.window_type, row.start_ms
-            counting = guessed(row)
+            counting = optimistic_update(row)
             if counting is not None and not self._apply(place, counting):
-                counting = planned(row, self._item(place))
+                counting = exact_update(row, self._item(place))
                 assert counting is None or self._apply(place, counting)
 
-    def _apply(self, place: Place, counting: Counting) -> bool:
+    def _apply(self, place: Place, counting: RowUpdate) -> bool:
         self.writes += 1
         marks = self.marks.setdefault(place, {})
-        for grown in counting.grown:
+        for grown in counting.mark_updates:
             held = marks.get(grown.shard)
             if grown.was is not None and held != grown.was:
                 return False
             follows = grown.follows and held and held.head.startswith(head_after(grown.follows))
             if grown.was is None and held is not None and not follows:
                 return False
-        for grown in counting.grown:
+        for grown in counting.mark_updates:
             held = marks.get(grown.shard)
             rest = held.rest if grown.follows and held else grown.becomes.rest
             marks[grown.shard] = Mark(grown.becomes.head, rest)
@@ -192,7 +206,9 @@ def test_a_gap_inside_a_later_batch_stays_open() -> None:
     for _ in range(2):
         rows.take([line[5]], ("hourly",))
     assert [counters["rpm"] for counters in rows.counters.values()] == [10_000]
-    assert [len(runs_in(mark)) for marks in rows.marks.values() for mark in marks.values()] == [1]
+    assert [len(parse_runs(mark)) for marks in rows.marks.values() for mark in marks.values()] == [
+        1
+    ]
 
 
 def test_a_bucket_made_anew_is_counted_from_zero() -> None:
@@ -240,25 +256,29 @@ def test_wcu_is_no_limit() -> None:
 
 
 def test_marks_are_read_as_they_were_written() -> None:
-    runs = joined([Run(5, 9, "", "1.5"), Run(20, 30, "1.8", "2.9"), Run(40, 41, "3.1", "")])
+    runs = merge_runs(
+        [ChangeRun(5, 9, "", "1.5"), ChangeRun(20, 30, "1.8", "2.9"), ChangeRun(40, 41, "3.1", "")]
+    )
     assert len(runs) == 3
-    assert runs_in(mark_of(runs)) == runs
-    assert joined([Run(1, 2, "", "1.2"), Run(3, 4, "1.2", "1.3")]) == (Run(1, 4, "", "1.3"),)
+    assert parse_runs(mark_of(runs)) == runs
+    assert merge_runs([ChangeRun(1, 2, "", "1.2"), ChangeRun(3, 4, "1.2", "1.3")]) == (
+        ChangeRun(1, 4, "", "1.3"),
+    )
     # an end and a beginning tell nothing of what was in between
-    assert len(joined([Run(1, 2, "1.1", ""), Run(5, 6, "", "9.1")])) == 2
+    assert len(merge_runs([ChangeRun(1, 2, "1.1", ""), ChangeRun(5, 6, "", "9.1")])) == 2
 
 
 def test_runs_are_bounded_and_close_at_the_old_end() -> None:
-    runs = joined(Run(at, at, f"{at}.0", f"{at}.1") for at in range(100))
+    runs = merge_runs(ChangeRun(at, at, f"{at}.0", f"{at}.1") for at in range(100))
     assert len(runs) == RUNS_MAX
     assert runs[0].first == 0
-    assert runs[-1] == Run(99, 99, "99.0", "99.1")
+    assert runs[-1] == ChangeRun(99, 99, "99.0", "99.1")
 
 
 @pytest.mark.parametrize("mark", [Mark("", ""), Mark("1.1@x", "@2"), Mark("1.1@3", "@2|3")])
 def test_a_mark_of_something_else_is_damage(mark: Mark) -> None:
     with pytest.raises(Damaged):
-        runs_in(mark)
+        parse_runs(mark)
 
 
 def test_windows_of_a_change_are_of_its_own_time() -> None:
@@ -267,17 +287,17 @@ def test_windows_of_a_change_are_of_its_own_time() -> None:
     shard.make(rpm=1)
     tape.now_ms += HOUR_MS
     shard.write(rpm=5)
-    changes = [one for record in tape.records if isinstance(one := parsed(record), Change)]
+    changes = [one for record in tape.records if isinstance(one := parse_record(record), Change)]
     rows = rows_of(changes, ("hourly", "daily", "monthly"))
     assert [row.window_type for row in rows].count("hourly") == 2
     assert len(rows) == 4
-    assert all(isinstance(row, Row) for row in rows)
+    assert all(isinstance(row, UsageRow) for row in rows)
 
 
 def test_a_bucket_in_many_shards_is_a_few_writes() -> None:
     tape = Tape()
     for number in range(40):
         Shard(tape, shard=number).make(rpm=1)
-    changes = [one for record in tape.records if isinstance(one := parsed(record), Change)]
+    changes = [one for record in tape.records if isinstance(one := parse_record(record), Change)]
     rows = rows_of(changes, ("hourly",))
     assert [len(row.shards) for row in rows] == [32, 8]

@@ -19,21 +19,21 @@ from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer
 from headgate.aws.aggregator.dead_letters import (
     MESSAGE_BYTES_MAX,
-    File,
-    Letter,
-    Letters,
-    parse_place,
+    DeadLetter,
+    DeadLetters,
+    FileDeadLetters,
+    parse_dead_letter_target,
 )
-from headgate.aws.aggregator.open import open_letters
-from headgate.aws.aggregator.s3 import Service
-from headgate.aws.aggregator.streams import stream_of
+from headgate.aws.aggregator.open import open_dead_letters
+from headgate.aws.aggregator.s3 import BotoService
+from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import Rejected
-from headgate.transport.gates import BlockingPace
+from headgate.transport.gates import BlockingGateFactory
 
 from .kit import NS, Rig, Shard, Tape, totals
 from .mapping import Mapped
@@ -55,7 +55,7 @@ class Inbox:
     """A real queue, and what is in it."""
 
     def __init__(self, endpoint: str, name: str) -> None:
-        self.service = Service("sqs", region="us-east-1", endpoint=endpoint, blocking=True)
+        self.service = BotoService("sqs", region="us-east-1", endpoint=endpoint, blocking=True)
         self.url: str = run(self.service.call("create_queue", QueueName=name))["QueueUrl"]
 
     def messages(self) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def function(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def mapped(rig: Rig, inbox: Inbox, handler: Any = None, **options: Any) -> Mapped:
-    stream = run(stream_of(rig.table))
+    stream = run(find_stream_arn(rig.table))
     call = handler or (lambda event: lambda_handler.handle(event, None))
     return Mapped(call, inbox.service, inbox.url, stream, filters(), **options)
 
@@ -223,7 +223,7 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
     assert letter["record"]["dynamodb"]["NewImage"]["raw"] == {"B": "AAEC"}
     number = letter["record"]["dynamodb"]["SequenceNumber"]
     assert letter["DDBStreamBatchInfo"]["startSequenceNumber"] == number
-    assert letter["DDBStreamBatchInfo"]["streamArn"] == run(stream_of(rig.table))
+    assert letter["DDBStreamBatchInfo"]["streamArn"] == run(find_stream_arn(rig.table))
     take(rig, 1)
     told = CliRunner().invoke(cli, words)  # it is behind: once is enough
     assert json.loads(told.stdout)["dead_letters"] == 0
@@ -232,7 +232,7 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
 
 def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
     bucket = f"dead-{rig.name}"
-    service = Service("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
+    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
     run(service.call("create_bucket", Bucket=bucket))
     path = tmp_path / "dead.jsonl"
     tape = Tape()
@@ -243,11 +243,11 @@ def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
     for place in (f"s3://{bucket}/given-up", str(path)):
         for _ in range(2):
             wheel = Wheel({"only": (None, [tape.records])})
-            letters = open_letters(place, "us-east-1", rig.endpoint, blocking=True)
-            reader = Consumer(rig.aggregator, wheel, BlockingPace(), letters=letters)
+            letters = open_dead_letters(place, "us-east-1", rig.endpoint, blocking=True)
+            reader = Consumer(rig.aggregator, wheel, BlockingGateFactory(), letters=letters)
             _forget_marks(rig)
             run(reader.drain())
-            assert reader.letters_sent == 1
+            assert reader.dead_letters_sent == 1
             run(letters.close())
     lines = path.read_text().splitlines()
     assert len(lines) == 2  # at least once: the mark was lost
@@ -272,7 +272,7 @@ class Kept:
     """Letters that stay with the test; a trouble may come first."""
 
     def __init__(self, *troubles: Exception) -> None:
-        self.letters: list[Letter] = []
+        self.letters: list[DeadLetter] = []
         self.troubles = list(troubles)
 
     async def send(self, letters: Any, now_ms: int) -> None:
@@ -283,12 +283,12 @@ class Kept:
     async def close(self) -> None: ...
 
 
-def reading(rig: Rig, tape: Tape, letters: Letters, port: Any = None) -> Consumer:
+def reading(rig: Rig, tape: Tape, letters: DeadLetters, port: Any = None) -> Consumer:
     from headgate.aws.aggregator.process import Aggregator
 
     table = rig.table if port is None else rig.table_over(port)
     wheel = Wheel({"only": (None, [tape.records])})
-    return Consumer(Aggregator(table, rig.settings), wheel, BlockingPace(), letters=letters)
+    return Consumer(Aggregator(table, rig.settings), wheel, BlockingGateFactory(), letters=letters)
 
 
 def one_change(age_ms: int, rig: Rig) -> Tape:
@@ -310,7 +310,7 @@ def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None
         kept = Kept()
         busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
         reader = reading(rig, one_change(age_ms, rig), kept, busy)
-        run(reader.round())
+        run(reader.read_round())
         assert len(kept.letters) == given_up
         assert [letter.condition for letter in kept.letters] == ["RecordAgeExceeded"] * given_up
         _forget_marks(rig)
@@ -319,7 +319,7 @@ def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None
 def test_without_dead_letters_old_records_are_tried_on(rig: Rig) -> None:
     busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
     reader = reading(rig, one_change(AGE_MS_MAX + 60_000, rig), None, busy)  # type: ignore[arg-type]
-    run(reader.round())
+    run(reader.read_round())
     assert totals(rig.usage(), "hourly") == {}
     run(reader.drain())
     assert totals(rig.usage(), "hourly") == {("a", "r"): {"rpm": 1}}
@@ -366,7 +366,7 @@ def test_a_letter_too_large_for_a_queue_says_where_its_record_is() -> None:
     huge = copy.deepcopy(record)
     huge["dynamodb"]["NewImage"]["x"] = {"S": "x" * MESSAGE_BYTES_MAX}
     for one, whole in ((record, True), (huge, False)):
-        text = Letter("arn", "shard", "Unreadable", "why", one).text(0, MESSAGE_BYTES_MAX)
+        text = DeadLetter("arn", "shard", "Unreadable", "why", one).text(0, MESSAGE_BYTES_MAX)
         assert len(text) < MESSAGE_BYTES_MAX
         said = json.loads(text)
         assert ("record" in said, "recordLeftOut" in said) == (whole, not whole)
@@ -387,7 +387,7 @@ def test_a_letter_too_large_for_a_queue_says_where_its_record_is() -> None:
     ],
 )
 def test_places(text: str, kind: str) -> None:
-    assert parse_place(text).kind == kind
+    assert parse_dead_letter_target(text).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -395,20 +395,20 @@ def test_places(text: str, kind: str) -> None:
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="dead_letters"):
-        parse_place(text)
+        parse_dead_letter_target(text)
 
 
 def test_a_file_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:
-    letter = Letter("arn", "shard", "Unreadable", "why", {})
+    letter = DeadLetter("arn", "shard", "Unreadable", "why", {})
     with pytest.raises(Unreachable, match="name another file"):
-        run(File(tmp_path / "no" / "such" / "folder").send([letter], 0))
+        run(FileDeadLetters(tmp_path / "no" / "such" / "folder").send([letter], 0))
 
 
 def test_a_queue_by_its_arn(rig: Rig, inbox: Inbox) -> None:
     account = inbox.url.split("/")[-2]
     arn = f"arn:aws:sqs:us-east-1:{account}:{os.path.basename(inbox.url)}"
-    letters = open_letters(arn, "us-east-1", rig.endpoint, blocking=True)
+    letters = open_dead_letters(arn, "us-east-1", rig.endpoint, blocking=True)
     for number in range(2):
-        run(letters.send([Letter("arn", "shard", "Unreadable", f"why {number}", {})], 0))
+        run(letters.send([DeadLetter("arn", "shard", "Unreadable", f"why {number}", {})], 0))
     run(letters.close())
     assert sorted(one["why"] for one in inbox.messages()) == ["why 0", "why 1"]

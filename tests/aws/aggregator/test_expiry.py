@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from headgate import Limit, SyncRepository
 from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.archive import read_archived
-from headgate.aws.aggregator.s3 import Objects, Service
-from headgate.aws.aggregator.streams import stream_of
+from headgate.aws.aggregator.s3 import BotoService, S3Objects
+from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.table import requests as ask
@@ -39,16 +39,16 @@ def rig(endpoint: str) -> Iterator[Rig]:
 @pytest.fixture
 def bucket(rig: Rig) -> Iterator[str]:
     name = f"archive-{rig.name}"
-    service = Service("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
+    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
     run(service.call("create_bucket", Bucket=name))
     yield name
     run(service.close())
 
 
 @pytest.fixture
-def objects(rig: Rig, bucket: str) -> Iterator[Objects]:
-    service = Service("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
-    yield Objects(service, bucket)
+def objects(rig: Rig, bucket: str) -> Iterator[S3Objects]:
+    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
+    yield S3Objects(service, bucket)
     run(service.close())
 
 
@@ -79,7 +79,7 @@ def expire(rig: Rig, namespace: str, keep: int = 1) -> None:
 
 
 def test_through_the_function_its_line_is_in_s3(
-    rig: Rig, bucket: str, objects: Objects, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, bucket: str, objects: S3Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lambda_handler, "_opened", [])
     for name, value in {
@@ -93,7 +93,7 @@ def test_through_the_function_its_line_is_in_s3(
     records = [expired(record, 1_800_000_000) for record in rig.records()]
     source = Mapped(
         lambda event: lambda_handler.handle(event, None), rig.service, "",
-        run(stream_of(rig.table)), filters(),
+        run(find_stream_arn(rig.table)), filters(),
     )  # fmt: skip
     source.deliver(records)
     source.deliver(records)
@@ -109,7 +109,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 def test_a_process_of_ones_own_archives_and_the_command_reads_back(
-    rig: Rig, bucket: str, objects: Objects, environment: dict[str, str]
+    rig: Rig, bucket: str, objects: S3Objects, environment: dict[str, str]
 ) -> None:
     """`headgate aggregate` as a program, over the streams API; `headgate audit list --archived`."""
     namespace, events = changed(rig)

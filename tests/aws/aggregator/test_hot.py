@@ -11,20 +11,20 @@ from dynamodb.shard_kit import Bucket
 from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
 from headgate.aws.aggregator import hot_shards as splits
-from headgate.aws.aggregator.hot_shards import Hot, Paces, Splits
+from headgate.aws.aggregator.hot_shards import HotShard, ShardSplitter, WriteRates
 from headgate.aws.aggregator.process import Aggregator, Settings
-from headgate.aws.aggregator.records import Change, parsed
+from headgate.aws.aggregator.records import Change, parse_record
 from headgate.core.errors import Throttled
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Refused
+from headgate.stores.dynamodb.client.port import AccessRefused
 from headgate.stores.dynamodb.store import DynamoStore
 
 from .kit import NS, Record, Rig, Shard, Tape
 
 
 def changes(records: list[Record]) -> list[Change]:
-    return [one for record in records if isinstance(one := parsed(record), Change)]
+    return [one for record in records if isinstance(one := parse_record(record), Change)]
 
 
 def traffic(per_s: int, seconds: int) -> list[Change]:
@@ -41,7 +41,7 @@ def traffic(per_s: int, seconds: int) -> list[Change]:
 @pytest.mark.parametrize("per_s", [100, 800, 801, 3000])
 @pytest.mark.parametrize("size", [10_000, 333])
 def test_a_pace_is_told_to_the_write(per_s: int, size: int) -> None:
-    paces, found = Paces(), []
+    paces, found = WriteRates(), []
     line = traffic(per_s, 4)
     for at in range(0, len(line), size):
         found += paces.hot(line[at : at + size])
@@ -52,13 +52,13 @@ def test_a_pace_is_told_to_the_write(per_s: int, size: int) -> None:
 
 
 def test_what_is_delivered_again_is_no_pace() -> None:
-    paces, line = Paces(), traffic(500, 3)
+    paces, line = WriteRates(), traffic(500, 3)
     for _ in range(5):
         assert not paces.hot(line)
 
 
 def test_a_bucket_made_anew_is_measured_anew() -> None:
-    tape, paces = Tape(), Paces()
+    tape, paces = Tape(), WriteRates()
     shard = Shard(tape)
     for _ in range(4):
         shard.make(rpm=1)
@@ -70,7 +70,7 @@ def test_a_bucket_made_anew_is_measured_anew() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    tape, paces = Tape(), Paces(items_max=5)
+    tape, paces = Tape(), WriteRates(items_max=5)
     for number in range(50):
         Shard(tape, f"e{number}").make(rpm=1)
     paces.hot(changes(tape.records))
@@ -135,9 +135,9 @@ def test_no_shard_gets_smaller_than_what_is_asked_of_it(rig: Rig) -> None:
     bucket = hot_bucket(rig, capacity=7)
     report = run(rig.aggregator.process(hurried()))
     assert report.splits == 1  # halves of 3 and 4 still hold the largest demand, 2
-    other = Splits(rig.table, enabled=True)
+    other = ShardSplitter(rig.table, enabled=True)
     key = BucketKey(NS, "hot", "r")
-    assert run(other.divide([Hot(key, 0, 900, {"rpm": 2000})])) == 0
+    assert run(other.divide([HotShard(key, 0, 900, {"rpm": 2000})])) == 0
     assert len(bucket.shards()) == 2
 
 
@@ -155,9 +155,9 @@ class Refusing:
 
 def test_a_role_that_may_not_is_asked_once(rig: Rig) -> None:
     hot_bucket(rig)
-    port = Refusing(rig.table.port, Refused("AccessDeniedException", "no", "no"))
-    splits = Splits(rig.table_over(port), enabled=True)
-    hot = Hot(BucketKey(NS, "hot", "r"), 0, 900, {})
+    port = Refusing(rig.table.port, AccessRefused("AccessDeniedException", "no", "no"))
+    splits = ShardSplitter(rig.table_over(port), enabled=True)
+    hot = HotShard(BucketKey(NS, "hot", "r"), 0, 900, {})
     assert [run(splits.divide([hot])) for _ in range(3)] == [0, 0, 0]
     assert port.calls == 1
     assert not splits.enabled
@@ -166,8 +166,8 @@ def test_a_role_that_may_not_is_asked_once(rig: Rig) -> None:
 def test_trouble_with_it_fails_no_record(rig: Rig) -> None:
     hot_bucket(rig)
     port = Refusing(rig.table.port, Throttled("busy"))
-    splits = Splits(rig.table_over(port), enabled=True)
-    hot = Hot(BucketKey(NS, "hot", "r"), 0, 900, {})
+    splits = ShardSplitter(rig.table_over(port), enabled=True)
+    hot = HotShard(BucketKey(NS, "hot", "r"), 0, 900, {})
     assert run(splits.divide([hot, hot])) == 0
     assert splits.enabled
     assert port.calls == 2
@@ -175,7 +175,7 @@ def test_trouble_with_it_fails_no_record(rig: Rig) -> None:
 
 def test_a_bucket_that_is_gone_is_left_alone(rig: Rig) -> None:
     port = Watched(port_to(rig.endpoint))
-    splits = Splits(rig.table_over(port), enabled=True)
-    assert run(splits.divide([Hot(BucketKey(NS, "nobody", "r"), 0, 900, {})])) == 0
+    splits = ShardSplitter(rig.table_over(port), enabled=True)
+    assert run(splits.divide([HotShard(BucketKey(NS, "nobody", "r"), 0, 900, {})])) == 0
     assert port.calls == ["GetItem"]
     run(port.close())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.aws.aggregator.process import Settings, settings_from
-from headgate.aws.aggregator.records import Change, parsed, sequence_text
+from headgate.aws.aggregator.records import Change, parse_record, sequence_text
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.history import DAY_MS
 
@@ -26,7 +26,7 @@ def test_both_ways_to_tell_a_time_are_the_same() -> None:
     moment = datetime.datetime.fromtimestamp(START_MS / 1000, datetime.UTC)
     for told in (START_MS // 1000, float(START_MS // 1000), moment):
         record["dynamodb"]["ApproximateCreationDateTime"] = told
-        change = parsed(record)
+        change = parse_record(record)
         assert isinstance(change, Change)
         assert change.at_ms == START_MS
         assert (change.key.entity_id, change.key.resource, change.shard) == ("user:7@x", "r", 0)
@@ -35,15 +35,15 @@ def test_both_ways_to_tell_a_time_are_the_same() -> None:
 @pytest.mark.parametrize("sk", ["#META", "#CONFIG", "#USAGE#r#hourly#x", "#VERSION", "#STREAM#a#b"])
 def test_other_items_are_none_of_its_business(sk: str) -> None:
     tape = Tape()
-    assert parsed(tape.note("n/ENTITY#a", sk, None, {"x": {"S": "y"}})) is None
+    assert parse_record(tape.note("n/ENTITY#a", sk, None, {"x": {"S": "y"}})) is None
 
 
 def test_a_deleted_audit_event_is_not_an_expired_one() -> None:
     tape = Tape()
     old = {"event_id": {"S": "1"}}
-    assert parsed(tape.note("n/AUDIT#a", "#AUDIT#1", old, None)) is None
+    assert parse_record(tape.note("n/AUDIT#a", "#AUDIT#1", old, None)) is None
     who = {"userIdentity": {"type": "AssumedRole", "principalId": "me"}}
-    assert parsed(tape.note("n/AUDIT#a", "#AUDIT#1", old, None, **who)) is None
+    assert parse_record(tape.note("n/AUDIT#a", "#AUDIT#1", old, None, **who)) is None
 
 
 BREAKS: list[Any] = [
@@ -70,14 +70,14 @@ def test_what_cannot_be_read_is_damage(number: int) -> None:
     record = copy.deepcopy(one_record())
     BREAKS[number](record)
     with pytest.raises(Damaged):
-        parsed(record)
+        parse_record(record)
     assert isinstance(sequence_text(record), str)
 
 
 @pytest.mark.parametrize("record", [None, {}, {"dynamodb": None}, {"dynamodb": 1}, [], "x"])
 def test_anything_may_come_in(record: Any) -> None:
     with pytest.raises(Damaged):
-        parsed(record)
+        parse_record(record)
     assert sequence_text(record) == ""
 
 

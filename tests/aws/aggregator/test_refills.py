@@ -13,13 +13,13 @@ from aws.infra.guarding import Guarded
 from aws.infra.rendering import Rendered
 from dynamodb.shard_kit import Bucket
 from headgate import Limit
-from headgate.aws.aggregator.process import Aggregator, Report, Settings
-from headgate.aws.aggregator.refills import REFILLS_MAX, Refills
+from headgate.aws.aggregator.process import Aggregator, BatchReport, Settings
+from headgate.aws.aggregator.refills import REFILLS_MAX, BucketRefiller
 from headgate.aws.infra import StackOptions
 from headgate.cli.app import cli
 from headgate.core.errors import StoreTrouble, Throttled
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Refused, Request
+from headgate.stores.dynamodb.client.port import AccessRefused, DynamoRequest
 from headgate.stores.dynamodb.protocol.rebase import AGE_MS, SLACK_MS
 from headgate.stores.dynamodb.store import DynamoStore
 
@@ -34,10 +34,10 @@ class Timed:
     def __init__(self, inner: Any, clock: Callable[[], int]) -> None:
         self.inner = inner
         self.now_ms = clock
-        self.sent: list[Request] = []
+        self.sent: list[DynamoRequest] = []
         self.trouble: StoreTrouble | None = None
 
-    async def call(self, request: Request) -> Any:
+    async def call(self, request: DynamoRequest) -> Any:
         return await self.inner.call(request)
 
     async def call_all(self, requests: Any) -> list[Any]:
@@ -76,7 +76,7 @@ class Scene:
         found = self.rig.buckets()
         return [dict(one) for one in found if "#warmed#" in one["dynamodb"]["Keys"]["PK"]["S"]]
 
-    def process(self) -> Report:
+    def process(self) -> BatchReport:
         return run(self.aggregator.process(self.records()))
 
     def epoch_ms(self) -> int:
@@ -164,10 +164,10 @@ def test_it_is_off_unless_asked_for(scene: Scene) -> None:
 def test_trouble_fails_no_record_and_a_role_that_may_not_is_asked_once(scene: Scene) -> None:
     assert scene.warmed.take(rpm=1).allowed
     scene.wait(5 * HOUR_MS)
-    refills = Refills(scene.rig.table_over(scene.port), enabled=True)
+    refills = BucketRefiller(scene.rig.table_over(scene.port), enabled=True)
     aggregator = Aggregator(scene.rig.table_over(scene.port), scene.settings)
     aggregator._refills = refills
-    for trouble, asked in ((Throttled("busy"), 1), (Refused("AccessDenied", "no", "no"), 2)):
+    for trouble, asked in ((Throttled("busy"), 1), (AccessRefused("AccessDenied", "no", "no"), 2)):
         scene.port.trouble = trouble
         report = run(aggregator.process(scene.records()))
         assert report.refills == 0

@@ -8,12 +8,12 @@ from typing import Any
 from aws.infra.iam import allowed
 from aws.infra.rendering import TABLE_ARN
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import Port, Rejected, Request
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, Rejected
 
 Asked = tuple[str, str, list[str], list[str]]  # action, resource, leading keys, attributes
 
 
-def asked(request: Request) -> Iterator[Asked]:
+def asked(request: DynamoRequest) -> Iterator[Asked]:
     """What a request needs to be allowed, as DynamoDB asks IAM."""
     params, action = request.params, request.operation
     match action:
@@ -25,7 +25,7 @@ def asked(request: Request) -> Iterator[Asked]:
         case "TransactWriteItems":
             for part in params["TransactItems"]:
                 for verb, inner in part.items():
-                    yield from asked(Request(f"{verb}Item", inner))
+                    yield from asked(DynamoRequest(f"{verb}Item", inner))
         case "BatchGetItem":
             for wanted in params["RequestItems"].values():
                 yield action, TABLE_ARN, [key["PK"]["S"] for key in wanted["Keys"]], []
@@ -42,18 +42,20 @@ def asked(request: Request) -> Iterator[Asked]:
 
 
 class Guarded:
-    def __init__(self, inner: Port, statements: list[dict[str, Any]], tag: str = "") -> None:
+    def __init__(self, inner: DynamoPort, statements: list[dict[str, Any]], tag: str = "") -> None:
         self._inner = inner
         self._statements = statements
         self._tag = tag
         self.granted: set[str] = set()
         self.denied: list[Asked] = []
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         self._check(request)
         return await self._inner.call(request)
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         for request in requests:
             self._check(request)
         return await self._inner.call_all(requests)
@@ -64,7 +66,7 @@ class Guarded:
     async def close(self) -> None:
         await self._inner.close()
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: DynamoRequest) -> None:
         for one in asked(request):
             action, resource, keys, attributes = one
             context = {"dynamodb:LeadingKeys": keys, "dynamodb:Attributes": attributes}

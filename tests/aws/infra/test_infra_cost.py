@@ -20,7 +20,7 @@ from headgate.aws.infra.cost import (
     PUBLISHED,
     REGION,
     Prices,
-    distinct,
+    expected_distinct,
 )
 from headgate.cli.app import cli
 from headgate.stores.dynamodb.usage_buffer import HOURS_MAX
@@ -101,11 +101,11 @@ def test_nothing_costs_next_to_nothing() -> None:
 
 
 def test_different_ones_among_draws() -> None:
-    assert distinct(1, 0.5) == 0.5
-    assert distinct(1, 9) == 1
-    assert distinct(10, 1) == pytest.approx(1)
-    assert distinct(10, 10**6) == pytest.approx(10)
-    assert distinct(2, 2) == pytest.approx(1.5)
+    assert expected_distinct(1, 0.5) == 0.5
+    assert expected_distinct(1, 9) == 1
+    assert expected_distinct(10, 1) == pytest.approx(1)
+    assert expected_distinct(10, 10**6) == pytest.approx(10)
+    assert expected_distinct(2, 2) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("bad", [
@@ -147,7 +147,7 @@ def test_the_prices_on_the_page() -> None:
 def test_own_prices_are_taken_instead_and_told() -> None:
     load = Load(rps=100, entities=10, pitr=True)
     for name in asdict(PUBLISHED):
-        dearer = cost(load, PUBLISHED.with_own({name: "3.5"}))
+        dearer = cost(load, PUBLISHED.with_overrides({name: "3.5"}))
         assert dearer.usd > cost(load).usd, name
         assert dearer.as_dict()["own_prices"] == {name: 3.5}
     assert cost(load).as_dict()["own_prices"] == {}
@@ -164,7 +164,7 @@ def test_own_prices_are_taken_instead_and_told() -> None:
 def test_a_price_that_is_none_is_named(own: dict[str, str]) -> None:
     [name] = own
     with pytest.raises(ValidationError, match="price") as refused:
-        PUBLISHED.with_own(own)
+        PUBLISHED.with_overrides(own)
     assert name in str(refused.value)
 
 

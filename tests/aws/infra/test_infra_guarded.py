@@ -22,9 +22,9 @@ from headgate.aws.infra import StackOptions
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import Request, open_port
+from headgate.stores.dynamodb.client.port import DynamoRequest, open_port
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 WITHOUT = StackOptions(enable_aggregator=False)
 LIMITS = [Limit.per_minute("rpm", 20), Limit.per_minute("tpm", 1000)]
@@ -167,11 +167,11 @@ def test_the_aggregator_can_count_and_nothing_else(
                     pass
     plain = open_port(region="us-east-1", endpoint=dynamo_endpoint, blocking=True)
     guarded = Guarded(plain, Rendered().statements("AggregatorRole"))
-    held = Table(guarded, table, pace_for(None, blocking=True))
+    held = Table(guarded, table, gate_factory_for(None, blocking=True))
     aggregator = Aggregator(held, Settings(table, split=False))
     image = next(
         item
-        for item in run(held.port._inner.call(Request("Scan", {"TableName": table})))["Items"]  # type: ignore[attr-defined]
+        for item in run(held.port._inner.call(DynamoRequest("Scan", {"TableName": table})))["Items"]  # type: ignore[attr-defined]
         if item["SK"]["S"] == "#STATE" and "#key-1#" in item["PK"]["S"]
     )
     record = {

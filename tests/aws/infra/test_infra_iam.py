@@ -10,7 +10,7 @@ from aws.infra.iam import Context, allowed, many
 from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
 from headgate.aws.infra import StackOptions, namespace_policy
 from headgate.aws.infra.template import USAGE_ATTRIBUTES
-from headgate.core.history import Usage
+from headgate.core.history import WindowUsage
 from headgate.stores.dynamodb import ledger as usage
 from headgate.stores.dynamodb import schema
 
@@ -219,7 +219,7 @@ def _check_bound(statement: dict[str, Any]) -> None:
 
 
 def test_the_attributes_are_those_of_usage_rows() -> None:
-    one = Usage("hourly", 0, {"rpm": 1000}, 1)
+    one = WindowUsage("hourly", 0, {"rpm": 1000}, 1)
     written = usage.addition("limits", NS, "key-1", "gpt-4", one, 0, 1000)
     names = set(written.params["ExpressionAttributeNames"].values()) | {"PK", "SK"}
     listed = {"u_rpm" if name == "u_*" else name for name in USAGE_ATTRIBUTES}

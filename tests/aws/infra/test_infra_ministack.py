@@ -18,7 +18,7 @@ from aws.aggregator.mapping import Mapped, expired
 from aws.infra import cloud
 from dynamodb import engine
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
-from headgate.aws.aggregator.s3 import Service
+from headgate.aws.aggregator.s3 import BotoService
 from headgate.aws.aggregator.streams import Stream
 from headgate.aws.infra import (
     InfrastructureNotFoundError,
@@ -38,7 +38,7 @@ from headgate.aws.infra import (
 )
 from headgate.aws.infra import inspect as watching
 from headgate.aws.infra import stack as stack_module
-from headgate.aws.infra.remove import remove
+from headgate.aws.infra.remove import remove_bucket
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 
@@ -292,7 +292,9 @@ def _invoked(port: Port, name: str) -> Callable[[dict[str, Any]], dict[str, Any]
 
 def _streamed(stack: Stack) -> tuple[str, list[Any]]:
     """All that the table's stream has."""
-    service = Service("dynamodbstreams", region="us-east-1", endpoint=stack.endpoint, blocking=True)
+    service = BotoService(
+        "dynamodbstreams", region="us-east-1", endpoint=stack.endpoint, blocking=True
+    )
     stream = Stream(service, stack.outputs["StreamArn"])
     found: list[Any] = []
     for shard in run(stream.shards()):
@@ -328,7 +330,7 @@ def test_poison_ends_in_the_stacks_queue_and_expired_events_in_its_archive(port:
                 pass
     [source] = port.call("lambda", "list_event_source_mappings")["EventSourceMappings"]
     arn, records = _streamed(stack)
-    inbox = Service("sqs", region="us-east-1", endpoint=stack.endpoint, blocking=True)
+    inbox = BotoService("sqs", region="us-east-1", endpoint=stack.endpoint, blocking=True)
     queue = stack.outputs["DeadLettersUrl"]
     delivery = Mapped(
         _invoked(port, "letters-aggregator"), inbox, queue, arn,
@@ -411,7 +413,7 @@ def test_an_aggregator_can_be_switched_off_and_on(port: Port) -> None:
     assert _inventory(port)["functions"] == ["switched-aggregator"]
     delete(port, "switched", confirm="switched")
     assert _inventory(port)["buckets"] == [archive]  # of a stack that is no more
-    remove(port, archive)
+    remove_bucket(port, archive)
     assert _inventory(port) == nothing
 
 

@@ -28,10 +28,10 @@ from headgate.aws.infra.inspect import (
     PAGES_MAX,
     POLL_MS,
     POLLS_MAX,
-    events,
-    until_at_rest,
+    new_events,
+    wait_until_at_rest,
 )
-from headgate.aws.infra.remove import empty
+from headgate.aws.infra.remove import empty_bucket
 from headgate.aws.infra.template import TEMPLATE_VERSION
 
 OURS = {"headgate:stack": "1", "headgate:version": "0.1.0"}
@@ -105,7 +105,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_module, "make_ready", lambda stack, options: None)
+    monkeypatch.setattr(stack_module, "prepare_table", lambda stack, options: None)
     monkeypatch.setattr(stack_module, "upgrade_table", lambda stack: ())
 
 
@@ -158,7 +158,7 @@ def test_a_new_stack_is_made_with_tags_and_every_parameter() -> None:
 def test_the_table_is_told_how_long_history_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, StackOptions]] = []
     monkeypatch.setattr(
-        stack_module, "make_ready", lambda stack, options: told.append((stack.name, options))
+        stack_module, "prepare_table", lambda stack, options: told.append((stack.name, options))
     )
     options = StackOptions(enable_aggregator=False, audit_retention_days=7)
     deploy(Scripted(None, entry("CREATE_COMPLETE")), "limits", options)
@@ -242,12 +242,12 @@ def test_a_bucket_that_cannot_be_emptied_is_named() -> None:
     port.answers["list_object_versions"] = lambda **_: {"Versions": [row], "DeleteMarkers": [row]}
     port.answers["delete_objects"] = lambda **_: {"Errors": [{"Key": "a", "Message": "locked"}]}
     with pytest.raises(StackOperationError, match="the bucket mine was not emptied: a: locked"):
-        empty(port, "mine")
+        empty_bucket(port, "mine")
     (asked,) = port.asked("delete_objects")
     assert asked["Delete"]["Objects"] == [row, row]
     port.answers["delete_objects"] = lambda **_: {}
     with pytest.raises(StackOperationError, match="there is more"):
-        empty(port, "mine")
+        empty_bucket(port, "mine")
 
 
 @pytest.mark.parametrize("act", [
@@ -305,7 +305,7 @@ def test_a_deletion_that_fails_says_why() -> None:
 def test_waiting_ends() -> None:
     port = Scripted(entry("CREATE_IN_PROGRESS"))
     with pytest.raises(StackOperationError, match="still moves after 60 minutes"):
-        until_at_rest(port, "id-of-limits", "waiting", set())
+        wait_until_at_rest(port, "id-of-limits", "waiting", set())
     assert port.paused_ms == POLLS_MAX * POLL_MS
 
 
@@ -316,14 +316,14 @@ def test_what_happened_before_is_not_told_again() -> None:
         event(2, "Table", "UPDATE_COMPLETE"),
     ]
     told: list[Progress] = []
-    until_at_rest(port, "id-of-limits", "x", {"e1"}, told.append)
+    wait_until_at_rest(port, "id-of-limits", "x", {"e1"}, told.append)
     assert [one.id for one in told] == ["e2"]
 
 
 def test_pages_are_bounded() -> None:
     port = Scripted(entry("CREATE_COMPLETE"))
     port.answers["describe_stack_events"] = lambda **_: {"StackEvents": [], "NextToken": "more"}
-    assert events(port, "id", set()) == []
+    assert new_events(port, "id", set()) == []
     assert len(port.asked("describe_stack_events")) == PAGES_MAX
 
 

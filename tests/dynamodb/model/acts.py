@@ -10,12 +10,12 @@ from dynamodb.model.scene import Watch
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
-from headgate.stores.dynamodb.protocol.flow import Flow, alone
-from headgate.stores.dynamodb.protocol.rebase import rebasing
+from headgate.stores.dynamodb.protocol.flow import Flow, run_flow
+from headgate.stores.dynamodb.protocol.rebase import rebase_request
 from headgate.stores.dynamodb.sharding.pool import read_shards
-from headgate.stores.dynamodb.sharding.router import changed
+from headgate.stores.dynamodb.sharding.router import try_change
 from headgate.stores.dynamodb.sharding.shares import children_of
-from headgate.stores.dynamodb.sharding.split import mergeable, merging
+from headgate.stores.dynamodb.sharding.split import can_merge, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
 
 START_MS = 1_750_000_000_000
@@ -84,7 +84,7 @@ def split(held: Terms, shard: int = 0) -> Op:
     """A shard is divided, as if it had taken too many writes."""
 
     def flow(store: DynamoStore, now_ms: int) -> Flow[bool]:
-        known = store._book.open(KEY)
+        known = store._cache.open(KEY)
         for seen in (yield from read_shards(TABLE, known, now_ms)):
             if seen.shard == shard:
                 return (yield from store._taker.shards.split(known, seen, now_ms))
@@ -97,13 +97,13 @@ def merge(held: Terms, shard: int = 0) -> Op:
     """A shard takes back what it gave last, as if both had been idle."""
 
     def flow(store: DynamoStore, now_ms: int) -> Flow[bool]:
-        known = store._book.open(KEY)
+        known = store._cache.open(KEY)
         shards = {seen.shard: seen for seen in (yield from read_shards(TABLE, known, now_ms))}
         children = children_of(shard, shards[shard].depth) if shard in shards else []
-        if not children or not mergeable(shards[shard], shards[children[-1]]):
+        if not children or not can_merge(shards[shard], shards[children[-1]]):
             return False
-        request = merging(TABLE, KEY, shards[shard], shards[children[-1]], now_ms)
-        return (yield from changed(request))
+        request = merge_request(TABLE, KEY, shards[shard], shards[children[-1]], now_ms)
+        return (yield from try_change(request))
 
     return _reshape(held, flow)
 
@@ -112,11 +112,11 @@ def rebase(held: Terms, shard: int = 0) -> Op:
     """What has been refilled is stored, as the aggregator does it; all clocks are within a step."""
 
     def flow(store: DynamoStore, now_ms: int) -> Flow[bool]:
-        known = store._book.open(KEY)
+        known = store._cache.open(KEY)
         for seen in (yield from read_shards(TABLE, known, now_ms)):
             if seen.shard == shard:
-                request = rebasing(TABLE, KEY, seen, now_ms, age_ms=0, slack_ms=STEP_MS)
-                return request is not None and (yield from changed(request))
+                request = rebase_request(TABLE, KEY, seen, now_ms, age_ms=0, slack_ms=STEP_MS)
+                return request is not None and (yield from try_change(request))
         return False
 
     return _reshape(held, flow)
@@ -124,7 +124,7 @@ def rebase(held: Terms, shard: int = 0) -> Op:
 
 def _reshape(held: Terms, flow: Any) -> Op:
     def begin(store: DynamoStore, now_ms: int) -> Coroutine[Any, Any, Any]:
-        return alone(store._port, flow(store, now_ms))
+        return run_flow(store._port, flow(store, now_ms))
 
     return Op("reshape", (Demand(KEY, held, (0,)),), begin)
 

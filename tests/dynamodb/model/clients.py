@@ -18,8 +18,8 @@ from typing import Any
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
-from headgate.stores.dynamodb.client.port import Request
-from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 
@@ -51,7 +51,9 @@ class Op:
 
 
 @types.coroutine
-def _asked(requests: Sequence[Request]) -> Generator[Sequence[Request], Outcomes, Outcomes]:
+def _asked(
+    requests: Sequence[DynamoRequest],
+) -> Generator[Sequence[DynamoRequest], Outcomes, Outcomes]:
     return (yield requests)
 
 
@@ -61,14 +63,16 @@ class SteppingPort:
     def now_ms(self) -> int:
         raise AssertionError("every operation of a script is given its moment")
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         [outcome] = await _asked([request])
         if isinstance(outcome, StoreTrouble):
             raise outcome
         found: dict[str, Any] = outcome
         return found
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         return await _asked(requests)
 
     async def close(self) -> None:
@@ -128,19 +132,19 @@ class Node:
         "requests", "result", "texts",
     )  # fmt: skip
 
-    def __init__(self, client: int, number: int, op: Op | None, book: Book) -> None:
+    def __init__(self, client: int, number: int, op: Op | None, book: StateCache) -> None:
         self.client = client
         self.number = number
         self.op = op
         self.book = book  # as it was when the operation began
         self.now_ms = 0
         self.history: tuple[Outcomes, ...] = ()
-        self.requests: Sequence[Request] | None = None
+        self.requests: Sequence[DynamoRequest] | None = None
         self.texts: tuple[str, ...] = ()
         self.plans: tuple[str, ...] = ()  # the same without what is new in every attempt
         self.children: dict[Any, int] = {}
         self.result: Any = None  # of the operation before, at a node between two
-        self.live: tuple[Coroutine[Any, Any, Any], Book, int] | None = None
+        self.live: tuple[Coroutine[Any, Any, Any], StateCache, int] | None = None
 
 
 class Clients:
@@ -162,7 +166,7 @@ class Clients:
         self._idle: dict[Any, int] = {}
 
     def first(self, client: int) -> int:
-        return self._between(client, 0, Book(), None)
+        return self._between(client, 0, StateCache(), None)
 
     def begun(self, at: int, now_ms: int) -> int:
         """The node after its next operation has begun at this moment of its clock."""
@@ -212,7 +216,7 @@ class Clients:
         self.nodes.append(made)
         return len(self.nodes) - 1
 
-    def _flow(self, node: Node, now_ms: int) -> tuple[Coroutine[Any, Any, Any], Book]:
+    def _flow(self, node: Node, now_ms: int) -> tuple[Coroutine[Any, Any, Any], StateCache]:
         assert node.op is not None
         self._dice.begin(self._number + node.client, node.number)
         book = copied(node.book)
@@ -220,7 +224,7 @@ class Clients:
         table = Table(SteppingPort(), TABLE, _AtOnce())
         return node.op.begin(DynamoStore(table, book, None, strict=self._strict), now_ms), book
 
-    def _between(self, client: int, number: int, book: Book, result: Any) -> int:
+    def _between(self, client: int, number: int, book: StateCache, result: Any) -> int:
         name = client, number, digest(book), _said(result)
         found = self._idle.get(name)
         if found is None:
@@ -232,9 +236,9 @@ class Clients:
         return found
 
 
-def copied(book: Book) -> Book:
+def copied(book: StateCache) -> StateCache:
     """A book that knows the same; what it knows of shards is immutable."""
-    made = Book()
+    made = StateCache()
     for text, known in book._known.items():
         twin = copy.copy(known)
         for name in known.__slots__:
@@ -245,7 +249,7 @@ def copied(book: Book) -> Book:
     return made
 
 
-def digest(book: Book) -> Any:
+def digest(book: StateCache) -> Any:
     """All that a book knows, to compare it by."""
     return tuple(
         (text, *(_frozen(getattr(known, name)) for name in known.__slots__ if name != "key"))
@@ -268,7 +272,7 @@ def _said(result: Any) -> Any:
     return type(result).__name__ if isinstance(result, Exception) else result
 
 
-def _text(request: Request) -> str:
+def _text(request: DynamoRequest) -> str:
     return f"{request.operation} {json.dumps(request.params, sort_keys=True)}"
 
 

@@ -16,8 +16,8 @@ from dynamodb.model.values import Invalid, Row, Unfit, Value, exact, freeze
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.port import (
     ConditionFailed,
+    DynamoRequest,
     Rejected,
-    Request,
     TableMissing,
     TransactionCancelled,
 )
@@ -88,7 +88,7 @@ class Failed(Exception):
 Step = tuple[Snapshot, dict[str, Any]]
 
 
-def apply(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Outcome]:
+def apply(snapshot: Snapshot, request: DynamoRequest) -> tuple[Snapshot, Outcome]:
     """What the service holds after the request, and what it answers."""
     operation = _OPERATIONS.get(request.operation)
     if operation is None:
@@ -109,7 +109,7 @@ class Engine:
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = snapshot or Snapshot()
 
-    def apply(self, request: Request) -> Outcome:
+    def apply(self, request: DynamoRequest) -> Outcome:
         self.snapshot, outcome = apply(self.snapshot, request)
         return outcome
 

@@ -8,7 +8,7 @@ from typing import Any
 from dynamodb.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
 from dynamodb.model.engine import Engine
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 
 
 class ModelPort:
@@ -18,13 +18,15 @@ class ModelPort:
         self.engine = engine
         self._clock = clock
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         outcome = self.engine.apply(request)
         if isinstance(outcome, StoreTrouble):
             raise outcome
         return outcome
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         return [self.engine.apply(request) for request in requests]
 
     def now_ms(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 
 NUMBER = "n"  # never a text: ministack lets sums with text pass, which AWS refuses
 ATTRIBUTES = ("a", "b", "g", NUMBER, "s")
@@ -29,7 +29,7 @@ class Program:
         self._names: dict[str, str] = {}
         self._values: dict[str, Any] = {}
 
-    def step(self) -> Request:
+    def step(self) -> DynamoRequest:
         self._names, self._values = {}, {}
         self._transacting = False
         roll = self._rng.random()
@@ -43,18 +43,18 @@ class Program:
             return self._transaction()
         return self._read()
 
-    def _update(self) -> Request:
+    def _update(self) -> DynamoRequest:
         part = self._update_part()
         told = self._rng.choice((None, "ALL_NEW", "ALL_OLD", "UPDATED_NEW"))
         returned = {} if told is None else {"ReturnValues": told}
-        return Request("UpdateItem", {"TableName": self._table, **part, **returned})
+        return DynamoRequest("UpdateItem", {"TableName": self._table, **part, **returned})
 
-    def _write(self, verb: str, part: dict[str, Any]) -> Request:
+    def _write(self, verb: str, part: dict[str, Any]) -> DynamoRequest:
         returned = self._rng.choice(({}, {"ReturnValues": "ALL_OLD"}))
         params = {"TableName": self._table, **part, **self._guarded(), **returned}
-        return Request(f"{verb}Item", params)
+        return DynamoRequest(f"{verb}Item", params)
 
-    def _transaction(self) -> Request:
+    def _transaction(self) -> DynamoRequest:
         if self._tokens and self._rng.random() < 0.2:
             token, parts = self._rng.choice(self._tokens)
             if self._rng.random() < 0.3:
@@ -73,9 +73,9 @@ class Program:
         self._tokens.append((token, parts))
         return self._sent(token, parts)
 
-    def _sent(self, token: str, parts: list[Any]) -> Request:
+    def _sent(self, token: str, parts: list[Any]) -> DynamoRequest:
         params = {"TransactItems": parts, "ClientRequestToken": token}
-        return Request("TransactWriteItems", params)
+        return DynamoRequest("TransactWriteItems", params)
 
     def _part(self, verb: str, key: dict[str, Any]) -> dict[str, Any]:
         match verb:
@@ -88,22 +88,22 @@ class Program:
             case _:
                 return {"Key": key, **self._guarded(always=True)}
 
-    def _read(self) -> Request:
+    def _read(self) -> DynamoRequest:
         roll = self._rng.random()
         if roll < 0.3:
-            return Request("GetItem", {"TableName": self._table, "Key": self._key()})
+            return DynamoRequest("GetItem", {"TableName": self._table, "Key": self._key()})
         if roll < 0.5:
             keys = [self._key(at) for at in self._rng.sample(range(4), self._rng.randint(1, 4))]
             wanted = {"Keys": keys, "ConsistentRead": True}
-            return Request("BatchGetItem", {"RequestItems": {self._table: wanted}})
+            return DynamoRequest("BatchGetItem", {"RequestItems": {self._table: wanted}})
         if roll < 0.6:
             parts = [{"DeleteRequest": {"Key": self._key(1)}}]
             if self._rng.random() < 0.5:
                 parts.append({"PutRequest": {"Item": self._item(self._key(2))}})
-            return Request("BatchWriteItem", {"RequestItems": {self._table: parts}})
+            return DynamoRequest("BatchWriteItem", {"RequestItems": {self._table: parts}})
         return self._query()
 
-    def _query(self) -> Request:
+    def _query(self) -> DynamoRequest:
         index = self._rng.choice(("", "", "GSI1", "GSI2"))
         names = {"#pk": f"{index}PK"}
         pk = f"{self.mark}/0" if not index else f"{self.mark}/{index}"
@@ -124,7 +124,7 @@ class Program:
         if self._rng.random() < 0.4:
             params["Limit"] = self._rng.randint(1, 4)
         params |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-        return Request("Query", params)
+        return DynamoRequest("Query", params)
 
     def _key(self, at: int | None = None) -> dict[str, Any]:
         place = self._rng.randrange(4) if at is None else at

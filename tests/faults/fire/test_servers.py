@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fire.brief import tried
+from fire.decide import tried
 
 
 @pytest.mark.parametrize(

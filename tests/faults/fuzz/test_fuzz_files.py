@@ -13,7 +13,7 @@ from faults.fuzz.kit import FUZZ, bent, odd_text, outcome, values
 from headgate import ValidationError
 from headgate.admin.export import FORMAT, read_lines
 from headgate.cli.commands import limits as limits_file
-from headgate.declare.yaml_tree import Broken, Findings
+from headgate.declare.yaml_tree import Findings, InvalidFile
 from headgate.service.keys.file import decode_keys
 from headgate.service.policies.policies import Policies, check_content
 
@@ -72,8 +72,8 @@ def files_like(good: Any) -> st.SearchStrategy[bytes]:
 @given(files_like(POLICIES))
 def test_policies_are_read_or_every_fault_has_a_place(content: bytes) -> None:
     found = check_content(content, "policies.yaml")
-    assert isinstance(found, (Policies, Broken))
-    if isinstance(found, Broken):
+    assert isinstance(found, (Policies, InvalidFile))
+    if isinstance(found, InvalidFile):
         assert found.faults
         assert all(fault.line >= 1 and fault.column >= 1 for fault in found.faults)
 
@@ -82,7 +82,7 @@ def test_policies_are_read_or_every_fault_has_a_place(content: bytes) -> None:
 @given(files_like(KEYS))
 def test_keys_are_read_or_every_fault_has_a_place(content: bytes) -> None:
     found = decode_keys(content, "keys.yaml")
-    if isinstance(found, Broken):
+    if isinstance(found, InvalidFile):
         assert all(fault.line >= 1 and fault.column >= 1 for fault in found.faults)
 
 
@@ -92,7 +92,7 @@ def test_declared_limits_are_read_or_every_fault_has_a_place(content: bytes) -> 
     findings = Findings("limits.yaml")
     limits_file.decode(content, findings)
     assert all(line >= 1 and column >= 1 for _, line, column, _ in findings.faults)
-    assert all(str(fault).startswith("limits.yaml:") for fault in findings.in_order)
+    assert all(str(fault).startswith("limits.yaml:") for fault in findings.sorted_faults)
 
 
 EXPORT: list[Any] = [
@@ -130,7 +130,7 @@ def test_the_good_files_are_good() -> None:
     """Else the others would only show how bad files are refused."""
     for read, good in ((check_content, POLICIES), (decode_keys, KEYS)):
         found: object = read(as_yaml(good), "file")
-        assert not isinstance(found, Broken), str(found)
+        assert not isinstance(found, InvalidFile), str(found)
     findings = Findings("limits.yaml")
     assert limits_file.decode(as_yaml(DECLARED), findings).levels
     assert findings.faults == []

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate import Limit
-from headgate.aws.aggregator.records import Change, parsed, sequence_text
-from headgate.core.decision import Demand, Joint
+from headgate.aws.aggregator.records import Change, parse_record, sequence_text
+from headgate.core.decision import Demand, JointDemand
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
-from headgate.core.lease import Debit, LeaseBook, Spot
-from headgate.core.record import BucketKey, Terms, opened
+from headgate.core.lease import Debit, LeaseAccount, LimitRef
+from headgate.core.record import BucketKey, Terms, new_record
 from headgate.service.decide.answers import LeaseState
-from headgate.service.leases.text import lease_as_text, parts_of
+from headgate.service.leases.text import lease_as_text, lease_from_text
 from headgate.stores.dynamodb import schema
 from headgate.stores.sqlite import bucket_table as shelf
 from headgate.stores.sqlite import ledger, rows
@@ -52,7 +52,7 @@ AUDIT["dynamodb"]["Keys"] = {"PK": {"S": "spaceship-1/AUDIT#ann"}, "SK": {"S": "
 @FUZZ
 @given(st.one_of(bent(LEASE).map(json.dumps), values.map(json.dumps), odd_text))
 def test_a_lease_is_read_or_damaged(text: str) -> None:
-    outcome(Damaged, lambda: parts_of(text))
+    outcome(Damaged, lambda: lease_from_text(text))
 
 
 spots = st.tuples(st.integers(-1, 3), st.sampled_from(("rpm", "once")))
@@ -73,18 +73,18 @@ def test_a_lease_reads_its_own_writing(
     state: LeaseState,
     at_ms: int,
     keep: bool,
-    standing: dict[Spot, list[Debit]] | None,
-    owed: dict[Spot, int] | None,
+    standing: dict[LimitRef, list[Debit]] | None,
+    owed: dict[LimitRef, int] | None,
     parts: tuple[int, int] | None,
     settled: set[str] | None,
 ) -> None:
     demand = Demand(KEY, TERMS, (1000, None))
     if parts is not None:
-        demand = Joint(KEY, TERMS, (1000, None), parts)
+        demand = JointDemand(KEY, TERMS, (1000, None), parts)
     untaken = {(0, "rpm")} if keep else set()
-    book = LeaseBook(None, None, [demand], at_ms, keep, untaken=untaken)  # type: ignore[arg-type]
+    book = LeaseAccount(None, None, [demand], at_ms, keep, untaken=untaken)  # type: ignore[arg-type]
     book.standing, book.owed, book.settled = standing, owed, settled
-    found = parts_of(lease_as_text("default", state, 3, book))
+    found = lease_from_text(lease_as_text("default", state, 3, book))
     assert (found.namespace, found.state, found.busy_until_ms) == ("default", state, 3)
     assert (found.at_ms, found.keep, found.settled) == (at_ms, keep, settled)
     assert (found.untaken, found.standing, found.owed) == (untaken, standing, owed)
@@ -96,7 +96,7 @@ def test_a_lease_reads_its_own_writing(
 @FUZZ
 @given(st.one_of(bent(RECORD), bent(AUDIT), values))
 def test_a_stream_record_is_read_passed_over_or_damaged(record: Any) -> None:
-    outcome(StoreTrouble, lambda: parsed(record))
+    outcome(StoreTrouble, lambda: parse_record(record))
     assert isinstance(sequence_text(record), str)
 
 
@@ -105,15 +105,15 @@ def test_a_stream_record_of_no_moment_is_damaged(moment: Any) -> None:
     record = copy.deepcopy(RECORD)
     record["dynamodb"]["ApproximateCreationDateTime"] = moment
     with pytest.raises(Damaged):
-        parsed(record)
+        parse_record(record)
 
 
 def test_the_good_ones_are_good() -> None:
-    assert isinstance(parsed(RECORD), Change)
-    assert parts_of(json.dumps(LEASE)).at_ms == 5
+    assert isinstance(parse_record(RECORD), Change)
+    assert lease_from_text(json.dumps(LEASE)).at_ms == 5
 
 
-ROW = rows.Wording().row(opened(TERMS, 1_750_000_000_000))
+ROW = rows.TermsCodec().row(new_record(TERMS, 1_750_000_000_000))
 
 
 @FUZZ
@@ -123,7 +123,7 @@ ROW = rows.Wording().row(opened(TERMS, 1_750_000_000_000))
 )
 def test_a_row_of_sqlite_is_read_or_damaged(terms: str, cells: str) -> None:
     for row in ((terms, 1, 1, ROW[5]), (ROW[0], 1, 1, cells)):
-        outcome(StoreTrouble, lambda row=row: rows.Wording().record(row))
+        outcome(StoreTrouble, lambda row=row: rows.TermsCodec().record(row))
 
 
 @FUZZ

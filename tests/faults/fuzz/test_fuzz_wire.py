@@ -11,7 +11,7 @@ from faults.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 from headgate.client.quota import parse_quota, parse_quotas
 from headgate.core.http_fields import sf_string
 from headgate.service.decide import requests
-from headgate.service.decide.answers import Applied, CheckAnswer
+from headgate.service.decide.answers import AppliedLimit, CheckResult
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.targets import (
     entity_id_of,
@@ -128,7 +128,7 @@ def test_our_fields_tell_a_client_what_they_mean(
     name: str, capacity: int, left: int, window_s: int | None, wait_ms: int | None
 ) -> None:
     now_ms = 1_750_000_000_000
-    applied = Applied(name, capacity, left, window_s, wait_ms, False, "policy", False)
+    applied = AppliedLimit(name, capacity, left, window_s, wait_ms, False, "policy", False)
     answer = answer_with(applied)
     [quota] = [one for one in parse_quotas(dict(check_headers(answer)), now_ms) if one.policy]
     assert (quota.limit, quota.remaining, quota.window_s) == (capacity, left, window_s)
@@ -138,9 +138,9 @@ def test_our_fields_tell_a_client_what_they_mean(
         assert quota.reset_at_ms == now_ms + -(-wait_ms // 1000) * 1000
 
 
-def answer_with(applied: Applied) -> CheckAnswer:
-    blank = dict.fromkeys(CheckAnswer._fields)
-    return CheckAnswer(**{**blank, "allowed": True, "limits": (applied,)})  # type: ignore[arg-type]
+def answer_with(applied: AppliedLimit) -> CheckResult:
+    blank = dict.fromkeys(CheckResult._fields)
+    return CheckResult(**{**blank, "allowed": True, "limits": (applied,)})  # type: ignore[arg-type]
 
 
 @FUZZ

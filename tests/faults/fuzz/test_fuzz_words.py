@@ -172,17 +172,17 @@ almost_keys = st.builds(
 @FUZZ
 @given(st.one_of(almost_keys, anything))
 def test_a_key_is_taken_apart_or_is_none(text: Any) -> None:
-    shown = keys.presented(text)
+    shown = keys.parse_presented(text)
     assert shown is None or (text.startswith(f"hg_{shown.id}_") and len(text) == 59)
 
 
 @FUZZ
-@given(st.sampled_from(sorted(keys.Scope)), st.integers(0, 2**60))
-def test_a_new_key_is_presented_as_itself(scope: keys.Scope, now_ms: int) -> None:
+@given(st.sampled_from(sorted(keys.KeyScope)), st.integers(0, 2**60))
+def test_a_new_key_is_presented_as_itself(scope: keys.KeyScope, now_ms: int) -> None:
     made = keys.mint(keys.Grant(frozenset({scope}), "default"), now_ms=now_ms)
-    shown = keys.presented(made.text)
+    shown = keys.parse_presented(made.text)
     assert shown == (made.key.id, made.key.digest)
-    assert keys.presented(made.text + "\n") is None
+    assert keys.parse_presented(made.text + "\n") is None
 
 
 @FUZZ

@@ -94,7 +94,7 @@ def test_records_of_different_kinds_never_share_a_key() -> None:
         "bucket": lambda one: (schema.pk_bucket(*one, 0), schema.sk_state()),
         "audit": lambda one: (schema.pk_audit(one[0], one[1]), schema.sk_audit("1-2-3")),
         "once": lambda one: (schema.pk_once(one[0], one[1]), schema.sk_once()),
-        "text": lambda one: (schema.pk_drawer(one[0], one[1]), schema.sk_drawer()),
+        "text": lambda one: (schema.pk_expiring(one[0], one[1]), schema.sk_expiring()),
     }
     for _ in range(5000):
         one = names(rng)

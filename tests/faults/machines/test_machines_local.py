@@ -11,9 +11,9 @@ from faults.machines.machine import StoreMachine, steady
 from headgate.core.runtime import wall_clock_ms
 from headgate.core.store import Store
 from headgate.stores.memory.buckets import MemoryStore
-from headgate.stores.sqlite.bucket_table import Shelf
+from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.port import BlockingPort
+from headgate.stores.sqlite.port import BlockingSqlitePort
 
 PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))
 
@@ -28,8 +28,8 @@ class OnSqlite(StoreMachine):
 
     def opened(self) -> Store:
         self.folder = Path(tempfile.mkdtemp())
-        port = BlockingPort(str(self.folder / "machine.db"), 5000, "off")
-        return SqliteStore(port, wall_clock_ms, Shelf(sweep_every=1))
+        port = BlockingSqlitePort(str(self.folder / "machine.db"), 5000, "off")
+        return SqliteStore(port, wall_clock_ms, BucketTable(sweep_every=1))
 
     def teardown(self) -> None:
         super().teardown()

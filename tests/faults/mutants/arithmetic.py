@@ -44,9 +44,9 @@ MUTANTS = [
     Mutant(
         "a debit on a bucket that ran over is swallowed",
         "core/bucket.py",
-        "    epoch_ms, tokens_milli = brimmed(tokens_milli, epoch_ms, now_ms, rate)\n"
-        "    return brimmed(",
-        "    return brimmed(",
+        "    epoch_ms, tokens_milli = restart_if_full(tokens_milli, epoch_ms, now_ms, rate)\n"
+        "    return restart_if_full(",
+        "    return restart_if_full(",
         ("laws/test_bucket.py::test_credits_stop_at_the_brim_and_debits_do_not_stop_at_zero",),
     ),
     Mutant(
@@ -138,8 +138,8 @@ MUTANTS = [
     Mutant(
         "a refusal keeps what it took from the first bucket",
         "core/decision.py",
-        "return _told(Verdict(False, demands, held, now_ms)), held",
-        "return _told(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
+        "return _mark_stale(Verdict(False, demands, held, now_ms)), held",
+        "return _mark_stale(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
         ("laws/test_traps.py::test_a_refusal_by_the_second_bucket_takes_nothing_from_the_first",),
     ),
     Mutant(
@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "a limit that vanishes is forgotten, debt and all",
         "core/record.py",
-        "dormant = _worth_remembering(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)",
-        "dormant: list[Cell] = []",
+        "dormant = _dormant_cells(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)",
+        "dormant: list[LimitCell] = []",
         (
             "contract/test_contract.py::test_contract[memory-debt_survives_a_change_of_limits-blocking]",
         ),

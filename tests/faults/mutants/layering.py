@@ -23,17 +23,17 @@ MUTANTS = [
     Mutant(
         "breaker: a throttled key counts as a failure",
         "layers/breaker.py",
-        "        except Unreachable as trouble:\n            circuit.failed(turn, trouble)\n"
+        "        except Unreachable as trouble:\n            circuit.note_failure(turn, trouble)\n"
         "            raise\n",
-        "        except Exception as trouble:\n            circuit.failed(turn, trouble)\n"
+        "        except Exception as trouble:\n            circuit.note_failure(turn, trouble)\n"
         "            raise\n",
         ("layers/test_breaker.py::test_one_throttled_key_never_stops_the_others",),
     ),
     Mutant(
         "breaker: failures need not be in a row",
         "layers/breaker.py",
-        "            self.failures = 0\n            self.calm = before is State.CLOSED\n",
-        "            self.calm = before is State.CLOSED\n",
+        "            self.failures = 0\n            self.calm = before is BreakerState.CLOSED\n",
+        "            self.calm = before is BreakerState.CLOSED\n",
         ("layers/test_breaker.py::test_failures_must_be_in_a_row",),
     ),
     Mutant(
@@ -55,9 +55,10 @@ MUTANTS = [
     Mutant(
         "breaker: an answer from before it opened closes it",
         "layers/breaker.py",
-        "            if turn < self._row_turn or before is State.OPEN:\n                return\n"
+        "            if turn < self._row_turn or before is BreakerState.OPEN:\n"
+        "                return\n"
         "            self.failures = 0\n",
-        "            if before is State.OPEN:\n                return\n"
+        "            if before is BreakerState.OPEN:\n                return\n"
         "            self.failures = 0\n",
         ("layers/test_breaker.py::test_calls_sent_before_say_nothing_about_what_came_after",),
     ),
@@ -163,7 +164,7 @@ MUTANTS = [
     Mutant(
         "prefetch: nobody waits for another's call",
         "layers/prefetch.py",
-        "            if self._pace is None or pot.turns.full:\n",
+        "            if self._pace is None or holding.turns.is_full:\n",
         "            if self._pace is not None:\n",
         ("layers/test_prefetch_herd.py::test_a_herd_makes_two_calls",),
     ),
@@ -177,8 +178,8 @@ MUTANTS = [
     Mutant(
         "prefetch: a filler that is cancelled keeps its turn",
         "layers/prefetch.py",
-        "            with self._lock:\n                pot.turns.end(trouble)\n",
-        "            if trouble is not None:\n                pot.turns.end(trouble)\n",
+        "            with self._lock:\n                holding.turns.end(trouble)\n",
+        "            if trouble is not None:\n                holding.turns.end(trouble)\n",
         (
             "layers/test_prefetch_patience.py::test_a_cancelled_filler_is_followed_by_one_who_waited",
         ),
@@ -218,7 +219,7 @@ MUTANTS = [
     Mutant(
         "shadow: it refuses",
         "layers/shadow.py",
-        "        return Shadowed(verdict)\n",
+        "        return ShadowVerdict(verdict)\n",
         "        return verdict\n",
         ("layers/test_shadow.py::test_it_never_refuses_and_changes_nothing",),
     ),

@@ -39,15 +39,15 @@ MUTANTS = [
     Mutant(
         "a lease gives back more than it holds",
         "core/lease.py",
-        "    return Undone(left, undone[True], undone[False])\n",
-        "    return Undone(left, undone[True] + credit_milli, undone[False])\n",
+        "    return CreditResult(left, undone[True], undone[False])\n",
+        "    return CreditResult(left, undone[True] + credit_milli, undone[False])\n",
         ("laws/test_lease_book.py::test_each_bucket_has_an_account_of_its_own",),
     ),
     Mutant(
         "a settlement adds up",
         "core/lease.py",
-        "            spot: milli * times - total_milli(self.debits(spot))\n",
-        "            spot: milli * times\n",
+        "            ref: milli * times - total_milli(self.debits(ref))\n",
+        "            ref: milli * times\n",
         (
             "flows/test_acquire.py::test_settle_is_absolute_and_idempotent_and_survives_an_exception[blocking-memory]",
         ),
@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "a refund credits what a soft limit did not give",
         "core/lease.py",
-        "        return (Debit(self.at_ms, amount, spot not in self.untaken),) if amount else ()\n",
+        "        return (Debit(self.at_ms, amount, ref not in self.untaken),) if amount else ()\n",
         "        return (Debit(self.at_ms, amount),) if amount else ()\n",
         (
             "contract/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "more of a passed soft limit counts as taken",
         "core/lease.py",
-        "        book.debit(wanted, now_ms, untaken)\n",
-        "        book.debit(wanted, now_ms)\n",
+        "        account.debit(wanted, now_ms, untaken)\n",
+        "        account.debit(wanted, now_ms)\n",
         (
             "contract/test_contract.py::test_contract[memory-a_lease_gives_back_tokens_only_of_what_it_took-blocking]",
         ),
@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant(
         "an undo credits what a soft limit did not give",
         "core/decision.py",
-        "        0 if amount and spec.name in passed else amount\n",
+        "        0 if amount and spec.name in overdrawn else amount\n",
         "        amount\n",
         (
             "contract/test_contract.py::test_contract[memory-what_is_taken_and_undone_leaves_no_trace-blocking]",
@@ -100,14 +100,14 @@ MUTANTS = [
     Mutant(
         "a debit that was never written is refunded",
         "core/lease.py",
-        "            book.lose(owed)\n",
+        "            account.lose(owed)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_was_lost_for_good_is_not_refunded",),
     ),
     Mutant(
         "an owed debit is credited before it was written",
         "core/lease.py",
-        "            if owed:\n                self.owe({spot: -owed})\n",
+        "            if owed:\n                self.owe({ref: -owed})\n",
         "            owed = 0\n",
         ("laws/test_lease_book.py::test_no_bucket_gets_back_what_it_did_not_give",),
     ),
@@ -123,22 +123,22 @@ MUTANTS = [
     Mutant(
         "a lease that ended is refunded again",
         "core/lease.py",
-        "        if book.closed:\n            return\n        book.closed = True\n",
+        "        if account.closed:\n            return\n        account.closed = True\n",
         "",
         ("flows/test_once_only.py::test_a_lease_that_was_refunded_is_not_refunded_again",),
     ),
     Mutant(
         "what is to be kept is refunded",
         "core/lease.py",
-        "        if failed and not book.keep:\n",
+        "        if failed and not account.keep:\n",
         "        if failed:\n",
         ("flows/test_acquire.py::test_on_error_keep_keeps[blocking-memory]",),
     ),
     Mutant(
         "a failed block keeps what it took",
         "core/lease.py",
-        "        if failed and not book.keep:\n",
-        "        if failed and book.keep:\n",
+        "        if failed and not account.keep:\n",
+        "        if failed and account.keep:\n",
         ("flows/test_acquire.py::test_an_exception_refunds[blocking-memory]",),
     ),
     Mutant(
@@ -146,22 +146,22 @@ MUTANTS = [
         "core/lease.py",
         "            if lost is not None:\n                key = demands[0].key\n",
         "            if lost is not None:\n"
-        "                await book.store.adjust(demands, self._store_ms(self._clock()))\n"
+        "                await account.store.adjust(demands, self._store_ms(self._clock()))\n"
         "                key = demands[0].key\n",
         ("flows/test_outage.py::test_a_credit_is_sent_once_and_its_loss_is_told",),
     ),
     Mutant(
         "a debit that failed is forgotten",
         "core/lease.py",
-        "            book.owe(debits)\n",
+        "            account.owe(debits)\n",
         "            pass\n",
         ("flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
     ),
     Mutant(
         "who is cancelled before the block keeps what it took",
         "limiter.py",
-        "            await self._cancelled_before_the_block(lease)\n",
-        "            await cancelled_now()\n",
+        "            await self._undo_if_cancelled(lease)\n",
+        "            await raise_if_cancelled()\n",
         (
             "flows/test_cancellation_told.py::test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back",
         ),
@@ -169,18 +169,18 @@ MUTANTS = [
     Mutant(
         "a cancelled block is not refunded",
         "limiter.py",
-        "ended(lease.settlements.leave(lease, kind is not None))",
-        "ended(lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception)))",
+        "finish(lease.settlements.leave(lease, kind is not None))",
+        "finish(lease.settlements.leave(lease, kind is not None and issubclass(kind, Exception)))",
         ("flows/test_cancellation_told.py::test_who_is_cancelled_in_the_block_gives_back",),
     ),
     Mutant(
         "a throttled key is let in as in an outage",
         "core/engine.py",
         "        except Throttled as trouble:\n"
-        '            self.tell("refused", wants[0][0], wants[0][1], str(trouble))\n'
+        '            self.notify("refused", requests[0][0], requests[0][1], str(trouble))\n'
         "            if demands:\n",
         "        except ZeroDivisionError as trouble:\n"
-        '            self.tell("refused", wants[0][0], wants[0][1], str(trouble))\n'
+        '            self.notify("refused", requests[0][0], requests[0][1], str(trouble))\n'
         "            if demands:\n",
         ("flows/test_outage.py::test_a_throttled_key_is_refused_even_when_outages_are_allowed",),
     ),
@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "while the store is away nothing is counted",
         "core/engine.py",
-        "        verdict = await self._asked(self.fallback, demands, now_ms, dry_run)\n",
+        "        verdict = await self._consume_or_peek(self.fallback, demands, now_ms, dry_run)\n",
         "        verdict = Verdict(True, (), (), now_ms)\n",
         ("flows/test_outage.py::test_allow_is_labelled_counted_and_bounded",),
     ),
@@ -240,8 +240,8 @@ MUTANTS = [
     Mutant(
         "who comes later is served first",
         "core/wait_queue.py",
-        "    if not lines.busy(keys):\n",
-        "    if lines is not None:\n",
+        "    if not queues.has_waiters(keys):\n",
+        "    if queues is not None:\n",
         ("flows/test_once_only.py::test_who_comes_while_others_wait_does_not_overtake_them",),
     ),
     Mutant(

@@ -140,7 +140,7 @@ MUTANTS = [
         "redis: an undo credits what a soft limit did not give",
         "stores/redis/buckets.py",
         "credits_of(verdict), now_ms",
-        "[one.negated() for one in verdict.demands], now_ms",
+        "[one.inverse() for one in verdict.demands], now_ms",
         (
             "redis/test_store.py::test_contract[cluster-an_undone_take_gives_back_only_what_it_took-blocking]",
         ),

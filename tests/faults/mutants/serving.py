@@ -36,14 +36,14 @@ MUTANTS = [
     Mutant(
         "keys: any secret will do",
         "service/keys/authenticate.py",
-        "    if not same:\n        return Refusal(Because.WRONG_SECRET)\n",
+        "    if not same:\n        return Refusal(DenyReason.WRONG_SECRET)\n",
         "",
         ("programs/keys/test_keys_door.py::test_each_way_to_be_turned_away",),
     ),
     Mutant(
         "keys: a revoked key opens",
         "service/keys/authenticate.py",
-        "    return caller if key.revoked_ms is None else Refusal(Because.REVOKED)\n",
+        "    return caller if key.revoked_ms is None else Refusal(DenyReason.REVOKED)\n",
         "    return caller\n",
         (
             "programs/keys/test_keys_door.py::test_revocation_is_in_force_within_the_ttl_and_at_once_where_it_was_made",
@@ -59,8 +59,8 @@ MUTANTS = [
     Mutant(
         "service: while the store is away a lease is on nothing",
         "service/decide/service.py",
-        "        store = room.engine.store if trouble is None else self._fallback\n",
-        "        store = room.engine.store\n",
+        "        store = ns.engine.store if trouble is None else self._fallback\n",
+        "        store = ns.engine.store\n",
         (
             "programs/service/test_service_leases.py::test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_locally",
         ),
@@ -129,7 +129,7 @@ MUTANTS = [
     Mutant(
         "service: two may change a lease at once",
         "service/leases/store.py",
-        "        if lease.busy_until_ms:\n            raise busy()\n",
+        "        if lease.busy_until_ms:\n            raise lease_busy()\n",
         "",
         (
             "programs/service/test_service_leases.py::test_while_one_call_changes_a_lease_others_are_told_to_come_back",
@@ -195,8 +195,8 @@ MUTANTS = [
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
         "service/grpc/envoy/calls.py",
-        " or _because(problem) not in (None, Because.UNAVAILABLE):\n",
-        " or _because(problem) not in (None, Because.ENTITY, Because.UNAVAILABLE):\n",
+        " or _because(problem) not in (None, DenyReason.UNAVAILABLE):\n",
+        " or _because(problem) not in (None, DenyReason.ENTITY, DenyReason.UNAVAILABLE):\n",
         (
             "programs/envoy/test_envoy_undecided.py::test_an_identifier_that_the_key_may_not_ask_about_is_refused",
         ),
@@ -620,8 +620,8 @@ MUTANTS = [
     Mutant(
         "keys: a store that denies the service its keys is taken for one that is away",
         "service/keys/authenticate.py",
-        "                because = Because.DENIED if denied else Because.UNAVAILABLE\n",
-        "                because = Because.UNAVAILABLE\n",
+        "                because = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE\n",
+        "                because = DenyReason.UNAVAILABLE\n",
         (
             "programs/keys/test_keys_door.py::"
             "test_a_shelf_that_denies_the_service_is_told_from_one_that_is_away",
@@ -730,8 +730,8 @@ MUTANTS = [
     Mutant(
         "gRPC: of two keys the first counts",
         "service/grpc/callers.py",
-        '    return Visitor(_key(*sent[0]) if len(sent) == 1 else "", local, sans)\n',
-        "    return Visitor(_key(*sent[0]), local, sans)\n",
+        '    return Peer(_key(*sent[0]) if len(sent) == 1 else "", local, sans)\n',
+        "    return Peer(_key(*sent[0]), local, sans)\n",
         ("programs/grpc/test_grpc_callers.py::test_two_keys_are_refused_as_over_rest",),
     ),
     Mutant(

@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "dynamodb: an undo credits what a soft limit did not give",
         "stores/dynamodb/store.py",
-        "            credit_of(demand, result.passed(demand, now_ms))\n",
-        "            demand.negated()\n",
+        "            credit_of(demand, result.overdrawn(demand, now_ms))\n",
+        "            demand.inverse()\n",
         (
             "dynamodb/test_model_contract.py::test_contract[an_undone_take_gives_back_only_what_it_took-blocking]",
         ),
@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "dynamodb: what was only counted stays counted",
         "stores/dynamodb/protocol/adjust.py",
-        "Placed(amount, hold if amount else Hold.FREE, counts[name])",
-        "Placed(amount, hold if amount else Hold.FREE, amount)",
+        "ShardAmount(amount, hold if amount else Hold.FREE, counts[name])",
+        "ShardAmount(amount, hold if amount else Hold.FREE, amount)",
         (
             "dynamodb/test_model_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
         ),
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "memory: a credit makes the bucket it is for",
         "stores/memory/buckets.py",
-        "                if record is not None or not only_credits(demand)\n",
+        "                if record is not None or not is_credit_only(demand)\n",
         "",
         (
             "contract/test_contract.py::test_contract[memory-a_credit_on_a_missing_bucket_makes_no_ghost-blocking]",
@@ -64,10 +64,10 @@ MUTANTS = [
         "        found = await self._port.call(lambda c: self._found(c, demands, moment_ms))\n"
         "        verdict, after = decide(demands, found, moment_ms)\n"
         "        for demand, before, record in zip(demands, found, after, strict=True):\n"
-        "            if worth_keeping(verdict, before, record):\n"
+        "            if needs_write(verdict, before, record):\n"
         "                await self._port.call(\n"
         "                    lambda c, key=demand.key, record=record, new=before is None:\n"
-        "                    self._shelf.put(c, key, record, new=new))\n"
+        "                    self._table.put(c, key, record, new=new))\n"
         "        return verdict\n",
         ("contract/test_sqlite_async.py::test_tasks_share_one_bucket_exactly",),
     ),
@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(
         "sqlite: a refusal is written",
         "stores/sqlite/buckets.py",
-        "            if worth_keeping(verdict, before, record):\n",
+        "            if needs_write(verdict, before, record):\n",
         "            if verdict.allowed:\n",
         (
             "contract/test_contract.py::test_contract[sqlite-a_larger_limit_hands_out_no_full_bucket-blocking]",
@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant(
         "dynamodb: a debt is divided by capacities",
         "stores/dynamodb/sharding/gather.py",
-        "        shares = (_paces(cells) if owing else None) or rooms\n",
+        "        shares = (_refill_weights(cells) if owing else None) or rooms\n",
         "        shares = rooms\n",
         (
             "dynamodb/test_store_shard_debts.py::test_a_large_debt_is_paid_by_all_shards_at_one_moment",
@@ -371,7 +371,7 @@ MUTANTS = [
         "engine: a store that denies counts as away",
         "core/engine.py",
         "        if isinstance(trouble, StoreDenied):\n"
-        '            self.tell("denied", entity_id, resource, str(trouble))\n'
+        '            self.notify("denied", entity_id, resource, str(trouble))\n'
         "            raise trouble\n",
         "",
         ("flows/test_outage.py::test_a_store_that_denies_is_not_away",),
@@ -386,8 +386,8 @@ MUTANTS = [
     Mutant(
         "dynamodb: denied access is an outage",
         "stores/dynamodb/client/errors.py",
-        "class Refused(StoreDenied):\n",
-        "class Refused(NotApplied):\n",
+        "class AccessRefused(StoreDenied):\n",
+        "class AccessRefused(NotApplied):\n",
         ("dynamodb/test_port_trouble.py::test_who_is_not_let_in_learns_what_to_do",),
     ),
     Mutant(

@@ -17,7 +17,7 @@ from dynamodb.model import queries  # noqa: F401  # it adds Query, Scan and tabl
 from dynamodb.model.engine import Engine, Place, Snapshot
 from dynamodb.model.values import Row
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 
 from .world import US, World
 
@@ -98,7 +98,7 @@ class Cloud:
         wanted = f"BUCKET#{entity_id}"
         return sum(wanted in pk for _, pk, _ in self.engine.snapshot.rows)
 
-    def do(self, request: Request) -> dict[str, Any] | StoreTrouble:
+    def do(self, request: DynamoRequest) -> dict[str, Any] | StoreTrouble:
         self.calls += 1
         if self.away:
             return Unreachable("the region does not answer; nothing is known of this call")
@@ -148,13 +148,15 @@ class CloudPort:
         self._cloud = cloud
         self._world = cloud.world
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         [outcome] = await self.call_all([request])
         if isinstance(outcome, StoreTrouble):
             raise outcome
         return outcome
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         task = self._world.current
         assert task is not None
         task.trips += 1
@@ -174,7 +176,7 @@ class CloudPort:
         return int(MEDIAN_US / 2 * self._world.rng.lognormvariate(0, SPREAD))
 
 
-def _written(request: Request) -> list[str]:
+def _written(request: DynamoRequest) -> list[str]:
     params = request.params
     if request.operation in ("UpdateItem", "DeleteItem"):
         return [params["Key"]["PK"]["S"]]
@@ -186,7 +188,7 @@ def _written(request: Request) -> list[str]:
     return [body.get("Key", body.get("Item"))["PK"]["S"] for body in bodies]
 
 
-def _read(request: Request) -> list[str]:
+def _read(request: DynamoRequest) -> list[str]:
     if request.operation == "GetItem":
         return [request.params["Key"]["PK"]["S"]]
     if request.operation != "BatchGetItem":

@@ -7,7 +7,7 @@ from collections import Counter
 
 from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
 from headgate.core.decision import Verdict
-from headgate.core.wait_queue import Lines, in_turn
+from headgate.core.wait_queue import WaitQueues, wait_in_turn
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.store import DynamoStore
@@ -126,7 +126,7 @@ def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row
     world = World(seed)
     cloud = Cloud(world)
     fleet = [Client(cloud, seed + at) for at in range(processes)]
-    lines = [Lines(world.pace(blocking=False)) for _ in fleet]
+    lines = [WaitQueues(world.pace(blocking=False)) for _ in fleet]
     bucket = Bucket("herd", 100, 1)
     tally = Tally()
     most_us = 600_000 * US
@@ -140,7 +140,7 @@ def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row
         if how == "wait":
             line, key = lines[at % processes], [bucket.key.text]
             deadline_ms = world() + most_us // US
-            await told(world, tally, lambda: in_turn(line, key, attempt, world, deadline_ms))
+            await told(world, tally, lambda: wait_in_turn(line, key, attempt, world, deadline_ms))
             return
         while world.now_us < most_us:
             verdict = await told(world, tally, attempt)

@@ -13,8 +13,8 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.store import Store
 from headgate.layers.prefetch import Prefetch
-from headgate.layers.stack import layered
-from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.layers.stack import add_layers
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 
@@ -61,9 +61,9 @@ class Client:
     def __init__(self, cloud: Cloud, seed: int, *, prefetch: bool = False) -> None:
         world = cloud.world
         pace = world.pace(blocking=False)
-        book = Book(rng=random.Random(seed))
+        book = StateCache(rng=random.Random(seed))
         self.store = DynamoStore(Table(cloud.port(), TABLE, pace), book, None)
-        self.top: Store = layered(
+        self.top: Store = add_layers(
             self.store, clock=world, pace=pace, prefetch=prefetch, rng=random.Random(seed)
         )
 
@@ -72,7 +72,7 @@ class Client:
         """What lies in this process at the moment."""
         if not isinstance(self.top, Prefetch):
             return 0
-        return sum(sum(pot.held) for pot in self.top._pots.values())
+        return sum(sum(pot.held) for pot in self.top._holdings.values())
 
 
 class Bucket:

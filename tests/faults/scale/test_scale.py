@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.sharding import router as sharing
 
 from .cloud import Cloud
@@ -62,7 +62,7 @@ def test_a_store_that_forgets_writes_is_noticed(monkeypatch: pytest.MonkeyPatch)
     """The monitor can fail: every other write is answered and lost."""
     whole = Cloud.do
 
-    def forgetful(self: Cloud, request: Request) -> dict[str, Any] | StoreTrouble:
+    def forgetful(self: Cloud, request: DynamoRequest) -> dict[str, Any] | StoreTrouble:
         rows = self.engine.snapshot.rows
         kept = dict(rows)
         outcome = whole(self, request)

@@ -13,7 +13,7 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from headgate.transport.gates import Gate, Pace
+from headgate.transport.gates import GateFactory, WaitGate
 
 START_MS = 1_700_000_000_000
 US = 1000  # microseconds in a millisecond
@@ -67,7 +67,7 @@ class World:
     async def pause_us(self, delay_us: int) -> None:
         await _for(delay_us)
 
-    def pace(self, *, blocking: bool) -> Pace:
+    def pace(self, *, blocking: bool) -> GateFactory:
         return WorldPace(self)
 
 
@@ -95,7 +95,7 @@ class WorldPace:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def gate(self) -> Gate:
+    def gate(self) -> WaitGate:
         return WorldGate(self._world)
 
 

@@ -26,11 +26,11 @@ from headgate.core.record import BucketKey
 from headgate.core.runtime import Event as Told
 from headgate.layers.breaker import Breaker
 from headgate.layers.prefetch import Prefetch
-from headgate.stores.dynamodb.protocol.flow import Flow, alone
+from headgate.stores.dynamodb.protocol.flow import Flow, run_flow
 from headgate.stores.dynamodb.sharding.pool import read_shards
-from headgate.stores.dynamodb.sharding.router import changed
+from headgate.stores.dynamodb.sharding.router import try_change
 from headgate.stores.dynamodb.sharding.shares import children_of
-from headgate.stores.dynamodb.sharding.split import may_split, mergeable, merging
+from headgate.stores.dynamodb.sharding.split import can_merge, can_split, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
 
 
@@ -166,9 +166,9 @@ class Client:
         """A shard is divided, as if it had taken too many writes."""
 
         def flow(store: DynamoStore, key: BucketKey, now_ms: int) -> Flow[bool]:
-            known = store._book.open(key)
+            known = store._cache.open(key)
             for seen in (yield from read_shards(store._table.name, known, now_ms)):
-                if seen.shard == event.args["shard"] and may_split(seen, known.largest):
+                if seen.shard == event.args["shard"] and can_split(seen, known.largest):
                     return (yield from store._taker.shards.split(known, seen, now_ms))
             return False
 
@@ -178,15 +178,15 @@ class Client:
         """A shard takes back what it gave last, as if both had been idle."""
 
         def flow(store: DynamoStore, key: BucketKey, now_ms: int) -> Flow[bool]:
-            table, known = store._table.name, store._book.open(key)
+            table, known = store._table.name, store._cache.open(key)
             found = yield from read_shards(table, known, now_ms)
             shards = {seen.shard: seen for seen in found}
             elder = shards.get(event.args["shard"])
             children = [] if elder is None else children_of(elder.shard, elder.depth)
-            if elder is None or not children or not mergeable(elder, shards[children[-1]]):
+            if elder is None or not children or not can_merge(elder, shards[children[-1]]):
                 return False
-            request = merging(table, key, elder, shards[children[-1]], now_ms)
-            return (yield from changed(request))
+            request = merge_request(table, key, elder, shards[children[-1]], now_ms)
+            return (yield from try_change(request))
 
         await self._reshape(event, action, flow)
 
@@ -198,7 +198,7 @@ class Client:
         key = BucketKey(namespace, event.args["entity"], event.args["resource"])
         token = CALL.set(Call("reshape", [Demand(key, NOTHING, ())], action))
         try:
-            self.told[event.kind] += await alone(
+            self.told[event.kind] += await run_flow(
                 store._port, flow(store, key, store._port.now_ms())
             )
         finally:

@@ -11,15 +11,15 @@ from faults.sim.port import SimPort
 from headgate.core import engine
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble
-from headgate.core.record import opened
-from headgate.layers.breaker import Circuit, State
-from headgate.layers.held_tokens import Pot
+from headgate.core.record import new_record
+from headgate.layers.breaker import BreakerState, Circuit
+from headgate.layers.held_tokens import HeldTokens
 from headgate.stores.dynamodb import store as buckets
 from headgate.stores.dynamodb.protocol import fast_take as usual
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import outcome as outcomes
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import router as sharing
 from headgate.stores.dynamodb.sharding import split as splitting
 from headgate.stores.memory import buckets as memory
@@ -53,7 +53,7 @@ def _full_child(real: Any) -> Any:
 def _no_upper_bound(real: Any) -> Any:
     """What was refilled while nobody looked is given on top of a full bucket."""
 
-    def between(draft: Draft, name: str, low: int, high: int) -> None:
+    def between(draft: UpdateExpression, name: str, low: int, high: int) -> None:
         real(draft, name, low, high + 10**12 if name.endswith("_tk") else high)
 
     return between
@@ -77,7 +77,7 @@ def _all_probe(real: Any) -> Any:
     """Half-open lets everybody through."""
 
     def enter(circuit: Circuit) -> int:
-        if circuit.state is State.HALF_OPEN:
+        if circuit.state is BreakerState.HALF_OPEN:
             return circuit.turn
         return real(circuit)  # type: ignore[no-any-return]
 
@@ -97,7 +97,7 @@ def _reset(real: Any) -> Any:
     def kept_under(record: Any, terms: Any, now_ms: int) -> Any:
         kept = real(record, terms, now_ms)
         if kept is not record and kept[0].specs != record[0].specs:
-            return opened(terms, now_ms)
+            return new_record(terms, now_ms)
         return kept
 
     return kept_under
@@ -106,7 +106,7 @@ def _reset(real: Any) -> Any:
 def _kept_pot(real: Any) -> Any:
     """What was given back is served all the same."""
 
-    def emptied(pot: Pot) -> Any:
+    def emptied(pot: HeldTokens) -> Any:
         held = list(pot.held)
         credit = real(pot)
         pot.held = held
@@ -141,7 +141,7 @@ def _all_taken(real: Any) -> Any:
 
 def _all_negated(real: Any) -> Any:
     """An undo does not ask what was taken."""
-    return lambda demand, passed: demand.negated()
+    return lambda demand, passed: demand.inverse()
 
 
 def _wide_band(stack: ExitStack) -> None:
@@ -157,17 +157,17 @@ class _Nobody(StoreTrouble):
 
 
 MUTANTS: dict[str, tuple[str, Plant]] = {
-    "new shards are full": ("dynamodb", swapped(sharing, "splitting", _full_child)),
+    "new shards are full": ("dynamodb", swapped(sharing, "split_request", _full_child)),
     "a credit is sent again": (
         "dynamodb",
         swapped(SimPort, "resends_credits", lambda _: True),
     ),
-    "idle time counts twice": ("dynamodb", swapped(Draft, "between", _no_upper_bound)),
+    "idle time counts twice": ("dynamodb", swapped(UpdateExpression, "between", _no_upper_bound)),
     "refill is minted": ("onestep", swapped(memory, "take", _minted)),
     "half-open lets all through": ("onestep", swapped(Circuit, "enter", _all_probe)),
     "what landed is not undone": ("dynamodb", swapped(buckets.DynamoStore, "_undo", _no_undo)),
-    "new limits are a full bucket": ("dynamodb", swapped(outcomes, "kept_under", _reset)),
-    "a pot is served after it was given back": ("onestep", swapped(Pot, "emptied", _kept_pot)),
+    "new limits are a full bucket": ("dynamodb", swapped(outcomes, "apply_terms", _reset)),
+    "a pot is served after it was given back": ("onestep", swapped(HeldTokens, "empty", _kept_pot)),
     "an item expires too early": ("dynamodb", swapped(expressions, "ttl_s", _soon_gone)),
     "a split moves time back": ("dynamodb", swapped(splitting, "_moment", _back_in_time)),
     "a bucket in use is dropped": (

@@ -15,7 +15,7 @@ from faults.sim.chance import fraction, mixed
 from faults.sim.loop import VirtualLoop
 from headgate.core.errors import Unreachable
 from headgate.stores.dynamodb.client.port import NotApplied
-from headgate.transport.gates import finished
+from headgate.transport.gates import wait_finished
 
 TIMEOUT_MS = 2000
 SHOWN_MAX = 100
@@ -67,13 +67,13 @@ class Network:
         number = action.next_request()
         if mixed(self._seed, action.event, number, 1) % 4 == 0:
             await asyncio.sleep(0.001)  # for a connection
-        return await finished(self._sent(action, call, number, serve))
+        return await wait_finished(self._sent(action, call, number, serve))
 
     async def ask_all(
         self, action: Action, call: Call | None, serves: list[Callable[[str], Any]]
     ) -> list[Any]:
         work = [self._sent(action, call, action.next_request(), serve) for serve in serves]
-        return await finished(asyncio.gather(*work))
+        return await wait_finished(asyncio.gather(*work))
 
     def _sent(
         self, action: Action, call: Call | None, number: int, serve: Callable[[str], Any]

@@ -12,7 +12,7 @@ from faults.sim.network import Network
 from faults.sim.server_dynamodb import DynamoServer
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.stores.dynamodb.client.clock import ServiceClock
-from headgate.stores.dynamodb.client.port import NotApplied, Request
+from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -45,7 +45,7 @@ class SimPort:
             call.moment_ms = now_ms
         return now_ms
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         action, call = _action(), CALL.get()
         outcome: Any = None
         for _ in range(2):
@@ -61,7 +61,9 @@ class SimPort:
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         action, call = _action(), CALL.get()
         sent_ns = self._now_ns()
         serves = [
@@ -73,7 +75,7 @@ class SimPort:
         self._heard(sent_ns)
         return outcomes
 
-    def _again(self, request: Request, outcome: Any) -> bool:
+    def _again(self, request: DynamoRequest, outcome: Any) -> bool:
         """What certainly was not applied is sent once more, unless it is a credit."""
         if self.resends_credits and request.credit:
             return isinstance(outcome, Unreachable)

@@ -15,7 +15,7 @@ from faults.sim.loop import VirtualLoop
 from faults.sim.meter import Meter
 from faults.sim.shelf import Bucket, from_row
 from headgate.core.errors import Contended, StoreTrouble, Throttled
-from headgate.stores.dynamodb.client.port import Rejected, Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import DynamoRequest, Rejected, TransactionCancelled
 
 TABLE = "sim"
 TOKENS_MAX = 256  # of transactions are remembered; the service forgets them after ten minutes
@@ -32,9 +32,11 @@ class DynamoServer:
         self._laws = laws
         self._meter = meter
 
-    def serve(self, request: Request, call: Call | None, fate: str) -> Any:
+    def serve(self, request: DynamoRequest, call: Call | None, fate: str) -> Any:
         now_ms = self._loop.now_ms()
-        request = Request(request.operation, request.params)  # parsed once, however it was written
+        request = DynamoRequest(
+            request.operation, request.params
+        )  # parsed once, however it was written
         if call is not None:
             self._laws.arrived(call, self.buckets)
         if request.operation not in _WRITES:
@@ -78,7 +80,7 @@ class DynamoServer:
                 self._laws.swept(text, was, left, now_ms)
         return len(due)
 
-    def _trouble(self, request: Request, now_ms: int, fate: str) -> StoreTrouble | None:
+    def _trouble(self, request: DynamoRequest, now_ms: int, fate: str) -> StoreTrouble | None:
         places = list(_places(request))
         over = [self._meter.over(place, now_ms) for place in places if bucket_of(place)]
         if request.operation != "TransactWriteItems":
@@ -94,7 +96,7 @@ class DynamoServer:
         return None
 
     def _written(
-        self, request: Request, call: Call | None, before: dict[Place, Row], now_ms: int
+        self, request: DynamoRequest, call: Call | None, before: dict[Place, Row], now_ms: int
     ) -> None:
         changed: dict[str, Bucket] = {}
         after = self.engine.snapshot.rows
@@ -130,13 +132,13 @@ def bucket_of(place: Place) -> tuple[str, int] | None:
     return f"{namespace}#{entity}#{resource}", int(shard)
 
 
-def _is_sharded(request: Request) -> bool:
+def _is_sharded(request: DynamoRequest) -> bool:
     """Whether it writes to a shard other than the first."""
     found = [bucket_of(place) for place in _places(request)]
     return any(bucket is not None and bucket[1] > 0 for bucket in found)
 
 
-def _places(request: Request) -> Iterator[Place]:
+def _places(request: DynamoRequest) -> Iterator[Place]:
     params = request.params
     if request.operation == "TransactWriteItems":
         for part in params["TransactItems"]:

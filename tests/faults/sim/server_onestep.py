@@ -18,7 +18,7 @@ from headgate.core.errors import Contended, HeadgateError, Throttled
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
-from headgate.core.store import Sighting
+from headgate.core.store import PeekResult
 from headgate.stores.dynamodb.client.port import NotApplied
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
@@ -100,7 +100,7 @@ class Remote:
 
         return await self._asked(flow, credit=True)  # type: ignore[no-any-return]
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         return await self._asked(lambda: self._server.store.peek(keys, None))  # type: ignore[no-any-return]
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:

@@ -13,8 +13,8 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Throttled
 from headgate.core.levels import OnUnavailable
 from headgate.core.record import BucketKey, Terms
-from headgate.core.store import Guard, Sighting, Store
-from headgate.layers.breaker import PROBE_MS_MAX, Circuit, State
+from headgate.core.store import Guard, PeekResult, Store
+from headgate.layers.breaker import PROBE_MS_MAX, BreakerState, Circuit
 from headgate.layers.layer import Layer
 
 NOTHING = Terms(())
@@ -48,7 +48,7 @@ class Inner(Layer):
             call, lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
         )
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         call = Call("look", [Demand(key, NOTHING, ()) for key in keys], ACTION.get())
         return await self._watched(call, lambda: self.inner.peek(keys, now_ms))  # type: ignore[no-any-return]
 
@@ -95,9 +95,9 @@ class Inner(Layer):
             return
         self._laws.checks["breaker"] += 1
         now_ms = self._client.clock()
-        if self.circuit.state is State.OPEN:
+        if self.circuit.state is BreakerState.OPEN:
             self._laws.fail("S11", f"{call} passed an open breaker")
-        elif self.circuit.state is State.HALF_OPEN:
+        elif self.circuit.state is BreakerState.HALF_OPEN:
             alive = [since for since in self._probes.values() if now_ms - since < PROBE_MS_MAX]
             if alive:
                 self._laws.fail("S11", f"{call} probes beside {len(alive)} other probes")

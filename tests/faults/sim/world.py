@@ -26,10 +26,10 @@ from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.clock import ServiceClock
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import AsyncPace
+from headgate.transport.gates import AsyncGateFactory
 
 WORLDS = ("dynamodb", "onestep")
 FLOW_MS_MAX = 30_000  # a call may take so long that its moment is that old when it writes
@@ -159,10 +159,10 @@ class World:
                 Capabilities("onestep", "network", "one step", obeys_clock=False, durable=True),
             )
         port = SimPort(self.network, self.server, self._clock_of(client))
-        table = Table(port, TABLE, AsyncPace())
+        table = Table(port, TABLE, AsyncGateFactory())
         table._fraction = client.rng.random
         strict = client.profile.strict
-        store = DynamoStore(table, Book(rng=client.rng), None, strict=strict)
+        store = DynamoStore(table, StateCache(rng=client.rng), None, strict=strict)
         return Backend(
             Inner(store, self.laws, client, strict=strict),
             DynamoCatalog(table, store.prime),

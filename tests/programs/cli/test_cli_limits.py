@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.cli.commands.limits import FILE_BYTES_MAX, decode
 from headgate.core.levels import Level
-from headgate.declare.declaration import Declaration, DeclaredEntity, Held, changes
+from headgate.declare.declaration import Declaration, DeclaredEntity, StoredState, compute_changes
 from headgate.declare.yaml_tree import Findings
 
 FILE = """\
@@ -202,7 +202,9 @@ def test_parents_come_before_their_children_and_rings_end() -> None:
     declaration = Declaration(
         {}, {name: DeclaredEntity({"parent_id": parent}) for name, parent in said.items()}
     )
-    order = [change.entity_id for change in changes(declaration, Held({}, {})).entities]
+    order = [
+        change.entity_id for change in compute_changes(declaration, StoredState({}, {})).entities
+    ]
     assert sorted(order) == sorted(said)
     assert order.index("a") < order.index("b") < order.index("c")
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, SyncRepository
-from headgate.admin.export import LineError, exported, read_lines
-from headgate.admin.import_ import Existing, InTheWay, imported
+from headgate.admin.export import LineError, export_lines, read_lines
+from headgate.admin.import_ import AlreadyStored, Existing, import_lines
 from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 
@@ -214,7 +214,7 @@ def test_any_other_value_is_taken_or_named(line: dict[str, Any], data: st.DataOb
 
 def _lines(repository: SyncRepository) -> list[bytes]:
     async def all_of_them() -> list[bytes]:
-        return [json.dumps(line).encode() async for line in exported(repository.core)]
+        return [json.dumps(line).encode() async for line in export_lines(repository.core)]
 
     return run_flow(all_of_them())
 
@@ -245,7 +245,7 @@ def test_months_of_usage_between_stores_in_memory(
             pass
         clock.advance(hours * HOUR_MS)
     lines = _lines(one)
-    run_flow(imported(other.core, read_lines(lines)))
+    run_flow(import_lines(other.core, read_lines(lines)))
     assert _lines(other)[1:] == lines[1:]
     for window_type in ("hourly", "daily", "monthly"):
         assert other.get_usage_summary("a", "r", window_type).total == {"rpm": 21}
@@ -258,7 +258,7 @@ def test_usage_is_left_out_where_a_store_takes_none(
     monkeypatch.delattr(type(other.core.backend.ledger), "add_usage")
     end = '{"kind": "end", "entity": 0, "level": 0, "usage": 1}'
     lines = [HEAD.encode(), json.dumps(USAGE).encode(), end.encode()]
-    tally = run_flow(imported(other.core, read_lines(lines)))
+    tally = run_flow(import_lines(other.core, read_lines(lines)))
     assert tally.skipped["usage"] == 1
 
 
@@ -271,7 +271,7 @@ def test_an_import_cut_short_goes_on(
     lines = _lines(one)
     moved = list(read_lines(lines))
     run_flow(other.core.create_entity("a"))  # as a run leaves it that was cut before the end
-    with pytest.raises(InTheWay):
-        run_flow(imported(other.core, moved))
-    run_flow(imported(other.core, moved, existing=Existing.REPLACE))
+    with pytest.raises(AlreadyStored):
+        run_flow(import_lines(other.core, moved))
+    run_flow(import_lines(other.core, moved, existing=Existing.REPLACE))
     assert _lines(other)[1:] == lines[1:]

@@ -7,23 +7,25 @@ from typing import Any
 import pytest
 
 from headgate import Limit, SyncRateLimiter, SyncRepository
-from headgate.admin.rates import Look, Watched, busiest, look
+from headgate.admin.rates import BucketSample, LimitRate, busiest, sample_buckets
 from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 
 
-def _row(name: str, available: int, consumed: int = 0) -> Watched:
-    return Watched(name, "r", "rpm", available, 100, consumed)
+def _row(name: str, available: int, consumed: int = 0) -> LimitRate:
+    return LimitRate(name, "r", "rpm", available, 100, consumed)
 
 
 def test_without_a_look_before_the_emptiest_come_first() -> None:
-    seen = Look(0, [_row("full", 100), _row("debt", -5), _row("half", 50)], 3, True)
+    seen = BucketSample(0, [_row("full", 100), _row("debt", -5), _row("half", 50)], 3, True)
     assert [row.entity_id for row in busiest(seen, None, 2)] == ["debt", "half"]
 
 
 def test_those_used_fastest_come_first() -> None:
-    before = Look(1000, [_row("slow", 0, 10), _row("fast", 90, 10)], 2, True)
-    now = Look(3000, [_row("slow", 0, 11), _row("fast", 50, 50), _row("new", 99, 4)], 3, True)
+    before = BucketSample(1000, [_row("slow", 0, 10), _row("fast", 90, 10)], 2, True)
+    now = BucketSample(
+        3000, [_row("slow", 0, 11), _row("fast", 50, 50), _row("new", 99, 4)], 3, True
+    )
     rows = busiest(now, before, 10)
     assert [(row.entity_id, row.rate) for row in rows] == [("fast", 20), ("new", 2), ("slow", 0.5)]
 
@@ -37,10 +39,10 @@ def test_a_look_sees_every_bucket_at_one_moment() -> None:
                 with limiter.acquire(entity, resource, {"rpm": 30}):
                     pass
         clock.advance(10_000)
-        seen = run_flow(look(repository.core))
+        seen = run_flow(sample_buckets(repository.core))
         assert (seen.buckets, seen.whole, len(seen.rows)) == (4, True, 4)
         assert {row.available for row in seen.rows} == {40}
-        assert run_flow(look(repository.core, "r")).buckets == 2
+        assert run_flow(sample_buckets(repository.core, "r")).buckets == 2
 
 
 def test_once(run: Any, well: Any) -> None:

@@ -16,12 +16,12 @@ import pytest
 from client_kit import ALLOWED, COLOURS, HANG_UP, play, problem, response, scripted
 
 from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
-from headgate.client.connect import Lines
-from headgate.client.pool import IDLE_MS_MAX, Pool
-from headgate.client.retry import Trouble
+from headgate.client.connect import PooledTransport
+from headgate.client.pool import IDLE_MS_MAX, ConnectionPool
+from headgate.client.retry import NoReply
 from headgate.core.runtime import run
 from headgate.testing import FakeClock
-from headgate.transport.gates import BlockingPace
+from headgate.transport.gates import BlockingGateFactory
 from headgate.transport.http1 import Response
 
 GOOD = response(200, ALLOWED)
@@ -246,7 +246,7 @@ def test_every_connection_busy() -> None:
                 first = asyncio.create_task(_check(client))
                 await _until(lambda: len(script.requests) == 1)
                 found = await client._flow.port.attempt(b"GET / HTTP/1.1\r\n\r\n", 20, False)
-                assert isinstance(found, Trouble)
+                assert isinstance(found, NoReply)
                 assert "no connection was free" in found.reason
                 assert not found.sent
                 first.cancel()
@@ -282,10 +282,12 @@ def test_what_would_hardly_be_answered_is_not_sent(took_ms: int, sent: int) -> N
         clock.advance(took_ms)
         return link
 
-    lines = Lines(lambda: Pool(1, BlockingPace()), connect, lambda: 0, clock)
+    lines = PooledTransport(
+        lambda: ConnectionPool(1, BlockingGateFactory()), connect, lambda: 0, clock
+    )
     found = run(lines.attempt(b"x", 1_000, False))
     assert len(link.sent) == sent
-    assert isinstance(found, Response if sent else Trouble)
+    assert isinstance(found, Response if sent else NoReply)
     again = run(lines.attempt(b"x", 1_000, False))
     assert isinstance(again, Response), "the connection is kept for the next"
 
@@ -312,11 +314,11 @@ def test_a_cancelled_check_ends_at_once_and_costs_its_connection() -> None:
 
 def test_a_cancelled_acquire_gives_back_what_it_got() -> None:
     """The answer is waited for, because only it says what to give back."""
-    answered = threading.Event()
+    count_answer = threading.Event()
     lease = {"lease_id": "l1", "expires_at": None, "held": {"tokens": 1}}
 
     def late(one: socket.socket) -> None:
-        answered.wait(5)
+        count_answer.wait(5)
         one.sendall(response(201, {**ALLOWED, **lease, "state": "open"}))
 
     with scripted(late, response(200, {**lease, "state": "released"})) as script:
@@ -331,7 +333,7 @@ def test_a_cancelled_acquire_gives_back_what_it_got() -> None:
                 await _until(lambda: len(script.requests) == 1)
                 task.cancel()
                 await asyncio.sleep(0)
-                answered.set()
+                count_answer.set()
                 with pytest.raises(asyncio.CancelledError):
                     await task
 
@@ -341,11 +343,11 @@ def test_a_cancelled_acquire_gives_back_what_it_got() -> None:
 
 def test_giving_back_is_not_disturbed() -> None:
     """A second cancellation while the lease goes back does not keep it from going back."""
-    answered = threading.Event()
+    count_answer = threading.Event()
     lease = {"lease_id": "l1", "expires_at": None, "held": {"tokens": 1}}
 
     def late(one: socket.socket) -> None:
-        answered.wait(5)
+        count_answer.wait(5)
         one.sendall(response(200, {**lease, "state": "released"}))
 
     with scripted(response(201, {**ALLOWED, **lease, "state": "open"}), late) as script:
@@ -364,7 +366,7 @@ def test_giving_back_is_not_disturbed() -> None:
                 await _until(lambda: len(script.requests) == 2)
                 task.cancel()
                 await asyncio.sleep(0)
-                answered.set()
+                count_answer.set()
                 with pytest.raises(asyncio.CancelledError):
                     await task
 
@@ -455,7 +457,7 @@ class Fake:
 
 def test_idle_connections_grow_old() -> None:
     clock = FakeClock()
-    pool: Pool[Fake] = Pool(2, BlockingPace())
+    pool: ConnectionPool[Fake] = ConnectionPool(2, BlockingGateFactory())
     links = [Fake(), Fake()]
     for _ in links:
         assert pool.take(clock()).fresh
@@ -471,7 +473,7 @@ def test_idle_connections_grow_old() -> None:
 
 
 def test_who_waits_longest_is_next() -> None:
-    pool: Pool[Fake] = Pool(1, BlockingPace())
+    pool: ConnectionPool[Fake] = ConnectionPool(1, BlockingGateFactory())
     assert pool.take(0).fresh
     first, second, third = (pool.take(0).waiter for _ in range(3))
     assert first is not None

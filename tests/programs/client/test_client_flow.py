@@ -17,29 +17,29 @@ from headgate.client import (
     Unauthorised,
     Unavailable,
 )
-from headgate.client.flow import Flow, Timing
+from headgate.client.flow import RequestFlow, Timing
 from headgate.client.lease import LeaseCore
 from headgate.client.requests import (
     Check,
-    Head,
+    RequestHead,
     acquire_call,
     check_all_call,
     check_call,
     response_reader,
 )
-from headgate.client.retry import Trouble
+from headgate.client.retry import NoReply
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run
 from headgate.testing import FakeClock
 from headgate.transport.http1 import Response
 
-REFUSED, LOST = Trouble("connection refused", sent=False), Trouble("reset", sent=True)
+REFUSED, LOST = NoReply("connection refused", sent=False), NoReply("reset", sent=True)
 CHECK = check_call(Check("alice", "api.search", 1), None)
 DRY = check_call(Check("alice", "api.search", 1, dry_run=True), None)
 LEASE = {"lease_id": "l1", "state": "open", "expires_at": None, "held": {"tokens": 5}}
 OPEN = response(201, {**ALLOWED, **LEASE})
 
-Step = bytes | Trouble | Callable[[], bytes | Trouble]
+Step = bytes | NoReply | Callable[[], bytes | NoReply]
 
 
 class ScriptedPort:
@@ -52,13 +52,13 @@ class ScriptedPort:
         self.asked: list[tuple[int, int]] = []
         self.payloads: list[bytes] = []
 
-    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | Trouble:
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
         self.asked.append((self.clock.now_ms, timeout_ms))
         self.payloads.append(payload)
         self.clock.advance(self.took_ms)
         step = self.steps.pop(0)
         found = step() if callable(step) else step
-        if isinstance(found, Trouble):
+        if isinstance(found, NoReply):
             return found
         read = response_reader().feed(found)
         assert read is not None
@@ -71,12 +71,12 @@ class ScriptedPort:
         return [payload.split(b" ")[1].decode() for payload in self.payloads]
 
 
-def flow_of(*steps: Step, took_ms: int = 0, attempts: int = 4) -> tuple[Flow, ScriptedPort]:
+def flow_of(*steps: Step, took_ms: int = 0, attempts: int = 4) -> tuple[RequestFlow, ScriptedPort]:
     clock = FakeClock()
     port = ScriptedPort(clock, *steps, took_ms=took_ms)
-    flow = Flow(
+    flow = RequestFlow(
         port,
-        Head("", (("authorization", f"Bearer {KEY}"),)),
+        RequestHead("", (("authorization", f"Bearer {KEY}"),)),
         Timing(5_000, 2_000),
         Retry(attempts=attempts, base_ms=100, cap_ms=1_000),
         clock,

@@ -10,14 +10,14 @@ from headgate.client.requests import Effect
 from headgate.client.retry import (
     ATTEMPTS_MAX,
     SEND_MS_LEAST,
+    NoReply,
     Outcome,
     Reply,
     Retry,
     Schedule,
-    Trouble,
+    is_unapplied,
     next_pause_ms,
     seconds_ms,
-    took_nothing,
 )
 from headgate.core.errors import ValidationError
 
@@ -46,8 +46,8 @@ def pause(
 @pytest.mark.parametrize(
     ("outcome", "once", "repeatable"),
     [
-        (Trouble("refused", sent=False), 50, 50),
-        (Trouble("lost", sent=True), None, 50),
+        (NoReply("refused", sent=False), 50, 50),
+        (NoReply("lost", sent=True), None, 50),
         (reply(503, "STORAGE_UNAVAILABLE"), 50, 50),
         (reply(503, "TOO_MANY_LEASES", 1_000), 1_000, 1_000),
         (reply(503), None, 50),  # a proxy's: the service may have acted
@@ -75,9 +75,9 @@ def test_a_debit_is_repeated_only_where_it_took_nothing() -> None:
     outcomes: list[Outcome] = [
         reply(status, code) for status in range(200, 600) for code in (None, "CODE")
     ]
-    for outcome in [*outcomes, Trouble("x", sent=True), Trouble("x", sent=False)]:
+    for outcome in [*outcomes, NoReply("x", sent=True), NoReply("x", sent=False)]:
         if pause(outcome, ONCE, schedule=WAITING) is not None:
-            assert took_nothing(outcome), outcome
+            assert is_unapplied(outcome), outcome
 
 
 def test_limited_waits_as_long_as_it_may() -> None:
@@ -96,7 +96,7 @@ def test_limited_is_not_counted_as_trouble() -> None:
 
 
 def test_trouble_ends_with_the_attempts() -> None:
-    lost = Trouble("x", sent=False)
+    lost = NoReply("x", sent=False)
     pauses = [pause(lost, attempt=attempt, fraction=0.999) for attempt in range(1, 5)]
     assert pauses == [99, 199, 399, None]
     assert pause(lost, attempt=3, fraction=0.0) == 200
@@ -105,7 +105,7 @@ def test_trouble_ends_with_the_attempts() -> None:
 def test_back_off_is_capped() -> None:
     many = Retry(attempts=100, base_ms=100, cap_ms=1_000)
     for attempt in range(5, 100):
-        found = next_pause_ms(many, ONCE, Trouble("x", False), attempt, NOW_MS, WITHIN, 0.5)
+        found = next_pause_ms(many, ONCE, NoReply("x", False), attempt, NOW_MS, WITHIN, 0.5)
         assert found == 750
 
 

@@ -21,7 +21,7 @@ from headgate.client import (
     Unavailable,
 )
 from headgate.core.errors import LeaseExpiredError
-from headgate.service.keys.file import FileShelf
+from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from headgate.service.program import Options
 
@@ -269,7 +269,7 @@ def test_keys(colour: str, tmp_path: Path) -> None:
 
 def _keyed(path: Path, made: Any) -> Options:
     """A service whose key file holds that one key."""
-    asyncio.run(FileShelf(path, create=True).put(made.key))
+    asyncio.run(FileKeys(path, create=True).put(made.key))
     return Options(store="memory://", keys=str(path))
 
 

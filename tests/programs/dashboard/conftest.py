@@ -49,10 +49,10 @@ class Troubles(list[str]):
 
     def watch(self, page: Any) -> None:
         page.on("pageerror", lambda error: self.append(str(error)))
-        page.on("console", lambda said: self._heard(said))
+        page.on("console", lambda said: self._on_event(said))
         page.on("dialog", lambda asked: self._asked(asked))
 
-    def _heard(self, said: Any) -> None:
+    def _on_event(self, said: Any) -> None:
         expected = "status of 429" in said.text or "status of 503" in said.text
         if said.type in ("error", "warning") and not expected:
             self.append(said.text)

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from headgate.service.dashboard import Dashboard, Switch
+from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import recognised
+from headgate.service.http.callers import authenticate_request
 from headgate.service.program import Options, Program
 from programs.rest.rest_kit import served
 
@@ -71,7 +71,7 @@ class Place:
 
 @contextmanager
 def dashboard(
-    key: str | None = None, *, switch: Switch | None = None, **options: Any
+    key: str | None = None, *, switch: FaultSwitch | None = None, **options: Any
 ) -> Iterator[Place]:
     program = Program.build(Options(**{"store": "memory://", **options}))
     with shown(program, key, switch=switch) as place:
@@ -80,10 +80,10 @@ def dashboard(
 
 @contextmanager
 def shown(
-    program: Program, key: str | None = None, *, switch: Switch | None = None
+    program: Program, key: str | None = None, *, switch: FaultSwitch | None = None
 ) -> Iterator[Place]:
     """The dashboard of a program of one's own."""
-    board = Dashboard(program, partial(recognised, program.door), switch)
+    board = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
     with served(board.before(Rest(program)), lifespan="on") as (url, server):
         board.leaving = lambda: server.should_exit
         yield Place(url, program, key)

@@ -9,10 +9,10 @@ from functools import partial
 
 from headgate.service.dashboard import Dashboard
 from headgate.service.demo.faulty_store import StoreSwitch
-from headgate.service.demo.program import Demo, beside, program_on
+from headgate.service.demo.program import Demo, program_on, traffic_starter
 from headgate.service.demo.traffic import pause_ms
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import recognised
+from headgate.service.http.callers import authenticate_request
 from programs.dashboard.dashboard_kit import Place
 from programs.rest.rest_kit import served
 
@@ -23,8 +23,8 @@ def demo(rate: int = 5, *, traffic: bool = True) -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as folder:
         switch = StoreSwitch(pause_ms)
         program = program_on(folder, switch)
-        board = Dashboard(program, partial(recognised, program.door), switch)
-        rest = Rest(program, beside(program, Demo(rate=rate, traffic=traffic)))
+        board = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+        rest = Rest(program, traffic_starter(program, Demo(rate=rate, traffic=traffic)))
         with served(board.before(rest), lifespan="on") as (url, server):
             board.leaving = lambda: server.should_exit
             place = Place(url, program)

@@ -17,7 +17,7 @@ from headgate.core import runtime as bridge
 from headgate.core.errors import Unreachable
 from headgate.service.dashboard.app import FOLDER, files
 from headgate.service.dashboard.feed import VIEWERS_MAX
-from headgate.service.keys.file import FileShelf
+from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from programs.dashboard.dashboard_kit import SPACE, Place, dashboard
 from programs.rest.rest_kit import until
@@ -186,7 +186,7 @@ def test_nobody_watching_costs_nothing(place: Place) -> None:
         beat_of(reply)
         assert service._observer is not None
     until(lambda: service._observer is None)
-    assert all(room.engine.observer is None for room in service._rooms.values())
+    assert all(ns.engine.observer is None for ns in service._namespaces.values())
 
 
 def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
@@ -194,13 +194,13 @@ def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
         place.check("ann", "api.search")
         while not beat_of(reply)["buckets"]:
             pass
-        room = place.program.service._rooms["default"]
-        there = room.backend
-        room.backend = replace(there, store=Away())  # type: ignore[arg-type]
+        ns = place.program.service._namespaces["default"]
+        there = ns.backend
+        ns.backend = replace(there, store=Away())  # type: ignore[arg-type]
         while not (beat := beat_of(reply))["trouble"]:
             pass
         assert beat["buckets"] == []
-        room.backend = there
+        ns.backend = there
         while (beat := beat_of(reply))["trouble"]:
             pass
         assert [one["entity"] for one in beat["buckets"]] == ["user:ann"]
@@ -285,5 +285,5 @@ def test_a_page_without_a_key_asks_for_one(tmp_path: Path, page: Any, troubles: 
 
 def key_in(file: Path, scope: str, namespace: str) -> str:
     made = mint(parse_grant([scope], namespace, None), now_ms=0)
-    bridge.run(FileShelf(file, create=True).put(made.key))
+    bridge.run(FileKeys(file, create=True).put(made.key))
     return made.text

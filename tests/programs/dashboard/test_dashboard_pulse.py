@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.core.runtime import Event
 from headgate.service.dashboard.app import is_foreign, is_own
 from headgate.service.dashboard.feed import WAITING_MAX, Viewer
-from headgate.service.dashboard.window import TOLD_MAX, Pulse, Told
+from headgate.service.dashboard.window import DECISIONS_MAX, DecisionCount, FeedWindow
 
 
 def seen(entity_id: str, kind: str = "admitted") -> Event:
@@ -13,36 +13,39 @@ def seen(entity_id: str, kind: str = "admitted") -> Event:
 
 
 def test_a_beat_tells_what_happened_since_the_last() -> None:
-    pulse = Pulse()
+    pulse = FeedWindow()
     for kind in ("admitted", "admitted", "refused"):
-        pulse.saw(seen("ann", kind))
-    beat = pulse.beat()
-    assert beat.counts == {"admitted": 2, "refused": 1}
-    assert beat.told == [Told("admitted", "ann", "api", 2), Told("refused", "ann", "api", 1)]
-    assert pulse.beat() == ({}, [], 0)
+        pulse.record(seen("ann", kind))
+    tick = pulse.tick()
+    assert tick.counts == {"admitted": 2, "refused": 1}
+    assert tick.decisions == [
+        DecisionCount("admitted", "ann", "api", 2),
+        DecisionCount("refused", "ann", "api", 1),
+    ]
+    assert pulse.tick() == ({}, [], 0)
 
 
 def test_the_busiest_come_first_and_cool_down() -> None:
-    pulse = Pulse()
+    pulse = FeedWindow()
     for entity_id in ("ann", "bob", "bob"):
-        pulse.saw(seen(entity_id))
+        pulse.record(seen(entity_id))
     assert pulse.busiest(5) == [("bob", "api"), ("ann", "api")]
     assert pulse.busiest(1) == [("bob", "api")]
     for _ in range(1000):
-        pulse.beat()
+        pulse.tick()
     assert pulse.busiest(5) == []
 
 
 def test_any_amount_of_traffic_is_remembered_in_bounds() -> None:
-    pulse = Pulse(hot_max=100)
+    pulse = FeedWindow(hot_max=100)
     for _ in range(50):
-        pulse.saw(seen("hot"))
+        pulse.record(seen("hot"))
     for number in range(10_000):
-        pulse.saw(seen(f"cold-{number}"))
-    beat = pulse.beat()
-    assert beat.counts == {"admitted": 10_050}
-    assert len(beat.told) == TOLD_MAX
-    assert sum(one.times for one in beat.told) + beat.left_out == 10_050
+        pulse.record(seen(f"cold-{number}"))
+    tick = pulse.tick()
+    assert tick.counts == {"admitted": 10_050}
+    assert len(tick.decisions) == DECISIONS_MAX
+    assert sum(one.times for one in tick.decisions) + tick.left_out == 10_050
     assert len(pulse.busiest(10_000)) <= 100
     assert pulse.busiest(1) == [("hot", "api")]
 

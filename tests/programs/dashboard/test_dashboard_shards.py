@@ -14,9 +14,9 @@ from headgate.core.runtime import run, steady_clock
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.program import Options, Program, entrance_of
+from headgate.service.program import Options, Program, authenticator_for
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.protocol.flow import alone
+from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from programs.dashboard.dashboard_kit import Place, shown
 from programs.dashboard.test_dashboard_pages import text_of
@@ -28,9 +28,9 @@ def table() -> Iterator[Place]:
     backend = over_port(ModelPort(Engine(), steady_clock()), "model", blocking=False)
     repository = Repository("dynamodb://model?region=x", _backend=backend)
     metrics = ServiceMetrics()
-    service = Service(repository, on_answer=metrics.answered)
+    service = Service(repository, on_answer=metrics.count_answer)
     options = Options()
-    program = Program(options, service, entrance_of(options, repository), metrics)
+    program = Program(options, service, authenticator_for(options, repository), metrics)
     with shown(program) as place:
         place.limit("resources/hot", capacity=1000, amount=0)
         for who in ("divided", "alone"):
@@ -45,8 +45,8 @@ def divide(store: DynamoStore, key: BucketKey) -> None:
     """Shard 0 is split twice: halves, and then a half in two."""
     for _ in range(2):
         now_ms, _ = run(store.shards(key, None))
-        known = store._book.open(key)
-        assert run(alone(store._port, store._taker.shards.split(known, known.shards[0], now_ms)))
+        known = store._cache.open(key)
+        assert run(run_flow(store._port, store._taker.shards.split(known, known.shards[0], now_ms)))
 
 
 def test_shards_are_told_with_depth_share_and_level(table: Place, page: Any) -> None:

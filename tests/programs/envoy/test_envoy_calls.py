@@ -12,7 +12,7 @@ from headgate import Limit
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.settings import Unknown
+from headgate.service.settings import OnUnknown
 from programs.envoy.envoy_kit import (
     ADDRESS,
     OK,
@@ -262,7 +262,7 @@ def test_the_unknown_are_denied_where_they_should_be() -> None:
         assert reply.overall_code == OVER_LIMIT
         assert body_of(reply)["code"] == "ENTITY_NOT_FOUND"
 
-    run(play, World(unknown=Unknown.DENY))
+    run(play, World(unknown=OnUnknown.DENY))
 
 
 VALUES = ["", "a\r\nb", "x" * 257, "x" * 4000, "\x00", "ü", "a|b", "%", "sha256:" + "0" * 64]
@@ -289,7 +289,7 @@ def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides() -> N
         away = await should_rate_limit(wire, descriptor(*USER))
         assert isinstance(away, ServiceError)
         assert (away.code, away.retry_after_ms) == (Code.STORAGE_UNAVAILABLE, 1000)
-        text = wire.program.exposed().decode()
+        text = wire.program.render().decode()
         assert 'headgate_request_duration_seconds_count{wire="rls"} 1' in text
         assert 'headgate_errors_total{type="STORAGE_UNAVAILABLE"} 1' in text
         assert "headgate_envoy_problems_total{" not in text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.settings import Unknown
+from headgate.service.settings import OnUnknown
 from programs.envoy.envoy_kit import (
     OK,
     OVER_LIMIT,
@@ -72,7 +72,7 @@ async def send(wire: Wire, verb: str, values: Any) -> Any:
 async def play(case: Case) -> tuple[Any, World]:
     settings = dict(case.settings)
     if "unknown" in settings:
-        settings["unknown"] = Unknown(settings["unknown"])
+        settings["unknown"] = OnUnknown(settings["unknown"])
     world = World(**settings)
     async with wired(world) as wire:
         for verb, values in case.before:

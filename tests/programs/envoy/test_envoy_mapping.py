@@ -13,7 +13,7 @@ from headgate.service.decide.targets import is_identifier
 from headgate.service.grpc.envoy.mapping import (
     DEFAULT_MAPPING,
     EnvoyMapping,
-    Target,
+    EnvoyTarget,
     override_of,
     text_of,
 )
@@ -45,7 +45,7 @@ from headgate.service.grpc.envoy.mapping import (
     ],
 )
 def test_what_becomes_what(entries: Any, wanted: tuple[str, str, str] | None) -> None:
-    assert DEFAULT_MAPPING.target_of(entries) == (None if wanted is None else Target(*wanted))
+    assert DEFAULT_MAPPING.target_of(entries) == (None if wanted is None else EnvoyTarget(*wanted))
 
 
 def test_another_mapping() -> None:

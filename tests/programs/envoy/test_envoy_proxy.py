@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.keys.file import FileShelf
+from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from programs.envoy.proxies import (
     Child,
@@ -117,7 +117,7 @@ def test_exactly_as_many_pass_as_fit(folder: Path, start: Callable[..., Child]) 
 
 def test_a_key_in_envoys_metadata(folder: Path) -> None:
     made = mint(parse_grant(["check"], "default"), name="edge", now_ms=0)
-    asyncio.run(FileShelf(folder / "keys.json", create=True).put(made.key))
+    asyncio.run(FileKeys(folder / "keys.json", create=True).put(made.key))
     port, grpc_port = free_port(), free_port()
     child = service(folder, port, grpc_port, "--keys", str(folder / "keys.json"))
     sample = '# initial_metadata: [{key: authorization, value: "Bearer hg_…"}]'

@@ -21,10 +21,10 @@ from headgate.core.errors import (
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.keys.authenticate import TTL_MS, Door, Entrance
+from headgate.service.keys.authenticate import TTL_MS, Authenticator, KeyAuthenticator
 from headgate.service.keys.key import mint, parse_grant
-from headgate.service.keys.stored import INDEX_MS, CatalogShelf, MemoryShelf
-from headgate.service.settings import Undecided, Unknown
+from headgate.service.keys.stored import INDEX_MS, MemoryKeys, StoredKeys
+from headgate.service.settings import OnUndecided, OnUnknown
 from programs.envoy.envoy_kit import (
     ADDRESS,
     OK,
@@ -89,9 +89,9 @@ UNDECIDABLE: dict[str, tuple[str, Ask]] = {
 
 
 @pytest.mark.parametrize("name", UNDECIDABLE)
-@pytest.mark.parametrize("undecided", Undecided)
+@pytest.mark.parametrize("undecided", OnUndecided)
 def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
-    name: str, undecided: Undecided, caplog: pytest.LogCaptureFixture
+    name: str, undecided: OnUndecided, caplog: pytest.LogCaptureFixture
 ) -> None:
     cause, ask = UNDECIDABLE[name]
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
             for _ in range(3):
                 reply = await ask(wire)
                 assert not isinstance(reply, ServiceError), reply
-                if undecided is Undecided.ALLOW:
+                if undecided is OnUndecided.ALLOW:
                     assert reply == RateLimitResponse(overall_code=OK)
                 else:
                     assert reply.overall_code == OVER_LIMIT
@@ -138,8 +138,8 @@ def test_a_store_that_answers_and_cannot_decide(trouble: StoreTrouble, cause: st
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("undecided", Undecided)
-def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: Undecided) -> None:
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: OnUndecided) -> None:
     """It lasts until an operator acts, so no setting may turn it into an open gate."""
 
     async def play() -> None:
@@ -157,7 +157,7 @@ async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble
     """Envoy's answer with a good key that the store does not let the service look up."""
     catalog: Any = world.repository.backend.catalog
     key = mint(parse_grant(["check"], "default", None), now_ms=0)
-    await CatalogShelf(catalog, world.clock).put(key.key)
+    await StoredKeys(catalog, world.clock).put(key.key)
     metadata = (("authorization", f"Bearer {key.text}"),)
     assert (await should_rate_limit(wire, descriptor(*USER), metadata=metadata)).overall_code == OK
     world.clock.advance(TTL_MS + INDEX_MS)  # what the service knows of keys is too old by now
@@ -169,13 +169,15 @@ async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble
     return await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
 
 
-def door_of(world: World) -> Entrance:
-    return Entrance(Door(CatalogShelf(world.repository.backend.catalog, world.clock), world.clock))
+def door_of(world: World) -> Authenticator:
+    return Authenticator(
+        KeyAuthenticator(StoredKeys(world.repository.backend.catalog, world.clock), world.clock)
+    )
 
 
-@pytest.mark.parametrize("undecided", Undecided)
+@pytest.mark.parametrize("undecided", OnUndecided)
 def test_a_store_that_denies_the_service_its_keys_admits_nobody(
-    undecided: Undecided, caplog: pytest.LogCaptureFixture
+    undecided: OnUndecided, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble = StoreDenied("no dynamodb:GetItem on the table")
 
@@ -193,7 +195,7 @@ def test_a_store_that_denies_the_service_its_keys_admits_nobody(
                 assert not isinstance(reply, ServiceError), reply
                 assert body_of(reply)["code"] == "STORAGE_DENIED"
             assert causes(wire) == {"storage_denied": 4}
-            text = wire.program.exposed().decode()
+            text = wire.program.render().decode()
             assert 'headgate_auth_refused_total{because="denied"} 4' in text
 
     asyncio.run(play())
@@ -206,16 +208,16 @@ def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     ("trouble", "cause"),
     [(Full("no room"), "store_full"), (Throttled("too fast"), "store_throttled")],
 )
-@pytest.mark.parametrize("undecided", Undecided)
+@pytest.mark.parametrize("undecided", OnUndecided)
 def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
-    trouble: StoreTrouble, cause: str, undecided: Undecided
+    trouble: StoreTrouble, cause: str, undecided: OnUndecided
 ) -> None:
     async def play() -> None:
         world = World()
         async with wired(world, door_of(world), undecided=undecided) as wire:
             reply = await ask_without_key_lookup(wire, world, trouble)
             assert not isinstance(reply, ServiceError), reply
-            assert reply.overall_code == (OK if undecided is Undecided.ALLOW else OVER_LIMIT)
+            assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
             assert causes(wire) == {cause: 1}
 
     asyncio.run(play())
@@ -248,18 +250,20 @@ def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("undecided", Undecided)
-def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(undecided: Undecided) -> None:
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(
+    undecided: OnUndecided,
+) -> None:
     async def play() -> None:
-        async with wired(World(unknown=Unknown.DENY), undecided=undecided) as wire:
+        async with wired(World(unknown=OnUnknown.DENY), undecided=undecided) as wire:
             assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
-            room = await wire.world.service.room("default")
-            await room.create_entity("user:user_12345")
-            await room.disable("user:user_12345")
+            ns = await wire.world.service.namespace("default")
+            await ns.create_entity("user:user_12345")
+            await ns.disable("user:user_12345")
             wire.world.clock.advance(120_000)
             assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
             assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
-            text = wire.program.exposed().decode()
+            text = wire.program.render().decode()
             assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
 
     asyncio.run(play())
@@ -276,8 +280,8 @@ def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pass() ->
             huge = await should_rate_limit(wire, *both, hits=11)
             assert huge.overall_code == OVER_LIMIT
             assert body_of(huge)["code"] == "DEMAND_TOO_LARGE"
-            room = await wire.world.service.room("default")
-            await room.disable("user:user_12345")
+            ns = await wire.world.service.namespace("default")
+            await ns.disable("user:user_12345")
             wire.world.clock.advance(120_000)
             off = await should_rate_limit(wire, *both)
             assert off.overall_code == OVER_LIMIT
@@ -292,9 +296,9 @@ def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
 
     async def play() -> None:
         world = World()
-        door = Entrance(Door(MemoryShelf((key.key,)), world.clock))
+        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
         metadata = (("authorization", f"Bearer {key.text}"),)
-        async with wired(world, door, undecided=Undecided.ALLOW) as wire:
+        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
             mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
             assert mine.overall_code == OK
             other = descriptor(("user", "admin"), SEARCH)
@@ -320,10 +324,10 @@ def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
 
     async def play() -> None:
         world = World()
-        door = Entrance(Door(MemoryShelf((key.key,)), world.clock))
+        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
         text = f"Bearer {key.text}" if sent == "the key" else sent
         metadata = () if text is None else (("authorization", text),)
-        async with wired(world, door, undecided=Undecided.ALLOW) as wire:
+        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
             answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
             assert answer.overall_code == OVER_LIMIT
             assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client

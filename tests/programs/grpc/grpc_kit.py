@@ -9,17 +9,17 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.service.decide.answers import Applied, BatchAnswer, CheckAnswer, CombinedAnswer
+from headgate.service.decide.answers import AppliedLimit, BatchAnswer, CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.grpc.turbo import TurboServer
-from headgate.service.keys.authenticate import Entrance
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
-from headgate.service.settings import Undecided
+from headgate.service.settings import OnUndecided
 from programs.service.kit import World
 
 SERVERS: dict[str, Any] = {"grpcio": GrpcServer, "turbo": TurboServer}
@@ -49,24 +49,24 @@ class Wire:
         self.stub: Any = RateLimiterStub(channel)
 
 
-def program_of(world: World, door: Entrance | None = None, **options: Any) -> Program:
+def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
     metrics = ServiceMetrics()
-    world.service._on_answer = metrics.answered
-    world.service._on_yes = metrics.admitted
-    return Program(Options(**options), world.service, door or Entrance(None), metrics)
+    world.service._on_answer = metrics.count_answer
+    world.service._on_yes = metrics.count_admitted
+    return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
 
 
 @asynccontextmanager
 async def wired(
     world: World,
-    door: Entrance | None = None,
+    authenticator: Authenticator | None = None,
     *,
     deadline_ms: int = 10_000,
-    undecided: Undecided = Undecided.REFUSE,
+    undecided: OnUndecided = OnUndecided.REFUSE,
     channel_options: Any = (),
     **settings: Any,
 ) -> AsyncIterator[Wire]:
-    program = program_of(world, door, deadline_ms=deadline_ms, envoy_undecided=undecided)
+    program = program_of(world, authenticator, deadline_ms=deadline_ms, envoy_undecided=undecided)
     server = await started(program, GrpcSettings(**{"grace_s": 0, **settings}))
     try:
         async with grpc.aio.insecure_channel(
@@ -123,7 +123,7 @@ def answer_of(reply: Any) -> Any:
         case pb.CheckRateLimitResponse():
             return check_answer(reply)
         case pb.CheckAllResponse():
-            return CombinedAnswer(
+            return CombinedResult(
                 reply.allowed,
                 tuple(check_answer(one) for one in reply.results),
                 maybe(reply, "blocking"),
@@ -139,9 +139,9 @@ def answer_of(reply: Any) -> Any:
     return reply
 
 
-def check_answer(reply: pb.CheckRateLimitResponse) -> CheckAnswer:
+def check_answer(reply: pb.CheckRateLimitResponse) -> CheckResult:
     assert reply.HasField("warning") == (reply.degraded and reply.allowed)
-    return CheckAnswer(
+    return CheckResult(
         reply.allowed,
         reply.scope,
         reply.resource,
@@ -151,7 +151,7 @@ def check_answer(reply: pb.CheckRateLimitResponse) -> CheckAnswer:
         wait_of(reply),
         ms_of(reply, "reset_at"),
         tuple(
-            Applied(
+            AppliedLimit(
                 limit.name,
                 limit.capacity,
                 limit.remaining,
@@ -171,7 +171,7 @@ def check_answer(reply: pb.CheckRateLimitResponse) -> CheckAnswer:
     )
 
 
-def result_of(result: pb.BatchResult) -> CheckAnswer | ServiceError:
+def result_of(result: pb.BatchResult) -> CheckResult | ServiceError:
     if result.WhichOneof("result") == "answer":
         return check_answer(result.answer)
     told = result.problem

@@ -10,13 +10,13 @@ import grpc
 import pytest
 
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.grpc.callers import Visitor, is_here, visitor_of
+from headgate.service.grpc.callers import Peer, is_local_peer, peer_of
 from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.access import Because
-from headgate.service.keys.authenticate import Door, Entrance
-from headgate.service.keys.key import Grant, Minted, mint, parse_grant
-from headgate.service.keys.stored import MemoryShelf
+from headgate.service.keys.access import DenyReason
+from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.key import Grant, MintedKey, mint, parse_grant
+from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
 from programs.grpc.grpc_kit import problem_of as problem
 from programs.service.kit import World
@@ -73,13 +73,15 @@ async def call(wire: Wire, name: str, request: Any, key: str | None) -> ServiceE
     return None
 
 
-def minted(*scopes: str, namespace: str = "default", prefix: str | None = None) -> Minted:
+def minted(*scopes: str, namespace: str = "default", prefix: str | None = None) -> MintedKey:
     return mint(parse_grant(list(scopes), namespace, prefix), now_ms=0)
 
 
-def door_of(world: World, *keys: Minted, certificates: dict[str, Grant] | None = None) -> Entrance:
-    shelf = MemoryShelf(tuple(one.key for one in keys))
-    return Entrance(Door(shelf, world.clock), lambda: certificates or {})
+def door_of(
+    world: World, *keys: MintedKey, certificates: dict[str, Grant] | None = None
+) -> Authenticator:
+    store = MemoryKeys(tuple(one.key for one in keys))
+    return Authenticator(KeyAuthenticator(store, world.clock), lambda: certificates or {})
 
 
 CHECKER = minted("check")
@@ -112,8 +114,8 @@ LEASES = ("Adjust", "Settle", "Release")
 def test_every_call(name: str, key: str | None, wanted: Code | None) -> None:
     async def play() -> None:
         world = World()
-        door = door_of(world, CHECKER, EVERYWHERE, READER, STRANGER, HERS, HIS)
-        async with wired(world, door) as wire:
+        authenticator = door_of(world, CHECKER, EVERYWHERE, READER, STRANGER, HERS, HIS)
+        async with wired(world, authenticator) as wire:
             world.store.calls.clear()
             found = await call(wire, name, requests("default")[name], key)
             code = None if found is None else found.code
@@ -174,8 +176,8 @@ def test_those_turned_away_are_counted_by_reason() -> None:
         async with wired(world, door_of(world, READER)) as wire:
             for key in (None, UNKNOWN.text, READER.text):
                 await call(wire, "CheckRateLimit", requests("default")["CheckRateLimit"], key)
-            text = wire.program.exposed().decode()
-            for because in (Because.NO_KEY, Because.UNKNOWN, Because.SCOPE):
+            text = wire.program.render().decode()
+            for because in (DenyReason.NO_KEY, DenyReason.UNKNOWN, DenyReason.SCOPE):
                 assert f'headgate_auth_refused_total{{because="{because}"}} 1' in text
 
     asyncio.run(play())
@@ -218,7 +220,7 @@ def test_two_keys_are_refused_as_over_rest() -> None:
     ],
 )
 def test_the_key_in_metadata(metadata: Any, key_text: str | None) -> None:
-    assert visitor_of(metadata, False) == Visitor(key_text, False)
+    assert peer_of(metadata, False) == Peer(key_text, False)
 
 
 @pytest.mark.parametrize(
@@ -235,4 +237,4 @@ def test_the_key_in_metadata(metadata: Any, key_text: str | None) -> None:
     ],
 )
 def test_who_is_on_this_machine(peer: str, local: bool) -> None:
-    assert is_here(peer) is local
+    assert is_local_peer(peer) is local

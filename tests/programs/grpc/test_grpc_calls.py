@@ -13,8 +13,8 @@ from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.authenticate import Door, Entrance
-from headgate.service.keys.stored import MemoryShelf
+from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import both_servers, message_of, program_of, sent, started, wired  # noqa: F401
 from programs.service.cases import ask
 from programs.service.kit import World
@@ -184,7 +184,7 @@ def test_the_service_has_a_deadline_of_its_own() -> None:
             Stuck(world)
             late = await sent(wire, "check", message_of("check", ask()))
             assert late.code is Code.DEADLINE_EXCEEDED
-            assert b'errors_total{type="DEADLINE_EXCEEDED"} 1' in wire.program.exposed()
+            assert b'errors_total{type="DEADLINE_EXCEEDED"} 1' in wire.program.render()
 
     asyncio.run(play())
 
@@ -217,7 +217,7 @@ def test_a_defect_tells_nothing_of_the_inside(caplog: pytest.LogCaptureFixture) 
         async with wired(world) as wire:
             world.service.check = broken  # type: ignore[method-assign]
             told = await sent(wire, "check", message_of("check", ask()))
-            assert b'errors_total{type="INTERNAL"} 1' in wire.program.exposed()
+            assert b'errors_total{type="INTERNAL"} 1' in wire.program.render()
             assert isinstance(told, ServiceError)
             return told
 
@@ -235,7 +235,7 @@ def test_calls_are_counted_once() -> None:
             await sent(wire, "check", message_of("check", ask(tokens=0)))
             world.goes_down()
             await sent(wire, "check", message_of("check", ask()))
-            return wire.program.exposed()
+            return wire.program.render()
 
     text = asyncio.run(play())
     assert b'headgate_request_duration_seconds_count{wire="grpc"} 3' in text
@@ -269,13 +269,13 @@ def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
 
 
 def test_keys_that_cannot_be_looked_up() -> None:
-    class Away(MemoryShelf):
+    class Away(MemoryKeys):
         async def get(self, key_id: str) -> Any:
             raise ValidationError("key", key_id, "cannot be read")
 
     async def play() -> None:
         world = World()
-        async with wired(world, Entrance(Door(Away(), world.clock))) as wire:
+        async with wired(world, Authenticator(KeyAuthenticator(Away(), world.clock))) as wire:
             key = "hg_" + "a" * 12 + "_" + "b" * 43
             told = await sent(
                 wire, "check", message_of("check", ask()),

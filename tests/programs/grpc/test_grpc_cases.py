@@ -14,7 +14,7 @@ from headgate.service.grpc.calls import (
     descriptors_values,
 )
 from headgate.service.grpc.calls import values_of as plain_values
-from headgate.service.settings import Unknown
+from headgate.service.settings import OnUnknown
 from programs.grpc.grpc_kit import both_servers, message_of, sent, wired  # noqa: F401
 from programs.service.cases import CASES, Case
 from programs.service.kit import World
@@ -61,7 +61,7 @@ def test_what_protobuf_cannot_say() -> None:
 async def play(case: Case) -> tuple[Any, World]:
     settings = dict(case.settings)
     if "unknown" in settings:
-        settings["unknown"] = Unknown(settings["unknown"])
+        settings["unknown"] = OnUnknown(settings["unknown"])
     world = World(**settings)
     async with wired(world) as wire:
         for verb, values in case.before:

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from headgate.service.decide.problems import Code
-from headgate.service.grpc.callers import Visitor
-from headgate.service.grpc.calls import Call, RateLimiterCalls
+from headgate.service.grpc.callers import Peer
+from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
-from headgate.service.grpc.guard import CODE_KEY, Guard, Told
+from headgate.service.grpc.guard import CODE_KEY, CallRunner, GrpcProblem
 from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from programs.envoy.envoy_kit import OVER_LIMIT
 from programs.grpc.grpc_kit import message_of, program_of, sent, wired
@@ -23,7 +23,7 @@ from programs.service.kit import World
 
 SEED = 20_260_101
 ROUNDS = 2_500  # for each of nine calls
-HERE = Visitor(None, True)
+HERE = Peer(None, True)
 TEXTS = [
     "",
     "user",
@@ -87,7 +87,7 @@ def scalar(field: Any, dice: random.Random) -> Any:
     return dice.choice(NUMBERS)
 
 
-def hostile(call: Call, dice: random.Random) -> bytes:
+def hostile(call: GrpcCall, dice: random.Random) -> bytes:
     raw = bytearray(filled(call.request, dice).SerializeToString())
     match dice.randrange(4):
         case 0:
@@ -112,12 +112,12 @@ def test_every_call_outlives_it(down: bool, caplog: pytest.LogCaptureFixture) ->
             world.goes_down()
         found = set()
         for offer in offers:
-            guard = Guard(program, offer.wire)
+            guard = CallRunner(program, offer.wire)
             for name, call in offer.calls().items():
                 for _ in range(ROUNDS // 5 if down else ROUNDS):
                     raw = hostile(call, dice)
                     reply = await guard.reply(call, raw, HERE)
-                    if isinstance(reply, Told):
+                    if isinstance(reply, GrpcProblem):
                         if offer.wire == "rls":
                             assert dict(reply.trailing)[CODE_KEY] == "STORAGE_UNAVAILABLE"
                         trailing = dict(reply.trailing)
@@ -159,7 +159,7 @@ def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
         world = World()
         program = program_of(world)
         offer = RateLimitServiceCalls(program, DEFAULT_MAPPING)
-        guard = Guard(program, offer.wire)
+        guard = CallRunner(program, offer.wire)
         call = offer.calls()["ShouldRateLimit"]
         world.store.calls.clear()
         reply = await guard.reply(call, request.SerializeToString(), HERE)

@@ -13,8 +13,8 @@ from headgate.service.grpc.calls import RateLimiterCalls
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.turbo import UnaryGrpc
-from headgate.service.keys.authenticate import Door, Entrance
-from headgate.service.keys.stored import MemoryShelf
+from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import program_of
 from programs.service.kit import World
 
@@ -33,11 +33,11 @@ async def ask(
     method: str = "POST",
     client: Any = HERE,
     world: World | None = None,
-    door: Entrance | None = None,
+    authenticator: Authenticator | None = None,
 ) -> list[dict[str, Any]]:
     """What the application sends; a part of None is a client that went away."""
     world = world or World()
-    program = program_of(world, door)
+    program = program_of(world, authenticator)
     app = UnaryGrpc(program, [RateLimiterCalls(program)], SETTINGS)
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": client}
     left = list(parts)
@@ -120,8 +120,8 @@ def test_others_than_this_machine_need_a_key(client: Any) -> None:
 
 def test_a_key_is_needed_and_the_message_says_so_in_ascii() -> None:
     world = World()
-    door = Entrance(Door(MemoryShelf(), world.clock))
-    sent = asyncio.run(ask(WHOLE, world=world, door=door))
+    authenticator = Authenticator(KeyAuthenticator(MemoryKeys(), world.clock))
+    sent = asyncio.run(ask(WHOLE, world=world, authenticator=authenticator))
     assert status_of(sent) is grpc.StatusCode.UNAUTHENTICATED
     trailers = dict(sent[2]["headers"])
     assert trailers[b"headgate-code"] == b"UNAUTHENTICATED"

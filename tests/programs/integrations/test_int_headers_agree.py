@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from headgate.core.decision import Demand, decide
-from headgate.core.engine import Ruling
+from headgate.core.engine import Decision
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
-from headgate.integrations.responses import ruled
-from headgate.service.decide.evaluate import read
+from headgate.integrations.responses import decision_answer
+from headgate.service.decide.evaluate import check_result
 from headgate.service.http.write import check_headers
 
 NOW_MS = 1_767_225_600_123
@@ -33,8 +33,8 @@ def test_the_fields_agree_with_the_services() -> None:
         demand = Demand(key, terms, wanted)
         verdict, _ = decide([demand], [record], NOW_MS + rng.randint(0, 90_000))
         refused += not verdict.allowed
-        ours = dict(ruled(Ruling(verdict, ((demand,),))).headers)
-        theirs = dict(check_headers(read(verdict, [demand], None, ("user", "api", 1))))
+        ours = dict(decision_answer(Decision(verdict, ((demand,),))).headers)
+        theirs = dict(check_headers(check_result(verdict, [demand], None, ("user", "api", 1))))
         for name in ("x-ratelimit-degraded", "x-ratelimit-blocking-scope",
                      "x-ratelimit-blocking-resource"):  # fmt: skip
             theirs.pop(name, None)

@@ -16,7 +16,7 @@ from headgate import Limit, RateLimitExceeded, ValidationError
 from headgate.core.errors import DemandTooLarge, Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.llm.limiter import LlmLimiter
-from headgate.integrations.llm.provider import Told, read_headers
+from headgate.integrations.llm.provider import ProviderLimit, read_headers
 from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
@@ -342,13 +342,13 @@ def test_headers_of_providers() -> None:
     openai = {"X-RateLimit-Remaining-Requests": "59", "x-ratelimit-reset-requests": "1m0.5s"}
     more = {"x-ratelimit-reset-tokens": "20ms", "retry-after-ms": "250"}
     says = read_headers({**openai, **more}, now_ms)
-    assert says.requests == Told(59, 60_500)
-    assert says.tokens == Told(None, 20)
+    assert says.requests == ProviderLimit(59, 60_500)
+    assert says.tokens == ProviderLimit(None, 20)
     assert says.retry_after_ms == 250
     says = read_headers({"anthropic-ratelimit-tokens-remaining": "1000",
                          "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:30Z",
                          "retry-after": "2"}, now_ms)  # fmt: skip
-    assert says.tokens == Told(1000, 10_000)
+    assert says.tokens == ProviderLimit(1000, 10_000)
     assert says.retry_after_ms == 2000
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headgate import RateLimiter, SyncRateLimiter
 from headgate.core.levels import OnUnavailable
-from headgate.integrations.gate import Gate, Options
+from headgate.integrations.gate import Gate, GateOptions
 from headgate.integrations.keys import by_ip
 
 GIVEN: dict[str, Any] = {
@@ -32,8 +32,8 @@ def test_the_words_are_those_of_the_gate() -> None:
         for name, parameter in inspect.signature(Gate).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert taken.keys() == Options.__annotations__.keys() == GIVEN.keys()
-    hints, gate = get_type_hints(Options), get_type_hints(Gate.__init__)
+    assert taken.keys() == GateOptions.__annotations__.keys() == GIVEN.keys()
+    hints, gate = get_type_hints(GateOptions), get_type_hints(Gate.__init__)
     assert {name: gate[name] for name in hints} == hints
 
 

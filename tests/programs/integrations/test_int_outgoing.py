@@ -27,7 +27,7 @@ from headgate.integrations.gate import Rates, limits_off
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.llm.limiter import LlmLimiter
 from headgate.integrations.llm.sync import SyncLlmLimiter
-from headgate.integrations.outgoing import Call, by_host, told_wait_ms
+from headgate.integrations.outgoing import Call, by_host, requested_wait_ms
 from headgate.integrations.requests import LimitedAdapter
 from headgate.testing import FakeClock
 
@@ -223,13 +223,13 @@ def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:
 def test_what_the_other_side_says() -> None:
     now_ms = 1_700_000_000_000
     date = {"retry-after": "Tue, 14 Nov 2023 22:13:30 GMT"}
-    assert told_wait_ms(429, date, now_ms) == 10_000
-    assert told_wait_ms(503, {"retry-after": "1"}, now_ms) == 1000
-    assert told_wait_ms(200, date, now_ms) is None
-    assert told_wait_ms(429, {"retry-after": "soon"}, now_ms) is None
-    assert told_wait_ms(429, {}, now_ms) is None
-    assert told_wait_ms(429, {"retry-after": "999999999"}, now_ms) == 3_600_000
-    assert told_wait_ms(429, {"retry-after": "Tue Nov 14 22:13:30 2023"}, now_ms) == 10_000
+    assert requested_wait_ms(429, date, now_ms) == 10_000
+    assert requested_wait_ms(503, {"retry-after": "1"}, now_ms) == 1000
+    assert requested_wait_ms(200, date, now_ms) is None
+    assert requested_wait_ms(429, {"retry-after": "soon"}, now_ms) is None
+    assert requested_wait_ms(429, {}, now_ms) is None
+    assert requested_wait_ms(429, {"retry-after": "999999999"}, now_ms) == 3_600_000
+    assert requested_wait_ms(429, {"retry-after": "Tue Nov 14 22:13:30 2023"}, now_ms) == 10_000
 
 
 @pytest.mark.parametrize(
@@ -242,19 +242,19 @@ def test_what_the_other_side_says() -> None:
     ],
 )
 def test_dates_that_are_none(date: str) -> None:
-    assert told_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) is None
+    assert requested_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) is None
 
 
 @pytest.mark.parametrize("date", ["Mon, 01 Jan 0001 00:00:00", "Mon, 01 Jan 0001 00:00:00 +2359"])
 def test_a_moment_long_ago_is_now(date: str) -> None:
-    assert told_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) == 0
+    assert requested_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) == 0
 
 
 @pytest.mark.parametrize("face", [AsyncLimitedTransport, LimitedTransport, LimitedAdapter])
 def test_limits_may_be_any_sequence(face: Any) -> None:
     assert get_type_hints(face.__init__)["limits"] == Rates
     gate = limiter() if face is AsyncLimitedTransport else blocking()
-    assert face(gate, tuple(RATE)).habits.limits == tuple(RATE)
+    assert face(gate, tuple(RATE)).rules.limits == tuple(RATE)
 
 
 def test_options() -> None:

@@ -20,18 +20,18 @@ from headgate.core.history import AuditEvent
 from headgate.core.runtime import run as run_blocking
 from headgate.repository import Repository
 from headgate.service.http.asgi import Rest
-from headgate.service.http.deadlines import aside
+from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.audit import AGAIN_MS, SHOWN_MAX
-from headgate.service.keys.file import FileShelf
-from headgate.service.keys.key import Grant, Scope, mint
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import Grant, KeyScope, mint
 from headgate.service.program import Options, Program
 from headgate.service.server.serve import make_key
 from headgate.testing import FakeClock
 from programs.rest.rest_kit import call, run
 
-NARROW = Grant(frozenset({Scope.CHECK}), "default", "team-a:")
-ALL = Grant(frozenset(Scope), "*")
+NARROW = Grant(frozenset({KeyScope.CHECK}), "default", "team-a:")
+ALL = Grant(frozenset(KeyScope), "*")
 DIGEST = re.compile(r"sha256|[0-9a-f]{64}")
 
 
@@ -55,7 +55,7 @@ class Setting:
 
     async def ticked(self, *programs: Program) -> None:
         for program in programs:
-            await program.tick(aside)
+            await program.tick(run_in_thread)
 
     async def told(self, program: Program) -> list[AuditEvent]:
         """The newest event first."""
@@ -72,7 +72,7 @@ class Setting:
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
     found = Setting(tmp_path)
-    run_blocking(FileShelf(found.file, create=True).put(found.admin.key))
+    run_blocking(FileKeys(found.file, create=True).put(found.admin.key))
     return found
 
 
@@ -251,11 +251,11 @@ def trail(file: Path) -> list[dict[str, Any]]:
 
 def test_the_file_has_a_trail_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    shelf = FileShelf(file, create=True)
+    store = FileKeys(file, create=True)
     key = mint(NARROW, name="ci", principal="ann", now_ms=7000).key
-    run_blocking(shelf.put(key))
-    assert run_blocking(shelf.revoke(key.id, "bob", 9000))
-    assert not run_blocking(shelf.revoke(key.id, "eve", 9999))  # changes nothing, and says nothing
+    run_blocking(store.put(key))
+    assert run_blocking(store.revoke(key.id, "bob", 9000))
+    assert not run_blocking(store.revoke(key.id, "eve", 9999))  # changes nothing, and says nothing
     made, revoked = trail(file)
     assert (made["action"], made["principal"], made["before"]) == ("key_created", "ann", None)
     assert made["after"]["entity_prefix"] == "team-a:"
@@ -270,11 +270,11 @@ def test_the_file_has_a_trail_beside_it(tmp_path: Path) -> None:
 
 def test_no_key_is_changed_without_its_line(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    shelf = FileShelf(file, create=True)
+    store = FileKeys(file, create=True)
     Path(f"{file}.audit").mkdir()  # it cannot be written
     before = file.read_bytes()
     with pytest.raises(Unreachable, match="stay as they are"):
-        run_blocking(shelf.put(mint(NARROW, now_ms=1).key))
+        run_blocking(store.put(mint(NARROW, now_ms=1).key))
     assert file.read_bytes() == before
 
 

@@ -13,8 +13,8 @@ from headgate.service.decide.problems import Code
 from headgate.service.keys.access import (
     DEV_CALLER,
     KEYS_NAMESPACE,
-    Because,
-    Caller,
+    ApiCaller,
+    DenyReason,
     Refusal,
     caller_of,
     parse_san,
@@ -22,17 +22,17 @@ from headgate.service.keys.access import (
 )
 from headgate.service.keys.key import (
     Grant,
-    Scope,
+    KeyScope,
     digest_of,
     mint,
     parse_digest,
     parse_grant,
     parse_key_id,
     parse_key_name,
-    presented,
+    parse_presented,
 )
 
-GRANT = Grant(frozenset({Scope.CHECK}), "default")
+GRANT = Grant(frozenset({KeyScope.CHECK}), "default")
 
 
 def test_a_minted_key_is_recognised_and_only_its_digest_is_kept() -> None:
@@ -40,7 +40,7 @@ def test_a_minted_key_is_recognised_and_only_its_digest_is_kept() -> None:
     prefix, key_id, secret = minted.text.split("_", 2)
     assert (prefix, key_id) == ("hg", minted.key.id)
     assert len(secret) == 43, "256 bits"
-    assert presented(minted.text) == (key_id, minted.key.digest)
+    assert parse_presented(minted.text) == (key_id, minted.key.digest)
     assert (minted.key.created_by, minted.key.changed_by, minted.key.created_ms) == (
         "ann",
         "ann",
@@ -79,12 +79,12 @@ def test_a_digest_fits_its_own_id_only() -> None:
     ids=range(17),
 )  # fmt: skip
 def test_what_is_no_key(text: object) -> None:
-    assert presented(text) is None
+    assert parse_presented(text) is None
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_a_key_or_not(text: str) -> None:
-    assert presented(text) is None or text.startswith("hg_")
+    assert parse_presented(text) is None or text.startswith("hg_")
 
 
 @pytest.mark.parametrize(
@@ -117,22 +117,27 @@ def test_errors_never_repeat_what_could_be_a_secret() -> None:
         assert text not in str(caught.value) + repr(caught.value)
 
 
-NEEDS = [*itertools.product(Scope, ("default", "other", None), ("team-a:1", "team-b:1", None))]
+NEEDS = [*itertools.product(KeyScope, ("default", "other", None), ("team-a:1", "team-b:1", None))]
 
 
 @pytest.mark.parametrize(("need", "namespace", "entity_id"), NEEDS)
-def test_the_matrix(need: Scope, namespace: str | None, entity_id: str | None) -> None:
+def test_the_matrix(need: KeyScope, namespace: str | None, entity_id: str | None) -> None:
     """Every need against grants of every width; a narrow grant never reaches a wide thing."""
-    for scopes in ({Scope.CHECK}, {Scope.READ}, {Scope.ADMIN}, {Scope.READ, Scope.ADMIN}):
+    for scopes in (
+        {KeyScope.CHECK},
+        {KeyScope.READ},
+        {KeyScope.ADMIN},
+        {KeyScope.READ, KeyScope.ADMIN},
+    ):
         for bound, prefix in itertools.product(("default", "*"), (None, "team-a:")):
-            caller = Caller("key:x", Grant(frozenset(scopes), bound, prefix))
-            refusal = caller.refuses(need, namespace, entity_id)
+            caller = ApiCaller("key:x", Grant(frozenset(scopes), bound, prefix))
+            refusal = caller.refusal_for(need, namespace, entity_id)
             if bound not in ("*", namespace):
-                expected = Because.NAMESPACE
+                expected = DenyReason.NAMESPACE
             elif prefix is not None and (entity_id is None or not entity_id.startswith(prefix)):
-                expected = Because.ENTITY
+                expected = DenyReason.ENTITY
             elif need not in scopes:
-                expected = Because.SCOPE
+                expected = DenyReason.SCOPE
             else:
                 assert refusal is None
                 continue
@@ -140,19 +145,19 @@ def test_the_matrix(need: Scope, namespace: str | None, entity_id: str | None) -
 
 
 def test_foreign_looks_like_missing_and_all_bad_keys_look_alike() -> None:
-    assert Refusal(Because.NAMESPACE).code == Refusal(Because.ENTITY).code == "NOT_FOUND"
-    assert Refusal(Because.SCOPE).code == "FORBIDDEN"
-    bad = (Because.NO_KEY, Because.MALFORMED, Because.UNKNOWN, Because.WRONG_SECRET)
-    others = (Because.REVOKED, Because.NO_CERTIFICATE, Because.AMBIGUOUS_CERTIFICATE)
+    assert Refusal(DenyReason.NAMESPACE).code == Refusal(DenyReason.ENTITY).code == "NOT_FOUND"
+    assert Refusal(DenyReason.SCOPE).code == "FORBIDDEN"
+    bad = (DenyReason.NO_KEY, DenyReason.MALFORMED, DenyReason.UNKNOWN, DenyReason.WRONG_SECRET)
+    others = (DenyReason.REVOKED, DenyReason.NO_CERTIFICATE, DenyReason.AMBIGUOUS_CERTIFICATE)
     assert {Refusal(because).code for because in bad + others} == {"UNAUTHENTICATED"}
-    assert {Refusal(because).code for because in Because} <= {code.value for code in Code}
+    assert {Refusal(because).code for because in DenyReason} <= {code.value for code in Code}
 
 
 def test_nobody_reaches_the_namespace_of_keys() -> None:
-    for need in Scope:
-        assert DEV_CALLER.refuses(need, KEYS_NAMESPACE, "x") == Refusal(Because.NAMESPACE)
-        assert DEV_CALLER.refuses(need, "default", None) is None
-        assert DEV_CALLER.refuses(need, None, None) is None
+    for need in KeyScope:
+        assert DEV_CALLER.refusal_for(need, KEYS_NAMESPACE, "x") == Refusal(DenyReason.NAMESPACE)
+        assert DEV_CALLER.refusal_for(need, "default", None) is None
+        assert DEV_CALLER.refusal_for(need, None, None) is None
 
 
 PEER = {
@@ -176,11 +181,11 @@ def test_names_of_a_certificate() -> None:
 
 def test_a_certificate_is_a_caller_where_exactly_one_name_is_in_the_table() -> None:
     table = {"URI:spiffe://corp/checkout": GRANT, "DNS:admin.internal": DEV_CALLER.grant}
-    assert caller_of(sans_of(PEER), table) == Caller("cert:URI:spiffe://corp/checkout", GRANT)
-    assert caller_of((), table) == Refusal(Because.NO_CERTIFICATE)
-    assert caller_of(("DNS:else",), table) == Refusal(Because.NO_CERTIFICATE)
+    assert caller_of(sans_of(PEER), table) == ApiCaller("cert:URI:spiffe://corp/checkout", GRANT)
+    assert caller_of((), table) == Refusal(DenyReason.NO_CERTIFICATE)
+    assert caller_of(("DNS:else",), table) == Refusal(DenyReason.NO_CERTIFICATE)
     both = ("URI:spiffe://corp/checkout", "DNS:admin.internal")
-    assert caller_of(both, table) == Refusal(Because.AMBIGUOUS_CERTIFICATE)
+    assert caller_of(both, table) == Refusal(DenyReason.AMBIGUOUS_CERTIFICATE)
 
 
 def test_names_of_the_table_are_whole() -> None:

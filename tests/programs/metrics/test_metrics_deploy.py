@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from headgate.service.decide.problems import Code
-from headgate.service.keys.access import Because
+from headgate.service.keys.access import DenyReason
 from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.policies.watch import Result
+from headgate.service.policies.watch import ReloadResult
 from headgate.service.server.workers import worker_deaths
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -74,8 +74,8 @@ def test_queries_name_what_exists(query: str) -> None:
 def test_label_values_in_queries_exist(query: str) -> None:
     values = {
         "type": {code.value for code in Code},
-        "because": {because.value for because in Because},
-        "result": {result.value for result in Result},
+        "because": {because.value for because in DenyReason},
+        "result": {result.value for result in ReloadResult},
     }
     for label, _, text in MATCHER.findall(query):
         if label in values and not text.startswith("$"):

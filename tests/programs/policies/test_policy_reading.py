@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.declare import yaml_tree as strict_yaml
 from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
-from headgate.declare.yaml_tree import FAULTS_MAX, Broken
+from headgate.declare.yaml_tree import FAULTS_MAX, InvalidFile
 from headgate.service.decide.rules import GLOBAL_DEFAULT
 from headgate.service.policies.policies import FILE_BYTES_MAX, Policies, check_content, check_file
 from headgate.service.policies.values import TOKENS_MAX, BreakerSettings
@@ -49,7 +49,7 @@ def good(text: str) -> Policies:
 def faults(text: str | bytes) -> list[str]:
     content = text.encode() if isinstance(text, str) else text
     found = check_content(content, "p.yaml")
-    assert isinstance(found, Broken), found
+    assert isinstance(found, InvalidFile), found
     return [str(fault) for fault in found.faults]
 
 
@@ -284,7 +284,7 @@ def test_all_errors_at_once_in_the_order_of_the_file() -> None:
 
 def test_errors_are_bounded_and_the_rest_is_counted() -> None:
     found = check_content(b"rate_limits:\n" + b"  - 5\n" * 80, "p.yaml")
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidFile)
     assert (len(found.faults), found.more) == (FAULTS_MAX, 30)
     assert str(found).endswith("… and 30 more")
 
@@ -358,14 +358,14 @@ def test_the_parser_in_python_says_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 @given(st.one_of(st.binary(max_size=60), st.text("[]{}:-?&*!|>'\"%@`,# \nabk01.", max_size=60)))
 def test_no_file_raises(content: bytes | str) -> None:
     found = check_content(content.encode() if isinstance(content, str) else content, "p.yaml")
-    assert isinstance(found, (Policies, Broken))
+    assert isinstance(found, (Policies, InvalidFile))
     assert isinstance(found, Policies) or all(f.line >= 1 and f.column >= 1 for f in found.faults)
 
 
 def test_check_file_says_which_file(tmp_path: Path) -> None:
     file = tmp_path / "limits.yaml"
     found = check_file(file)
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidFile)
     assert str(found) == f"{file}:1:1: cannot be read: No such file or directory"
     file.write_text(WHOLE)
     assert isinstance(check_file(file), Policies)
@@ -374,7 +374,7 @@ def test_check_file_says_which_file(tmp_path: Path) -> None:
 def test_what_did_not_change_keeps_its_rule() -> None:
     old = good(WHOLE)
     text = WHOLE.replace("capacity: 1000", "capacity: 2000")
-    new = good(text).keeping(old)
+    new = good(text).with_rules_of(old)
     assert new.limits_for("user", "x") is old.limits_for("user", "x")
     assert new.limits_for("ip", "global") is old.limits_for("ip", "global")
     changed = new.limits_for("user", "api.search")

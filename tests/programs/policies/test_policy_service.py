@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 from headgate import Repository
-from headgate.layers.breaker import Patience
+from headgate.layers.breaker import BreakerConfig
 from headgate.service.decide.requests import CheckRequest
 from headgate.service.decide.rules import Rules
 from headgate.service.decide.service import Service
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.policies.policies import Policies, check_file
-from headgate.service.policies.watch import Result, Standing, Watcher
+from headgate.service.policies.watch import PolicyStatus, ReloadResult, Watcher
 from headgate.testing import FakeClock
 
 FILE = """\
@@ -31,17 +31,17 @@ class Running:
         self.clock = FakeClock()
         self.metrics = ServiceMetrics()
         path.write_text(FILE.format(capacity=10))
-        self.watcher = Watcher(path, self.clock(), on_look=self.looked)
+        self.watcher = Watcher(path, self.clock(), on_look=self.count_reload)
         repository = Repository("memory://", clock=self.clock)
         rules: Rules = self.watcher.current
-        self.service = Service(repository, rules, on_answer=self.metrics.answered)
+        self.service = Service(repository, rules, on_answer=self.metrics.count_answer)
         self.metrics.configure(*self.watcher.current.names)
 
-    def looked(self, result: Result, standing: Standing) -> None:
+    def count_reload(self, result: ReloadResult, standing: PolicyStatus) -> None:
         self.service.rules = self.watcher.current
         self.service.rules_trouble = str(standing.trouble.broken) if standing.trouble else None
         self.metrics.configure(*self.watcher.current.names)
-        self.metrics.looked(result, standing)
+        self.metrics.count_reload(result, standing)
 
     def write(self, text: str) -> None:
         spare = self.path.with_suffix(".new")
@@ -94,7 +94,7 @@ def test_costs_shadow_and_labels(tmp_path: Path) -> None:
         await running.left(1, "api.elsewhere")
 
     asyncio.run(story())
-    text = running.metrics.exposed().decode()
+    text = running.metrics.render().decode()
     assert 'headgate_requests_total{scope="user",resource="api.trial",allowed="true"} 3' in text
     assert "headgate_shadowed_total 2" in text
     assert 'headgate_tokens_consumed_total{scope="user",resource="api.search"} 5' in text
@@ -123,4 +123,4 @@ def test_the_breaker_of_the_file_is_the_breaker_of_the_service(tmp_path: Path) -
     found = check_file(str(path))
     assert isinstance(found, Policies)
     assert found.runtime.breaker is not None
-    assert found.runtime.breaker.patience == Patience(2, 1, 1500, 4000, 2.0)
+    assert found.runtime.breaker.patience == BreakerConfig(2, 1, 1500, 4000, 2.0)

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import PolicyFileError
-from headgate.service.policies.watch import POLL_MS, Result, Standing, Watcher, watch
+from headgate.service.policies.watch import POLL_MS, PolicyStatus, ReloadResult, Watcher, watch
 
 GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
 BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"
@@ -30,10 +30,10 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now_ms = 1_000
-        self.told: list[tuple[Result, Standing]] = []
+        self.told: list[tuple[ReloadResult, PolicyStatus]] = []
         self.watcher = Watcher(path, self.now_ms, on_look=lambda *news: self.told.append(news))
 
-    def look(self) -> Result:
+    def look(self) -> ReloadResult:
         self.now_ms += POLL_MS
         return self.watcher.look(self.now_ms)
 
@@ -53,34 +53,34 @@ def watched(tmp_path: Path) -> Watched:
 
 def test_a_change_is_seen_at_the_next_look_and_not_before_it_is_time(watched: Watched) -> None:
     watched.rewrite(GOOD.format(20))
-    assert watched.watcher.look(watched.now_ms + POLL_MS - 1) is Result.EARLY
+    assert watched.watcher.look(watched.now_ms + POLL_MS - 1) is ReloadResult.EARLY
     assert capacity(watched.watcher) == 10
-    assert watched.watcher.look(watched.now_ms + POLL_MS) is Result.LOADED
+    assert watched.watcher.look(watched.now_ms + POLL_MS) is ReloadResult.LOADED
     assert capacity(watched.watcher) == 20
-    assert watched.watcher.look(watched.now_ms + POLL_MS + 1) is Result.EARLY
+    assert watched.watcher.look(watched.now_ms + POLL_MS + 1) is ReloadResult.EARLY
 
 
 def test_a_look_at_once_does_not_wait(watched: Watched) -> None:
     watched.rewrite(GOOD.format(20))
-    assert watched.watcher.look(watched.now_ms, at_once=True) is Result.LOADED
+    assert watched.watcher.look(watched.now_ms, at_once=True) is ReloadResult.LOADED
 
 
 def test_broken_then_fixed(watched: Watched) -> None:
     watched.rewrite(BROKEN)
-    assert watched.look() is Result.BROKEN
+    assert watched.look() is ReloadResult.BROKEN
     assert capacity(watched.watcher) == 10, "the old policies stay"
     standing = watched.watcher.standing()
     assert not standing.healthy
     assert standing.trouble is not None
     assert standing.trouble.since_ms == watched.now_ms
     assert str(standing.trouble.broken).startswith(f"{watched.path}:2:40: capacity must be")
-    assert [watched.look() for _ in range(3)] == [Result.SAME] * 3, "told once"
+    assert [watched.look() for _ in range(3)] == [ReloadResult.SAME] * 3, "told once"
     assert watched.watcher.standing().failures == 1
     watched.rewrite(GOOD.format(30))
-    assert watched.look() is Result.LOADED
+    assert watched.look() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 30
     assert watched.watcher.standing().healthy
-    assert [result for result, _ in watched.told] == [Result.BROKEN, Result.LOADED]
+    assert [result for result, _ in watched.told] == [ReloadResult.BROKEN, ReloadResult.LOADED]
     assert (watched.told[-1][1].loads, watched.told[-1][1].failures) == (2, 1)
 
 
@@ -89,7 +89,7 @@ def test_broken_in_another_way_is_told_again_and_counts_from_the_first(watched: 
     watched.look()
     since_ms = watched.now_ms
     watched.rewrite("rate_limits: [")
-    assert watched.look() is Result.BROKEN
+    assert watched.look() is ReloadResult.BROKEN
     standing = watched.watcher.standing()
     assert standing.trouble is not None
     assert (standing.failures, standing.trouble.since_ms) == (2, since_ms)
@@ -100,7 +100,7 @@ def test_broken_then_as_it_was(watched: Watched) -> None:
     watched.rewrite(BROKEN)
     watched.look()
     watched.rewrite(GOOD.format(10))
-    assert watched.look() is Result.OVER
+    assert watched.look() is ReloadResult.OVER
     assert watched.watcher.standing().healthy
     assert watched.watcher.current is before
     assert watched.watcher.standing().loads == 1
@@ -109,27 +109,27 @@ def test_broken_then_as_it_was(watched: Watched) -> None:
 @pytest.mark.parametrize("text", ["", "# all gone\n", "rate_limits: [", "\x00"])
 def test_an_emptied_or_torn_file_changes_nothing(watched: Watched, text: str) -> None:
     watched.rewrite(text)
-    assert watched.look() is Result.BROKEN
+    assert watched.look() is ReloadResult.BROKEN
     assert capacity(watched.watcher) == 10
 
 
 def test_a_deleted_file_leaves_the_policies_and_says_so(watched: Watched) -> None:
     watched.path.unlink()
-    assert watched.look() is Result.BROKEN
-    assert [watched.look() for _ in range(2)] == [Result.SAME] * 2
+    assert watched.look() is ReloadResult.BROKEN
+    assert [watched.look() for _ in range(2)] == [ReloadResult.SAME] * 2
     assert capacity(watched.watcher) == 10
     trouble = watched.watcher.standing().trouble
     assert trouble is not None
     assert "cannot be read" in str(trouble.broken)
     watched.path.write_text(GOOD.format(40))
-    assert watched.look() is Result.LOADED
+    assert watched.look() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 40
 
 
 def test_a_directory_in_its_place(watched: Watched) -> None:
     watched.path.unlink()
     watched.path.mkdir()
-    assert watched.look() is Result.BROKEN
+    assert watched.look() is ReloadResult.BROKEN
     trouble = watched.watcher.standing().trouble
     assert trouble is not None
     assert "is not a file" in str(trouble.broken)
@@ -138,9 +138,9 @@ def test_a_directory_in_its_place(watched: Watched) -> None:
 def test_a_file_touched_or_replaced_by_its_like_is_no_reload(watched: Watched) -> None:
     before = watched.watcher.current
     os.utime(watched.path, ns=(1, 1))
-    assert watched.look() is Result.SAME
+    assert watched.look() is ReloadResult.SAME
     watched.rewrite(GOOD.format(10))
-    assert watched.look() is Result.SAME
+    assert watched.look() is ReloadResult.SAME
     assert watched.watcher.current is before
     assert watched.told == []
 
@@ -148,23 +148,23 @@ def test_a_file_touched_or_replaced_by_its_like_is_no_reload(watched: Watched) -
 def test_a_second_write_within_one_tick_of_the_time_stamp_is_seen(watched: Watched) -> None:
     watched.path.write_text(GOOD.format(20))
     os.utime(watched.path, ns=(5, 5))
-    assert watched.look() is Result.LOADED
+    assert watched.look() is ReloadResult.LOADED
     watched.path.write_text(GOOD.format(30))
     os.utime(watched.path, ns=(5, 5))
-    assert watched.look() is Result.LOADED, "same file, same size, same time stamp"
+    assert watched.look() is ReloadResult.LOADED, "same file, same size, same time stamp"
     assert capacity(watched.watcher) == 30
 
 
 def test_a_settled_file_is_not_read_again(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [watched.look(), watched.look()] == [Result.SAME] * 2
+    assert [watched.look(), watched.look()] == [ReloadResult.SAME] * 2
 
     def read(path: object) -> bytes:
         raise AssertionError("read")
 
     monkeypatch.setattr(policies_file, "read_bounded", read)
-    assert watched.look() is Result.SAME
+    assert watched.look() is ReloadResult.SAME
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_taken_up(
@@ -182,10 +182,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_taken_up(
     watched.rewrite(GOOD.format(20))
     with monkeypatch.context() as patched:
         patched.setattr(policies_file, "read_bounded", torn)
-        assert watched.look() is Result.BROKEN
+        assert watched.look() is ReloadResult.BROKEN
     assert reads == policies_file.READS_MAX
     assert capacity(watched.watcher) == 10
-    assert watched.look() is Result.LOADED
+    assert watched.look() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 20
 
 
@@ -243,16 +243,16 @@ def test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one(tmp_path:
     path.write_text(GOOD.format(10))
     first = Watcher(path, 0, last_good=copy)
     path.write_text(GOOD.format(20))
-    assert first.look(POLL_MS) is Result.LOADED
+    assert first.look(POLL_MS) is ReloadResult.LOADED
     path.write_text(BROKEN)
     second = Watcher(path, 0, last_good=copy)
     assert capacity(second) == 20
     assert second.current.digest == first.current.digest
     assert not second.standing().healthy
     assert second.standing().failures == 1
-    assert second.look(POLL_MS) is Result.SAME, "the trouble has been told"
+    assert second.look(POLL_MS) is ReloadResult.SAME, "the trouble has been told"
     path.write_text(GOOD.format(20))
-    assert second.look(2 * POLL_MS) is Result.OVER
+    assert second.look(2 * POLL_MS) is ReloadResult.OVER
     assert second.standing().healthy
     path.unlink()
     assert capacity(Watcher(path, 0, last_good=copy)) == 20
@@ -279,14 +279,14 @@ def test_a_slow_look_does_not_undo_a_later_one(
         monkeypatch.setattr(policies_file, "identify", lambda path: before)
         watched.rewrite(GOOD.format(30))
         monkeypatch.setattr(policies_file, "identify", identify)
-        assert watched.watcher.look(watched.now_ms, at_once=True) is Result.LOADED
+        assert watched.watcher.look(watched.now_ms, at_once=True) is ReloadResult.LOADED
         monkeypatch.setattr(policies_file, "identify", lambda path: before)
         return content
 
     identify = policies_file.identify
     before = identify(str(watched.path))
     monkeypatch.setattr(policies_file, "read_bounded", slow)
-    assert watched.look() is Result.SAME
+    assert watched.look() is ReloadResult.SAME
     assert capacity(watched.watcher) == 30
 
 
@@ -302,7 +302,7 @@ def test_another_store_needs_a_restart_and_is_told(watched: Watched) -> None:
 def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:
     before = watched.watcher.current.limits_for("user", "x")
     watched.rewrite(GOOD.format(10) + "token_costs: [{endpoint: /a, tokens: 3}]\n")
-    assert watched.look() is Result.LOADED
+    assert watched.look() is ReloadResult.LOADED
     assert watched.watcher.current.cost_of("/a") == 3
     assert watched.watcher.current.limits_for("user", "x") is before
 
@@ -310,9 +310,9 @@ def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:
 def test_the_loop_looks_after_each_nap_and_at_once_when_woken_by_sighup(watched: Watched) -> None:
     """As the program wires it: SIGHUP sets an event that ends the nap."""
 
-    async def story() -> list[Result]:
+    async def story() -> list[ReloadResult]:
         woken = asyncio.Event()
-        looked: asyncio.Queue[Result] = asyncio.Queue()
+        looked: asyncio.Queue[ReloadResult] = asyncio.Queue()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, woken.set)
 
         async def nap(seconds: float) -> bool:
@@ -321,7 +321,7 @@ def test_the_loop_looks_after_each_nap_and_at_once_when_woken_by_sighup(watched:
             woken.clear()
             return True
 
-        async def aside(call: Callable[[], Result]) -> Result:
+        async def aside(call: Callable[[], ReloadResult]) -> ReloadResult:
             looked.put_nowait(found := await asyncio.to_thread(call))
             return found
 
@@ -336,5 +336,5 @@ def test_the_loop_looks_after_each_nap_and_at_once_when_woken_by_sighup(watched:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         return seen
 
-    assert asyncio.run(story()) == [Result.LOADED, Result.BROKEN, Result.LOADED]
+    assert asyncio.run(story()) == [ReloadResult.LOADED, ReloadResult.BROKEN, ReloadResult.LOADED]
     assert capacity(watched.watcher) == 30

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from headgate.service.http.asgi import Rest
-from headgate.service.keys.authenticate import Entrance
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
-from headgate.service.server.options import Serving
+from headgate.service.server.options import ServerOptions
 from headgate.service.server.protocol import protocol_with
 from programs.service.kit import World
 
@@ -41,14 +41,18 @@ class Said(NamedTuple):
         return json.loads(self.content)
 
 
-def program_of(world: World, door: Entrance | None = None, **options: Any) -> Program:
+def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
     return Program(
-        Options(**options), world.service, door or Entrance(None), ServiceMetrics(), None
+        Options(**options),
+        world.service,
+        authenticator or Authenticator(None),
+        ServiceMetrics(),
+        None,
     )
 
 
-def rest_of(world: World, door: Entrance | None = None, **options: Any) -> Rest:
-    return Rest(program_of(world, door, **options))
+def rest_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Rest:
+    return Rest(program_of(world, authenticator, **options))
 
 
 def scope_of(
@@ -176,12 +180,12 @@ def served(
 @contextmanager
 def served_turbo(app: Any, **options: Any) -> Iterator[str]:
     """The turbo server on a free loopback port, in a thread of its own."""
-    from headgate.service.server.turbo import TurboServer
+    from headgate.service.server.turbo import TurboHttpServer
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(100)
-    server = TurboServer(Serving(Options(), **options), app)
+    server = TurboHttpServer(ServerOptions(Options(), **options), app)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(
         target=loop.run_until_complete, args=(server.serve(listener),), daemon=True

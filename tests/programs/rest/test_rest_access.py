@@ -9,9 +9,9 @@ import pytest
 from headgate.service.http.callers import SANS, Endpoint
 from headgate.service.http.openapi import REQUESTS
 from headgate.service.http.routes import ENDPOINTS
-from headgate.service.keys.authenticate import Door, Entrance
-from headgate.service.keys.key import Scope, mint, parse_grant
-from headgate.service.keys.stored import MemoryShelf
+from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.key import KeyScope, mint, parse_grant
+from headgate.service.keys.stored import MemoryKeys
 from programs.rest.rest_kit import PATHS, Said, call, rest_of, run
 from programs.service.kit import World
 
@@ -65,10 +65,10 @@ class Callers:
             made = mint(parse_grant(scopes, namespace, prefix), name=name, now_ms=NOW_MS)
             self.texts[name] = made.text
             keys.append(made.key)
-        self.shelf = MemoryShelf(tuple(keys))
+        self.store = MemoryKeys(tuple(keys))
 
-    def door(self, world: World) -> Entrance:
-        return Entrance(Door(self.shelf, world.clock))
+    def authenticator(self, world: World) -> Authenticator:
+        return Authenticator(KeyAuthenticator(self.store, world.clock))
 
 
 CALLERS = Callers()
@@ -78,10 +78,10 @@ async def asked(endpoint: Endpoint, key: str | None, world: World | None = None)
     world = world or World()
     for name in ("here", "elsewhere"):
         await world.repository.register_namespace(name)
-    app = rest_of(world, CALLERS.door(world))
+    app = rest_of(world, CALLERS.authenticator(world))
     if endpoint.method in ("PATCH", "DELETE") or endpoint.path.endswith("{entity_id}"):
-        room = await world.service.room("here")
-        await room.create_entity("user:ann")
+        ns = await world.service.namespace("here")
+        await ns.create_entity("user:ann")
     path = endpoint.path.format(
         namespace="here", entity_id="user:ann", resource="api.search", lease_id="no-lease",
         key_id="abcdefghijkl", namespace_id="abcdefghijk",
@@ -155,7 +155,7 @@ def test_forbidden_and_missing_namespaces_look_the_same(endpoint: Endpoint) -> N
 
 async def of_missing(endpoint: Endpoint) -> Said:
     world = World()
-    app = rest_of(world, CALLERS.door(world))
+    app = rest_of(world, CALLERS.authenticator(world))
     path = endpoint.path.format(
         namespace="here", entity_id="user:ann", resource="api.search", lease_id="no-lease"
     )
@@ -184,13 +184,13 @@ def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() -> None:
     async def flow() -> None:
         world = World()
         await world.repository.register_namespace("here")
-        room = await world.service.room("here")
-        await room.create_entity("user:bob")
-        await room.create_entity("user:ann")
-        await room.create_entity("user:ann.one", parent_id="user:bob", principal="root")
-        await room.create_entity("user:bob.two", parent_id="user:ann", principal="root")
-        await room.create_entity("user:ann.two", parent_id="user:ann")
-        app = rest_of(world, CALLERS.door(world))
+        ns = await world.service.namespace("here")
+        await ns.create_entity("user:bob")
+        await ns.create_entity("user:ann")
+        await ns.create_entity("user:ann.one", parent_id="user:bob", principal="root")
+        await ns.create_entity("user:bob.two", parent_id="user:ann", principal="root")
+        await ns.create_entity("user:ann.two", parent_id="user:ann")
+        app = rest_of(world, CALLERS.authenticator(world))
         entities = "/v1/namespaces/here/entities"
 
         async def ask(method: str, path: str, body: Any = None) -> int:
@@ -206,9 +206,9 @@ def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() -> None:
         assert await ask("POST", entities, {**new, "parent_id": "user:ann"}) == 201
         seen = await call(app, "GET", f"{entities}/user:ann/children", key=CALLERS.texts["ann"])
         assert [one["id"] for one in seen.json["items"]] == ["user:ann.new", "user:ann.two"]
-        bob = await room.get_entity("user:bob")
+        bob = await ns.get_entity("user:bob")
         assert bob is not None
-        assert await room.get_children("user:bob") == []
+        assert await ns.get_children("user:bob") == []
 
     run(flow())
 
@@ -217,7 +217,7 @@ def test_another_entitys_lease_is_not_there() -> None:
     async def flow() -> list[Any]:
         world = World()
         await world.repository.register_namespace("here")
-        app = rest_of(world, CALLERS.door(world))
+        app = rest_of(world, CALLERS.authenticator(world))
         made = await call(app, "POST", "/v1/leases", ASK, key=CALLERS.texts["ann"])
         assert made.status == 201
         path = f"/v1/leases/{made.json['lease_id']}"
@@ -242,7 +242,7 @@ def test_what_is_open_to_everybody_is_listed_here() -> None:
 
 def test_metrics_can_be_opened() -> None:
     world = World()
-    app = rest_of(world, CALLERS.door(world), open_metrics=True)
+    app = rest_of(world, CALLERS.authenticator(world), open_metrics=True)
     assert run(call(app, "GET", "/metrics")).status == 200
     assert run(call(app, "GET", "/v1/policies")).status == 401
 
@@ -296,7 +296,7 @@ class TestWaysToSendAKey:
     def ask(self, *headers: tuple[bytes, bytes]) -> int:
         world = World()
         run(world.repository.register_namespace("here"))
-        app = rest_of(world, CALLERS.door(world))
+        app = rest_of(world, CALLERS.authenticator(world))
         return int(run(call(app, "POST", CHECK, ASK, headers=headers)).status)
 
     def test_in_either_header(self) -> None:
@@ -316,8 +316,8 @@ class TestWaysToSendAKey:
         world = World()
         run(world.repository.register_namespace("here"))
         table = {"DNS:checkout.internal": parse_grant(["check"], "here")}
-        door = Entrance(Door(CALLERS.shelf, world.clock), lambda: table)
-        app = rest_of(world, door)
+        authenticator = Authenticator(KeyAuthenticator(CALLERS.store, world.clock), lambda: table)
+        app = rest_of(world, authenticator)
         sans = {SANS: ("DNS:checkout.internal",)}
         assert run(call(app, "POST", CHECK, ASK, extensions=sans)).status == 200
         assert run(call(app, "POST", CHECK, ASK, extensions=sans, key="hg_bad")).status == 401
@@ -367,16 +367,16 @@ class TestMakingKeys:
 
     def test_others_keys_are_not_listed(self) -> None:
         world = World()
-        app = rest_of(world, CALLERS.door(world))
+        app = rest_of(world, CALLERS.authenticator(world))
         listed = run(call(app, "GET", "/v1/keys", key=CALLERS.texts["admin"]))
         assert {one["namespace"] for one in listed.json["items"]} == {"here"}
 
 
-def Callers_with(world: World) -> Entrance:
+def Callers_with(world: World) -> Authenticator:
     """The same keys on a shelf of its own, so that tests do not see one another's."""
-    shelf = MemoryShelf(tuple(CALLERS.shelf._keys.values()))
-    return Entrance(Door(shelf, world.clock))
+    store = MemoryKeys(tuple(CALLERS.store._keys.values()))
+    return Authenticator(KeyAuthenticator(store, world.clock))
 
 
 def test_scopes_have_these_names() -> None:
-    assert [*map(str, Scope)] == ["check", "read", "admin"]
+    assert [*map(str, KeyScope)] == ["check", "read", "admin"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, parse_batch, parse_check
-from headgate.service.http.fast_read import KNOWN_MAX, Reader
+from headgate.service.http.fast_read import KNOWN_MAX, BodyReader
 from headgate.service.http.read import values_of
 from headgate.service.settings import DEFAULT_SETTINGS
 
@@ -68,9 +68,9 @@ def long_batch(body: bytes) -> BatchRequest:
     return parse_batch(values_of(body, parse_batch), DEFAULT_SETTINGS)
 
 
-def reader() -> Reader:
+def reader() -> BodyReader:
     """One that knows the names already."""
-    made = Reader(lambda: DEFAULT_SETTINGS)
+    made = BodyReader(lambda: DEFAULT_SETTINGS)
     for identifier in ("ann", "an:n", "bob", "a"):
         made.check(json.dumps({"identifier": identifier, "resource": "api.search"}).encode())
     return made
@@ -79,7 +79,7 @@ def reader() -> Reader:
 @pytest.mark.parametrize("body", ODD)
 def test_a_check_is_read_the_same_both_ways(body: bytes) -> None:
     expected = outcome(long_check, body)
-    known, fresh = reader(), Reader(lambda: DEFAULT_SETTINGS)
+    known, fresh = reader(), BodyReader(lambda: DEFAULT_SETTINGS)
     for one in (known, known, fresh, fresh):
         assert outcome(one.check, body) == expected
 
@@ -95,7 +95,7 @@ def test_a_batch_is_read_the_same_both_ways(body: bytes) -> None:
         b'{"requests":[]}',
     ):
         expected = outcome(long_batch, document)
-        for one in (reader(), Reader(lambda: DEFAULT_SETTINGS)):
+        for one in (reader(), BodyReader(lambda: DEFAULT_SETTINGS)):
             assert outcome(one.batch, document) == expected
             assert outcome(one.batch, document) == expected
 
@@ -119,7 +119,7 @@ def test_any_object_is_read_the_same_both_ways(pairs: list[tuple[str, Any]]) -> 
 
 
 def test_a_reader_remembers_a_bounded_number_of_names() -> None:
-    one = Reader(lambda: DEFAULT_SETTINGS)
+    one = BodyReader(lambda: DEFAULT_SETTINGS)
     for number in range(KNOWN_MAX + 10):
         one.check(b'{"identifier":"user-%d","resource":"r"}' % number)
     assert 0 < len(one._known) <= KNOWN_MAX

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.service.settings import Unknown
+from headgate.service.settings import OnUnknown
 from programs.rest.rest_kit import PATHS, Board, call, dumped, rest_of, run, served, served_turbo
 from programs.service.cases import CASES, Case
 from programs.service.kit import World
@@ -21,7 +21,7 @@ Answer = tuple[int, Any, Mapping[str, str]]
 def world_of(case: Case) -> World:
     settings = dict(case.settings)
     if "unknown" in settings:
-        settings["unknown"] = Unknown(settings["unknown"])
+        settings["unknown"] = OnUnknown(settings["unknown"])
     return World(**settings)
 
 

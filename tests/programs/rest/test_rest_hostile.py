@@ -139,17 +139,17 @@ def parts_of(rng: random.Random, body: bytes) -> list[bytes]:
 async def state_of(world: World) -> tuple[Any, ...]:
     found = []
     for name in [one.name for one in await world.repository.list_namespaces()]:
-        room = await world.service.room(name)
+        ns = await world.service.namespace(name)
         found.append(
             (
                 name,
-                [one.id for one in (await room.list_entities())[0]],
-                await room.get_buckets("user:ann"),
-                await room.get_system_defaults(),
-                await room.list_resources_with_defaults(),
+                [one.id for one in (await ns.list_entities())[0]],
+                await ns.get_buckets("user:ann"),
+                await ns.get_system_defaults(),
+                await ns.list_resources_with_defaults(),
             )
         )
-    return (*found, len(world.service.leases.shelf))
+    return (*found, len(world.service.leases.store))
 
 
 def test_hostile_requests_change_nothing() -> None:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from headgate.service.http.openapi import document
 from headgate.service.http.routes import COLD, ENDPOINTS, HOT
-from headgate.service.http.routing import Cold
+from headgate.service.http.routing import ColdRoutes
 from programs.rest.rest_kit import call, program_of, rest_of, run
 from programs.service.kit import World
 
@@ -24,7 +24,7 @@ def documented() -> set[tuple[str, str]]:
 
 
 def test_it_names_every_route_and_no_other() -> None:
-    cold = Cold(program_of(World()), lambda *_: None)  # type: ignore[arg-type, return-value]
+    cold = ColdRoutes(program_of(World()), lambda *_: None)  # type: ignore[arg-type, return-value]
     offered = {
         re.sub(r":path}", "}", route.path) for route in cold._app.routes if isinstance(route, Route)
     }

@@ -11,14 +11,14 @@ from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict, decide
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
-from headgate.layers.shadow import Shadowed
-from headgate.service.decide.answers import BatchAnswer, CheckAnswer, Yes
+from headgate.layers.shadow import ShadowVerdict
+from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
 from headgate.service.decide.bodies import TIME_MS_MAX, batch_body, check_body
-from headgate.service.decide.evaluate import plain_yes, read
+from headgate.service.decide.evaluate import check_result, plain_admission
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule
-from headgate.service.decide.targets import Place
-from headgate.service.http.fast_write import batch_content, lined_plainly, said_plainly
+from headgate.service.decide.targets import Target
+from headgate.service.http.fast_write import admitted_fields, admitted_lines, batch_content
 from headgate.service.http.write import check_headers
 
 NOW_MS = 1_767_225_600_000
@@ -59,15 +59,15 @@ def test_both_ways_say_the_same(
 ) -> None:
     verdict, demand = decided(limit, taken, source)
     rule = Rule(name, [limit])
-    place = Place("user", "ann", "api", rule)
-    yes = plain_yes(verdict, place)
-    answer = read(verdict, [demand], rule, ("user", "api", 1))
+    place = Target("user", "ann", "api", rule)
+    yes = plain_admission(verdict, place)
+    answer = check_result(verdict, [demand], rule, ("user", "api", 1))
     if yes is None:
         shown = answer.limits[0]
         closer = shown.soft or shown.wait_ms is None  # or full at a time that has no date
         assert not answer.allowed or closer or (shown.reset_at_ms or 0) > TIME_MS_MAX
         return
-    content, fields = said_plainly(yes)
+    content, fields = admitted_fields(yes)
     assert json.loads(content) == check_body(answer)
     assert list(json.loads(content)) == list(check_body(answer))
     written = {name.decode(): value.decode() for name, value in fields}
@@ -75,42 +75,42 @@ def test_both_ways_say_the_same(
     assert written.pop("content-length") == str(len(content))
     assert list(written.items()) == check_headers(answer)
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-    assert lined_plainly(yes) == (content, lines)
+    assert admitted_lines(yes) == (content, lines)
     assert json.loads(batch_content([yes])) == batch_body(BatchAnswer((answer,)))
 
 
 def test_a_batch_is_the_same_both_ways() -> None:
     limit = Limit.per_minute("tokens", 10)
     verdict, demand = decided(limit, [(0, 10), (1, 10)], "limiter")
-    answer = read(verdict, [demand], None, ("user", "api", 10))
-    results: list[CheckAnswer | ServiceError] = [answer, invalid("a", "b")]
+    answer = check_result(verdict, [demand], None, ("user", "api", 10))
+    results: list[CheckResult | ServiceError] = [answer, invalid("a", "b")]
     assert json.loads(batch_content(results)) == batch_body(BatchAnswer(tuple(results)))
 
 
 def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:
     limit = Limit.per_minute("tokens", 10)
     rule = Rule("search", [limit])
-    place = Place("user", "ann", "api", rule)
+    place = Target("user", "ann", "api", rule)
     verdict, demand = decided(limit, [(0, 1)], "limiter")
-    yes = plain_yes(verdict, place)
-    assert isinstance(yes, Yes)
+    yes = plain_admission(verdict, place)
+    assert isinstance(yes, Admission)
     assert (yes.limit.name, yes.remaining, yes.limit.capacity) == ("search", 9, 10)
     refused, _ = decided(limit, [(0, 10), (0, 1)], "limiter")
-    assert plain_yes(refused, place) is None
-    assert plain_yes(Shadowed(refused), place) is None
+    assert plain_admission(refused, place) is None
+    assert plain_admission(ShadowVerdict(refused), place) is None
     two = [limit, Limit.per_hour("hourly", 10)]
     terms = Terms(tuple(one.spec for one in two), 1)
     both, _ = decide([Demand(KEY, terms, (1000, 1000))], [None], NOW_MS)
-    assert plain_yes(both, place) is None
+    assert plain_admission(both, place) is None
     whole = Verdict(True, [demand, demand], [verdict.records[0]] * 2, NOW_MS)
-    assert plain_yes(whole, place) is None
+    assert plain_admission(whole, place) is None
 
 
 def test_a_frame_follows_the_terms_a_bucket_is_kept_under() -> None:
-    place = Place("user", "ann", "api", Rule("search", [Limit.per_minute("tokens", 10)]))
+    place = Target("user", "ann", "api", Rule("search", [Limit.per_minute("tokens", 10)]))
     small, _ = decided(Limit.per_minute("tokens", 10), [(0, 1)], "limiter")
     large, _ = decided(Limit.per_minute("tokens", 20), [(0, 1)], "system")
-    told = [plain_yes(verdict, place) for verdict in (small, large, small)]
+    told = [plain_admission(verdict, place) for verdict in (small, large, small)]
     assert [(yes.limit.name, yes.limit.capacity) for yes in told if yes is not None] == [
         ("search", 10), ("tokens", 20), ("search", 10),
     ]  # fmt: skip

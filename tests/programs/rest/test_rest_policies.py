@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.service.http.asgi import Rest
-from headgate.service.http.deadlines import aside
+from headgate.service.http.deadlines import run_in_thread
 from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 from programs.rest.rest_kit import PATHS, call, run
@@ -43,7 +43,7 @@ class Setting:
 
     async def later(self) -> None:
         self.clock.advance(POLL_MS)
-        await self.program.tick(aside)
+        await self.program.tick(run_in_thread)
 
 
 def test_broken_fixed_and_swapped_twice(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_reload_by_hand(tmp_path: Path) -> None:
         assert await setting.capacity() == 20
         setting.program.look_soon()
         file.write_text(policy(30))
-        await setting.program.tick(aside)
+        await setting.program.tick(run_in_thread)
         assert await setting.capacity() == 30
 
     run(flow())
@@ -129,14 +129,12 @@ def test_failing_open_follows_the_file_unless_the_operator_said(tmp_path: Path) 
         file.write_text(policy(10))
         setting = Setting(file, **options)
         await setting.capacity()
-        room = await setting.program.service.room("default")
+        ns = await setting.program.service.namespace("default")
         seen = []
         for told in ("true", "false"):
             file.write_text(policy(10, f"runtime: {{fail_open: {told}}}\n"))
-            await setting.program.look(aside)
-            assert setting.program.settings.fail_open is (
-                room.engine.on_unavailable.value == "allow"
-            )
+            await setting.program.look(run_in_thread)
+            assert setting.program.settings.fail_open is (ns.engine.on_unavailable.value == "allow")
             seen.append(setting.program.settings.fail_open)
         return seen
 

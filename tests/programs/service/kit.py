@@ -10,7 +10,7 @@ from headgate import Limit, Repository
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.core.record import BucketKey
-from headgate.core.store import Outcome, Sighting
+from headgate.core.store import Outcome, PeekResult
 from headgate.repository import open_backend
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import (
@@ -24,7 +24,7 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule
 from headgate.service.decide.service import Service
-from headgate.service.settings import Settings
+from headgate.service.settings import ServiceSettings
 from headgate.testing import FakeClock, RecordingStore
 
 DOWN = Unreachable("connection refused at a secret address")
@@ -107,7 +107,7 @@ class Switch(RecordingStore):
             return [self.trouble] * len(groups)
         return await super().consume_each(groups, now_ms)
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         if self.trouble is not None:
             raise self.trouble
         return await super().peek(keys, now_ms)
@@ -157,10 +157,10 @@ class World:
         self.service = Service(
             self.repository,
             rules,
-            Settings(**settings),
+            ServiceSettings(**settings),
             observer=self.events.append,
             on_answer=self.answers.append,
-            on_yes=lambda *yes: self.yeses.append(yes),
+            on_admitted=lambda *yes: self.yeses.append(yes),
         )
 
     def goes_down(self, trouble: StoreTrouble = DOWN) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.core.errors import Throttled, Unreachable
 from headgate.core.limits import Limit
-from headgate.service.decide.answers import CheckAnswer, Yes
+from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import CheckRequest, parse_batch
 from headgate.service.http.fast_write import batch_content
@@ -24,7 +24,7 @@ def url_of(store: str, folder: Path) -> str:
     return "memory://" if store == "memory" else f"sqlite:///{folder}/limits.db"
 
 
-async def batch(world: World, items: list[dict[str, Any]]) -> list[CheckAnswer | ServiceError]:
+async def batch(world: World, items: list[dict[str, Any]]) -> list[CheckResult | ServiceError]:
     answer = await world.ask("batch", {"requests": items})
     return list(answer.results)
 
@@ -48,8 +48,8 @@ def test_the_order_of_a_batch_is_the_order_of_its_decisions() -> None:
     async def flow() -> None:
         world = World()
         ann = {"identifier": "ann", "resource": "tiny", "scope": "user"}
-        room = await world.service.room("default")
-        await room.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
+        ns = await world.service.namespace("default")
+        await ns.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
         results = await batch(world, [{**ann, "tokens": n} for n in (2, 2, 1, 1)])
         assert [one.allowed for one in results] == [True, False, True, False]  # type: ignore[union-attr]
         left = [one.tokens_remaining for one in results]  # type: ignore[union-attr]
@@ -84,7 +84,7 @@ def test_an_outage_is_told_to_each_of_them(fail_open: bool) -> None:
         await batch(world, HUNDRED[:3])
         world.goes_down()
         for one in await batch(world, HUNDRED[:3]):
-            assert isinstance(one, CheckAnswer)
+            assert isinstance(one, CheckResult)
             assert (one.allowed, one.degraded) == (fail_open, True)
             assert one.degraded_reason == "store_unreachable"
         world.comes_back()
@@ -106,9 +106,9 @@ def test_a_throttled_key_is_refused_and_the_others_are_not() -> None:
 
         world.store.consume_each = throttling  # type: ignore[method-assign]
         first, second = await batch(world, HUNDRED[:2])
-        assert isinstance(first, CheckAnswer)
+        assert isinstance(first, CheckResult)
         assert first.code is Code.RATE_LIMIT_EXCEEDED
-        assert isinstance(second, CheckAnswer)
+        assert isinstance(second, CheckResult)
         assert second.allowed
 
     asyncio.run(flow())
@@ -117,8 +117,8 @@ def test_a_throttled_key_is_refused_and_the_others_are_not() -> None:
 def test_a_dry_run_sees_what_those_before_it_took() -> None:
     async def flow() -> None:
         world = World()
-        room = await world.service.room("default")
-        await room.set_limits("user:ann", [Limit.per_minute("tokens", 2)], "tiny")
+        ns = await world.service.namespace("default")
+        await ns.set_limits("user:ann", [Limit.per_minute("tokens", 2)], "tiny")
         ann = {"identifier": "ann", "resource": "tiny"}
         dry = {**ann, "dry_run": True}
         results = await batch(world, [dry, ann, ann, dry])
@@ -129,14 +129,14 @@ def test_a_dry_run_sees_what_those_before_it_took() -> None:
 
 def test_who_may_not_enter_is_denied_alone() -> None:
     async def flow() -> None:
-        from headgate.service.settings import Unknown
+        from headgate.service.settings import OnUnknown
 
-        world = World(unknown=Unknown.DENY)
-        room = await world.service.room("default")
-        await room.set_limits("user:ann", [Limit.per_minute("tokens", 2)], "tiny")
+        world = World(unknown=OnUnknown.DENY)
+        ns = await world.service.namespace("default")
+        await ns.set_limits("user:ann", [Limit.per_minute("tokens", 2)], "tiny")
         ann, bob = ({"identifier": name, "resource": "tiny"} for name in ("ann", "bob"))
         first, second = await batch(world, [ann, bob])
-        assert isinstance(first, CheckAnswer)
+        assert isinstance(first, CheckResult)
         assert isinstance(second, ServiceError)
         assert second.code is Code.ENTITY_NOT_FOUND
 
@@ -146,10 +146,10 @@ def test_who_may_not_enter_is_denied_alone() -> None:
 def test_trouble_of_a_cold_lookup_means_what_was_chosen() -> None:
     async def flow() -> None:
         world = World(fail_open=False)
-        await world.service.room("default")
+        await world.service.namespace("default")
         world.goes_down(Unreachable("gone"))
         for one in await batch(world, HUNDRED[:2]):
-            assert isinstance(one, CheckAnswer)
+            assert isinstance(one, CheckResult)
             assert one.code is Code.STORAGE_UNAVAILABLE
 
     asyncio.run(flow())
@@ -177,15 +177,15 @@ def test_briefly_it_says_and_counts_what_each_would_alone() -> None:
         together, apart = World(), World()
         for world in (together, apart):
             world.service.observe(None)
-            room = await world.service.room("default")
-            await room.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
+            ns = await world.service.namespace("default")
+            await ns.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
         for _ in range(2):  # cold, and then with every plan at hand
             request = parse_batch({"requests": items}, together.service.settings)
-            results = await together.service.brief_batch(request)
+            results = await together.service.decide_batch(request)
             alone = [await _brief(apart, one) for one in request.requests]
             assert batch_content(results) == batch_content(alone)
             assert [type(one) for one in results] == [type(one) for one in alone]
-        assert Yes in {type(one) for one in results}
+        assert Admission in {type(one) for one in results}
         assert _sums(together) == _sums(apart)
         assert len(together.yeses) < len(apart.yeses)
         assert together.answers == apart.answers
@@ -193,9 +193,9 @@ def test_briefly_it_says_and_counts_what_each_would_alone() -> None:
     asyncio.run(flow())
 
 
-async def _brief(world: World, check: CheckRequest) -> Yes | CheckAnswer | ServiceError:
+async def _brief(world: World, check: CheckRequest) -> Admission | CheckResult | ServiceError:
     try:
-        return await world.service.brief(check)
+        return await world.service.decide(check)
     except ServiceError as problem:
         return problem
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate.service.decide.answers import BatchAnswer, CheckAnswer, CombinedAnswer
+from headgate.service.decide.answers import BatchAnswer, CheckResult, CombinedResult
 from headgate.service.decide.bodies import batch_body, check_body, combined_body
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
 from headgate.service.http.write import check_headers, combined_headers, problem_headers
-from headgate.service.settings import Unknown
+from headgate.service.settings import OnUnknown
 from programs.service.cases import CASES, MISSING, Case
 from programs.service.kit import World
 
@@ -21,9 +21,9 @@ from programs.service.kit import World
 def said(answer: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers as REST would send them."""
     match answer:
-        case CheckAnswer():
+        case CheckResult():
             return answer.http_status, check_body(answer), dict(check_headers(answer))
-        case CombinedAnswer():
+        case CombinedResult():
             return answer.http_status, combined_body(answer), dict(combined_headers(answer))
         case BatchAnswer():
             return 200, batch_body(answer), {}
@@ -47,7 +47,7 @@ def holds(found: Any, wanted: Any) -> bool:
 async def play(case: Case) -> tuple[int, dict[str, Any], dict[str, str], World]:
     settings = dict(case.settings)
     if "unknown" in settings:
-        settings["unknown"] = Unknown(settings["unknown"])
+        settings["unknown"] = OnUnknown(settings["unknown"])
     world = World(**settings)
     for verb, values in case.before:
         await world.ask(verb, values)

@@ -14,9 +14,9 @@ from headgate.core.errors import Contended, Throttled
 from headgate.service.decide.bodies import combined_body
 from headgate.service.decide.namespaces import SEEN_TTL_MS
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.decide.requests import CheckRequest, Descriptor, DescriptorsRequest
+from headgate.service.decide.requests import CheckDescriptor, CheckRequest, DescriptorsRequest
 from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
-from headgate.service.settings import Settings, Unknown
+from headgate.service.settings import OnUnknown, ServiceSettings
 from programs.service.cases import DENIED, USER_AND_IP, ask
 from programs.service.kit import DOWN, RULES, TableRules, World, rule
 
@@ -53,8 +53,8 @@ def test_several_descriptors_are_one_store_call() -> None:
 def test_what_is_stored_goes_before_policies_as_a_whole() -> None:
     async def flow() -> None:
         world = World()
-        room = await world.service.room("default")
-        await room.set_limits("user:vip", STORED)
+        ns = await world.service.namespace("default")
+        await ns.set_limits("user:vip", STORED)
         answer = await world.ask("check", ask(identifier="vip", tokens=20))
         assert answer.allowed
         assert [limit.name for limit in answer.limits] == ["rpm", "tpm"]
@@ -73,8 +73,8 @@ def test_where_nothing_is_stored_and_no_policy_fits_it_is_a_configuration_error(
         error = await world.ask("check", ask())
         assert isinstance(error, ServiceError)
         assert error.code is Code.CONFIGURATION_ERROR
-        room = await world.service.room("default")
-        await room.set_system_defaults(STORED)
+        ns = await world.service.namespace("default")
+        await ns.set_system_defaults(STORED)
         assert (await world.ask("check", ask())).tokens_capacity == 30
 
     run(flow())
@@ -135,10 +135,10 @@ def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none() -> None:
 def test_a_parent_that_is_empty_blocks_and_is_told() -> None:
     async def flow() -> None:
         world = World()
-        room = await world.service.room("default")
-        await room.create_entity("org")
-        await room.set_limits("org", [Limit(TOKENS, 3, 1, 1)])
-        await room.create_entity("user:kid", parent_id="org", cascade=True)
+        ns = await world.service.namespace("default")
+        await ns.create_entity("org")
+        await ns.set_limits("org", [Limit(TOKENS, 3, 1, 1)])
+        await ns.create_entity("user:kid", parent_id="org", cascade=True)
         assert (await world.ask("check", ask(identifier="kid", tokens=2))).allowed
         answer = await world.ask("check", ask(identifier="kid", tokens=2))
         assert answer.code is Code.RATE_LIMIT_EXCEEDED
@@ -157,7 +157,7 @@ def test_limits_of_a_trusted_wire_replace_everything() -> None:
         request = CheckRequest("user", "u", "api.search", 2, limits=own)
         assert (await world.service.check(request)).tokens_remaining == 0
         assert not (await world.service.check(request)).allowed
-        looking = DescriptorsRequest((Descriptor("user", "api.search", "u", 0, own),))
+        looking = DescriptorsRequest((CheckDescriptor("user", "api.search", "u", 0, own),))
         assert (await world.service.check_all(looking)).allowed
 
     run(flow())
@@ -210,10 +210,10 @@ def test_nobody_is_refused_for_being_new_unless_it_was_asked_for() -> None:
 
     async def flow() -> None:
         world = World()
-        room = await world.service.room("default")
+        ns = await world.service.namespace("default")
         for n in range(70_000):
             entity_id = f"user:{n}"
-            assert await room.entered("user", entity_id, "api", world.clock()) == entity_id
+            assert await ns.resolve_entity("user", entity_id, "api", world.clock()) == entity_id
 
     run(flow())
 
@@ -236,8 +236,8 @@ def test_new_identifiers_beyond_the_bound_are_refused_and_told_why(
             assert refused.problem.http_status == 429
         assert (await came("a")).allowed
         assert (await came("a", "elsewhere")).allowed
-        room = await world.service.room("default")
-        await room.create_entity("user:c")
+        ns = await world.service.namespace("default")
+        await ns.create_entity("user:c")
         assert (await came("c")).allowed
         world.clock.advance(999)
         assert (await came("d")).code is Code.TOO_MANY_NEW_IDENTIFIERS
@@ -275,10 +275,10 @@ def test_the_bound_on_new_identifiers_never_lets_an_exhausted_caller_in() -> Non
 
 def test_the_denied_are_let_in_once_registered() -> None:
     async def flow() -> None:
-        world = World(unknown=Unknown.DENY)
+        world = World(unknown=OnUnknown.DENY)
         for _ in range(2):
             assert (await world.ask("check", ask())).code is Code.ENTITY_NOT_FOUND
-        await (await world.service.room("default")).create_entity("user:user_12345")
+        await (await world.service.namespace("default")).create_entity("user:user_12345")
         assert (await world.ask("check", ask())).allowed
 
     run(flow())
@@ -287,10 +287,10 @@ def test_the_denied_are_let_in_once_registered() -> None:
 def test_operators_switch_entities_off_and_let_them_pass() -> None:
     async def flow() -> None:
         world = World()
-        room = await world.service.room("default")
-        await room.disable("user:user_12345")
+        ns = await world.service.namespace("default")
+        await ns.disable("user:user_12345")
         assert (await world.ask("check", ask())).code is Code.ENTITY_DISABLED
-        await room.bypass("user:user_12345")
+        await ns.bypass("user:user_12345")
         for _ in range(20):
             answer = await world.ask("check", ask())
         assert (answer.allowed, answer.tokens_capacity, answer.limits) == (True, None, ())
@@ -325,7 +325,7 @@ def test_rooms_are_bounded() -> None:
         for name in ("a", "b", "c"):
             await world.repository.register_namespace(name)
             await world.ask("check", ask(namespace=name, tokens=10))
-        assert len(world.service._rooms) == 2
+        assert len(world.service._namespaces) == 2
         assert not (await world.ask("check", ask(namespace="a"))).allowed
 
     run(flow())
@@ -504,7 +504,9 @@ def test_all_or_none_whatever_is_asked(steps: list[tuple[Any, int]]) -> None:
         for descriptors, pause_ms in steps:
             world.clock.advance(pause_ms)
             before = levels(world)
-            asked = tuple(Descriptor(s, "api", name, tokens) for s, name, tokens in descriptors)
+            asked = tuple(
+                CheckDescriptor(s, "api", name, tokens) for s, name, tokens in descriptors
+            )
             answer = await world.service.check_all(DescriptorsRequest(asked))
             after = levels(world)
             if not answer.allowed:
@@ -537,7 +539,7 @@ def test_rules_and_settings_are_checked_at_the_door() -> None:
         {"lease_ttl_s": 4000},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            Settings(**wrong)  # type: ignore[arg-type]
+            ServiceSettings(**wrong)  # type: ignore[arg-type]
     assert RULES.limits_for("nobody", "x") is RULES.limits_for("api_key", "y")
     assert rule("a", 1, level=GLOBAL).level == GLOBAL
 

@@ -54,7 +54,7 @@ def test_a_refused_acquire_has_no_lease() -> None:
         assert (answer.lease, answer.check.code) == (None, Code.RATE_LIMIT_EXCEEDED)
         assert acquire_body(answer)["status"] == 429
         assert (await world.ask("acquire", ask(tokens=11))).code is Code.DEMAND_TOO_LARGE
-        assert len(world.service.leases.shelf) == 1
+        assert len(world.service.leases.store) == 1
 
     run(flow())
 
@@ -121,10 +121,10 @@ def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> None:
     async def flow() -> None:
         world = World()
         lease_id = await held(world)
-        shelf = world.service.leases.shelf
-        lease = await shelf.get(lease_id)
+        store = world.service.leases.store
+        lease = await store.get(lease_id)
         assert lease is not None
-        await shelf.claim(lease)  # as a call does that now waits for the store
+        await store.claim(lease)  # as a call does that now waits for the store
         for verb, values in (
             ("settle", {"tokens": 2}),
             ("adjust", {"tokens": 1}),
@@ -132,7 +132,7 @@ def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> None:
         ):
             found = await world.ask(verb, values, lease_id)
             assert (found.code, found.retry_after_ms) == (Code.CONFLICT, 100)
-        await shelf.put(lease)
+        await store.put(lease)
         assert (await world.ask("settle", {"tokens": 2}, lease_id)).state is LeaseState.SETTLED
         assert await left(world) == 8
 
@@ -152,7 +152,7 @@ def test_expiry_has_the_outcome_that_was_chosen(on_expiry: str, back: int) -> No
         world.clock.advance(1)
         assert (await world.ask("settle", {}, lease_id)).code is Code.LEASE_NOT_FOUND
         assert await left(world, resource="once") == back
-        assert len(world.service.leases.shelf) == 0
+        assert len(world.service.leases.store) == 0
 
     run(flow())
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_kept_goes_back() -> None:
         async def fail(lease: Any) -> None:
             raise ServiceError(Code.TOO_MANY_LEASES, "the shelf broke")
 
-        world.service.leases.shelf.put = fail  # type: ignore[method-assign]
+        world.service.leases.store.put = fail  # type: ignore[method-assign]
         error = await world.ask("acquire", ask(tokens=4, on_expiry="keep"))
         assert error.code is Code.TOO_MANY_LEASES
         assert await left(world) == 10

@@ -13,7 +13,7 @@ import pytest
 
 from headgate import Limit, Repository
 from headgate.core.errors import Contended, Unreachable
-from headgate.service.decide.answers import AcquireAnswer, LeaseState
+from headgate.service.decide.answers import AcquireResult, LeaseState
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (
     parse_acquire,
@@ -56,14 +56,14 @@ def between_two(folder: Path, play: Play, rules: NoPolicies = RULES) -> None:
 
 
 async def opened(service: Service, **more: Any) -> str:
-    answer: AcquireAnswer = await service.acquire(parse_acquire({**ASK, **more}, service.settings))
+    answer: AcquireResult = await service.acquire(parse_acquire({**ASK, **more}, service.settings))
     assert answer.lease is not None
     return answer.lease.lease_id
 
 
 async def left(service: Service) -> int:
-    room = await service.room("default")
-    shown = await room.get_buckets(entity_id="user:u1")
+    ns = await service.namespace("default")
+    shown = await ns.get_buckets(entity_id="user:u1")
     return min(state.tokens_milli for state in shown) // 1000
 
 
@@ -107,9 +107,9 @@ def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:
 def test_of_two_that_change_a_lease_at_once_one_is_told_to_try_again(tmp_path: Path) -> None:
     async def play(one: Service, two: Service, clock: FakeClock) -> None:
         lease_id = await opened(one)
-        seen = await two.leases.shelf.get(lease_id)
+        seen = await two.leases.store.get(lease_id)
         assert seen is not None
-        await two.leases.shelf.claim(seen)
+        await two.leases.store.claim(seen)
         with pytest.raises(ServiceError) as caught:
             await one.release(parse_release(lease_id, None))
         assert caught.value.code is Code.CONFLICT
@@ -117,7 +117,7 @@ def test_of_two_that_change_a_lease_at_once_one_is_told_to_try_again(tmp_path: P
         assert (await one.release(parse_release(lease_id, None))).state is LeaseState.RELEASED
         assert await left(one) >= 99  # a late refund is less what was refilled meanwhile
         with pytest.raises(ServiceError):
-            await two.leases.shelf.put(seen)
+            await two.leases.store.put(seen)
 
     between_two(tmp_path, play)
 
@@ -143,7 +143,7 @@ def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> Non
         async def away(*arguments: object) -> Any:
             raise Unreachable("away")
 
-        one.repository.backend.drawer.due = away  # type: ignore[method-assign,union-attr]
+        one.repository.backend.expiring.due = away  # type: ignore[method-assign,union-attr]
         await one.tick()
         await opened(one, tokens=1)
 
@@ -152,8 +152,8 @@ def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> Non
 
 def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
     """The drawer's so-manyth call of the verb gets no answer, whether or not it was sent."""
-    drawer = service.repository.backend.drawer
-    real = getattr(drawer, verb)
+    expiring = service.repository.backend.expiring
+    real = getattr(expiring, verb)
     calls = itertools.count(1)
 
     async def call(*args: Any, **options: Any) -> Any:
@@ -163,7 +163,7 @@ def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
             raise Unreachable("no answer")
         return result
 
-    setattr(drawer, verb, call)
+    setattr(expiring, verb, call)
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["answer lost", "never sent"])
@@ -257,27 +257,27 @@ def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) 
         bad = await opened(one, ttl_seconds=1, tokens=5)
         await opened(one, ttl_seconds=2, tokens=95)
         assert await left(two) == 0
-        drawer = two.repository.backend.drawer
-        assert drawer is not None
+        expiring = two.repository.backend.expiring
+        assert expiring is not None
         namespace_id, _, name = bad.partition("~")
-        kept = await drawer.get(namespace_id, name)
+        kept = await expiring.get(namespace_id, name)
         assert kept is not None
-        await drawer.put(namespace_id, name, '{"format":2}', kept.until_ms, seen=kept.version)
+        await expiring.put(namespace_id, name, '{"format":2}', kept.until_ms, seen=kept.version)
         clock.advance(2000)
         await two.tick()
         assert 94 <= await left(two) <= 95
-        assert await drawer.get(namespace_id, name) is not None, "a newer headgate may read it"
+        assert await expiring.get(namespace_id, name) is not None, "a newer headgate may read it"
         clock.advance(60_000)
         await two.tick()
-        assert await drawer.get(namespace_id, name) is None
+        assert await expiring.get(namespace_id, name) is None
 
     between_two(tmp_path, play)
 
 
 async def counted(service: Service) -> dict[str, tuple[int, int]]:
     """Tokens and consumption by limit, as the store has them."""
-    room = await service.room("default")
-    shown = await room.get_buckets(entity_id="user:u1")
+    ns = await service.namespace("default")
+    shown = await ns.get_buckets(entity_id="user:u1")
     return {
         one.limit_name: (one.tokens_milli // 1000, one.total_consumed_milli // 1000)
         for one in shown
@@ -310,7 +310,7 @@ def test_a_debit_that_is_owed_is_kept_with_the_lease(tmp_path: Path) -> None:
 
     async def play(one: Service, two: Service, clock: FakeClock) -> None:
         lease_id = await opened(one)
-        store = (await one.room("default")).engine.store
+        store = (await one.namespace("default")).engine.store
         adjust = store.adjust
 
         async def away(*arguments: Any, **more: Any) -> bool:

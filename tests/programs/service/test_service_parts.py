@@ -7,8 +7,8 @@ import asyncio
 from headgate import Repository
 from headgate.core.decision import Demand
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms, opened
-from headgate.service.decide.evaluate import read
+from headgate.core.record import BucketKey, Terms, new_record
+from headgate.service.decide.evaluate import check_result
 from headgate.service.decide.requests import parse_descriptors
 from headgate.service.decide.rules import NoPolicies, Rule
 from headgate.service.decide.service import Service
@@ -20,11 +20,11 @@ NOW_MS = 1_000_000
 def test_the_wait_is_the_verdicts_own() -> None:
     terms = Terms((Limit.per_second("tokens", 10).spec,), 1)
     demand = Demand(BucketKey("n" * 11, "user:a", "api"), terms, (10_000,))
-    full = opened(terms, NOW_MS)
+    full = new_record(terms, NOW_MS)
     half = (*full[:4], 5000, *full[5:])
     verdict = PooledVerdict(False, [demand], [half], NOW_MS)
     verdict.tell({demand.key.text: {"tokens": 750}})
-    answer = read(verdict, [demand], None, ("user", "api", 10))
+    answer = check_result(verdict, [demand], None, ("user", "api", 10))
     assert not answer.allowed
     assert answer.retry_after_ms == 750  # one record would say 500
 

@@ -14,7 +14,7 @@ from headgate.service.decide.requests import (
     parse_check,
     parse_descriptors,
 )
-from headgate.service.settings import Settings
+from headgate.service.settings import ServiceSettings
 from programs.service.cases import BAD, CASES, Case, ask
 
 PARSERS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_metadata_is_copied() -> None:
 
 
 def test_bounds_are_configured() -> None:
-    narrow = Settings(
+    narrow = ServiceSettings(
         tokens_max=5, batch_max=1, descriptors_max=1, lease_ttl_s=1, lease_ttl_s_max=9
     )
     assert parse_check(ask(tokens=5), narrow).tokens == 5

@@ -26,15 +26,15 @@ from headgate.core.errors import (
     VersionMismatchError,
 )
 from headgate.core.http_fields import sf_string
-from headgate.service.decide.answers import Applied, CheckAnswer
+from headgate.service.decide.answers import AppliedLimit, CheckResult
 from headgate.service.decide.bodies import check_body, iso_time
 from headgate.service.decide.problems import (
     PROBLEMS,
     Code,
     ServiceError,
     problem_body,
-    raise_translated,
-    translated,
+    raise_service_error,
+    to_service_error,
 )
 from headgate.service.http.write import check_headers, problem_headers
 
@@ -75,16 +75,16 @@ def test_every_code_has_its_problem() -> None:
     ],
 )
 def test_errors_are_translated_and_leak_nothing(error: HeadgateError, code: Code) -> None:
-    found = translated(error)
+    found = to_service_error(error)
     assert found.code is code
     assert SECRET not in str(problem_body(found))
     with pytest.raises(ServiceError):
-        raise_translated(error)
+        raise_service_error(error)
 
 
 def test_a_missing_and_a_deleted_namespace_look_the_same() -> None:
     bodies = [
-        problem_body(translated(error))
+        problem_body(to_service_error(error))
         for error in (NamespaceNotFoundError("a"), NamespaceStateError("b", "deleted", "x"))
     ]
     assert bodies[0] == bodies[1]
@@ -97,7 +97,7 @@ def test_no_error_of_the_library_is_unforeseen() -> None:
         errors.HeadgateError,
         errors.RateLimitExceeded,  # an answer, not a problem
     }
-    source = inspect.getsource(translated)
+    source = inspect.getsource(to_service_error)
     for kind in told:
         parents = [parent.__name__ for parent in kind.__mro__[:-3]]
         assert any(f"{name}()" in source for name in parents), kind
@@ -105,9 +105,9 @@ def test_no_error_of_the_library_is_unforeseen() -> None:
 
 def test_a_service_error_is_itself() -> None:
     error = ServiceError(Code.CONFLICT, "twice", field="x")
-    assert translated(error) is error
+    assert to_service_error(error) is error
     with pytest.raises(ServiceError) as caught:
-        raise_translated(error)
+        raise_service_error(error)
     assert caught.value.__cause__ is None
     assert problem_body(error)["field"] == "x"
     assert problem_headers(error) == []
@@ -124,8 +124,8 @@ def test_names_become_strings_a_header_may_hold(name: str) -> None:
 
 
 def test_numbers_stay_within_what_a_header_may_hold() -> None:
-    limit = Applied("big", 2**53 - 1, -5, 10**17, 10**20, None, True, False)
-    answer = CheckAnswer(
+    limit = AppliedLimit("big", 2**53 - 1, -5, 10**17, 10**20, None, True, False)
+    answer = CheckResult(
         False, "user", "api", 1, -5, 2**53 - 1, 10**20, None, (limit,), Code.RATE_LIMIT_EXCEEDED
     )
     headers = dict(check_headers(answer))
@@ -136,9 +136,9 @@ def test_numbers_stay_within_what_a_header_may_hold() -> None:
 
 
 def test_of_limits_that_share_a_name_the_tightest_is_told() -> None:
-    roomy = Applied("same", 10, 9, 10, 1000, 0, False, False)
-    tight = Applied("same", 10, 1, 10, 1000, 0, False, False)
-    answer = CheckAnswer(True, "user", "api", 1, 1, 10, limits=(roomy, tight))
+    roomy = AppliedLimit("same", 10, 9, 10, 1000, 0, False, False)
+    tight = AppliedLimit("same", 10, 1, 10, 1000, 0, False, False)
+    answer = CheckResult(True, "user", "api", 1, 1, 10, limits=(roomy, tight))
     assert dict(check_headers(answer))["ratelimit"] == '"same";r=1;t=1'
 
 

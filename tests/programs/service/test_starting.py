@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from headgate.core.runtime import started
+from headgate.core.runtime import run_program
 
 
-@pytest.mark.parametrize("program", ["service", "demo"])
-def test_without_its_packages_a_program_says_which(program: str) -> None:
+@pytest.mark.parametrize(("program", "package"), [("service", "service"), ("demo", "service.demo")])
+def test_without_its_packages_a_program_says_which(program: str, package: str) -> None:
     code = (
         "import sys\n"
         "sys.modules['uvicorn'] = None\n"
-        f"from headgate.{program}.__main__ import start\n"
+        f"from headgate.{package}.__main__ import start\n"
         "sys.exit(start())\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -26,8 +26,8 @@ def test_without_its_packages_a_program_says_which(program: str) -> None:
 
 def test_a_module_of_ours_that_is_missing_is_a_fault() -> None:
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
-        started("headgate.nowhere:main", "it", extra="service")
+        run_program("headgate.nowhere:main", "it", extra="service")
 
 
 def test_the_exit_code_is_the_program_s() -> None:
-    assert started("os:getpid", "it", extra="service") > 0
+    assert run_program("os:getpid", "it", extra="service") > 0

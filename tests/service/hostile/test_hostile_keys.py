@@ -15,10 +15,10 @@ import pytest
 from headgate.core.errors import StoreDenied, Throttled, Unreachable
 from headgate.service.dashboard import Dashboard
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import recognised
-from headgate.service.http.deadlines import aside
-from headgate.service.keys.key import Grant, Minted, Scope, mint
-from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, PAGE_MAX, CatalogShelf, KeyIndex
+from headgate.service.http.callers import authenticate_request
+from headgate.service.http.deadlines import run_in_thread
+from headgate.service.keys.key import Grant, KeyScope, MintedKey, mint
+from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, PAGE_MAX, KeyIndex, StoredKeys
 from headgate.service.program import Options, Program
 from programs.rest.rest_kit import Said, call
 
@@ -36,7 +36,9 @@ class Front:
             Options(store="memory://", **options), clock=lambda: self.now_ms
         )
         rest = Rest(self.program)
-        self.app = Dashboard(self.program, partial(recognised, self.program.door)).before(rest)
+        self.app = Dashboard(
+            self.program, partial(authenticate_request, self.program.authenticator)
+        ).before(rest)
         self.catalog_calls = 0
         catalog = self.program.service.repository.backend.catalog
         for name in ("get_namespace", "get_entity", "list_entities"):
@@ -50,24 +52,24 @@ class Front:
 
         return counted
 
-    async def put_key(self, *scopes: Scope, namespace: str = "default") -> Minted:
+    async def put_key(self, *scopes: KeyScope, namespace: str = "default") -> MintedKey:
         """A key that another process makes, so nothing here is told of it."""
         made = mint(Grant(frozenset(scopes), namespace), now_ms=self.now_ms)
         repository = self.program.service.repository
-        await CatalogShelf(repository.backend.catalog, repository.clock).put(made.key)
+        await StoredKeys(repository.backend.catalog, repository.clock).put(made.key)
         return made
 
     async def check(self, key: str) -> int:
         return (await call(self.app, "POST", CHECK, ASK, key=key)).status
 
     async def check_as_stranger(self) -> int:
-        return await self.check(mint(Grant(frozenset({Scope.CHECK}), "*"), now_ms=0).text)
+        return await self.check(mint(Grant(frozenset({KeyScope.CHECK}), "*"), now_ms=0).text)
 
 
 def test_random_keys_do_not_drive_the_store() -> None:
     async def flow() -> None:
         front = Front(keys="store")
-        good = await front.put_key(Scope.CHECK)
+        good = await front.put_key(KeyScope.CHECK)
         assert await front.check(good.text) == 200
         front.catalog_calls = 0
         for _ in range(200):
@@ -86,7 +88,7 @@ def test_random_keys_do_not_drive_the_store() -> None:
 def test_many_at_once_share_one_look() -> None:
     async def flow() -> None:
         front = Front(keys="store")
-        await front.put_key(Scope.CHECK)
+        await front.put_key(KeyScope.CHECK)
         front.catalog_calls = 0
         found = await asyncio.gather(*[front.check_as_stranger() for _ in range(100)])
         assert set(found) == {401}
@@ -99,7 +101,7 @@ def test_a_key_that_was_made_a_moment_ago_works_within_a_second() -> None:
     async def flow() -> None:
         front = Front(keys="store")
         assert await front.check_as_stranger() == 401
-        made = await front.put_key(Scope.CHECK)
+        made = await front.put_key(KeyScope.CHECK)
         assert await front.check(made.text) == 401, "the list is not a second old"
         for _ in range(50):
             assert await front.check_as_stranger() == 401
@@ -113,14 +115,14 @@ def test_a_list_of_many_pages_is_read_as_seldom_as_it_is_long() -> None:
     async def flow() -> None:
         front = Front(keys="store")
         for _ in range(PAGE_MAX + 1):
-            await front.put_key(Scope.CHECK)
+            await front.put_key(KeyScope.CHECK)
         await front.check_as_stranger()
         front.catalog_calls = 0
         front.now_ms += INDEX_MS
         assert await front.check_as_stranger() == 401
         assert front.catalog_calls == 0
         front.now_ms += INDEX_MS
-        made = await front.put_key(Scope.CHECK)
+        made = await front.put_key(KeyScope.CHECK)
         assert await front.check(made.text) == 200
 
     asyncio.run(flow())
@@ -153,7 +155,7 @@ def test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away() -> Non
 
         catalog: Any = front.program.service.repository.backend.catalog
         catalog.get_namespace = deny
-        key = mint(Grant(frozenset({Scope.READ}), "*"), now_ms=0).text
+        key = mint(Grant(frozenset({KeyScope.READ}), "*"), now_ms=0).text
         for path in ("/v1/namespaces/default/entities", "/ui/shards"):
             for _ in range(2):
                 said = await call(front.app, "GET", path, key=key)
@@ -191,7 +193,7 @@ def test_readyz_shows_nothing_of_a_broken_policy_file(
         front = Front(policies=str(file))
         file.write_text(f"runtime: {{store: 'redis://:{SECRET}@db/0', {SECRET}: 1}}\n")
         front.now_ms += 10_000
-        await front.program.look(aside)
+        await front.program.look(run_in_thread)
         said = await call(front.app, "GET", "/readyz")
         assert (said.status, said.json["policies"]) == (200, "broken")
         assert said.json["status"] == "DEGRADED"
@@ -221,20 +223,20 @@ def test_a_foreign_page_cannot_end_a_lease(word: str, field: tuple[bytes, bytes]
     asyncio.run(flow())
 
 
-async def denied(front: Front, key: Minted) -> Said:
+async def denied(front: Front, key: MintedKey) -> Said:
     return await call(front.app, "GET", "/v1/namespaces/default/entities", key=key.text)
 
 
 def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     async def flow() -> None:
         front = Front(keys="store")
-        key = await front.put_key(Scope.CHECK)
-        reader = await front.put_key(Scope.READ)
+        key = await front.put_key(KeyScope.CHECK)
+        reader = await front.put_key(KeyScope.READ)
         await front.program.start()
         for _ in range(3):
             assert (await denied(front, key)).status == 403
         assert await front.check(reader.text) == 403
-        await front.program.tick(aside)
+        await front.program.tick(run_in_thread)
         audit = await call(
             front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
             query="entity_id=$ACCESS",
@@ -259,17 +261,17 @@ def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFix
 def test_a_stubborn_caller_cannot_fill_the_audit() -> None:
     async def flow() -> None:
         front = Front(keys="store")
-        key = await front.put_key(Scope.CHECK)
+        key = await front.put_key(KeyScope.CHECK)
         await front.program.start()
         for _ in range(60):  # a minute of seconds
             for _ in range(5):
                 await denied(front, key)
-            await front.program.tick(aside)
+            await front.program.tick(run_in_thread)
             front.now_ms += 1000
         found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
         assert [one.details["count"] for one in found] == [5]
         front.now_ms += 1000
-        await front.program.tick(aside)
+        await front.program.tick(run_in_thread)
         found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
         assert sorted(one.details["count"] for one in found) == [5, 295], "none is lost"
 
@@ -281,9 +283,9 @@ def test_many_callers_cannot_fill_the_audit_either() -> None:
         front = Front(keys="store")
         await front.program.start()
         for _ in range(50):
-            assert (await denied(front, await front.put_key(Scope.CHECK))).status == 403
+            assert (await denied(front, await front.put_key(KeyScope.CHECK))).status == 403
             front.now_ms += INDEX_MS  # so that the next key is known
-        await front.program.tick(aside)
+        await front.program.tick(run_in_thread)
         found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
         assert len(found) <= 21
         assert sum(one.details["count"] for one in found) == 50
@@ -299,7 +301,7 @@ def test_a_foreign_page_leaves_a_trace_too() -> None:
         path = "/v1/namespaces/default"
         assert (await call(front.app, "DELETE", path, headers=foreign)).status == 403
         assert (await call(front.app, "POST", "/ui/preview", {}, headers=foreign)).status == 403
-        await front.program.tick(aside)
+        await front.program.tick(run_in_thread)
         (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
         assert (found.details["needed"], found.details["count"]) == ("own origin", 2)
 
@@ -309,12 +311,12 @@ def test_a_foreign_page_leaves_a_trace_too() -> None:
 def test_a_403_of_the_dashboard_and_its_reason_are_counted() -> None:
     async def flow() -> None:
         front = Front(keys="store")
-        key = await front.put_key(Scope.CHECK)
+        key = await front.put_key(KeyScope.CHECK)
         said = await call(front.app, "GET", "/ui/shards", key=key.text)
         assert said.status == 403
-        assert b'headgate_auth_refused_total{because="scope"} 1' in front.program.exposed()
+        assert b'headgate_auth_refused_total{because="scope"} 1' in front.program.render()
         await front.program.start()
-        await front.program.tick(aside)
+        await front.program.tick(run_in_thread)
         (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
         assert found.principal == f"key:{key.key.id}"
 

@@ -20,8 +20,8 @@ from headgate.service import __main__
 from headgate.service.program import Options
 from headgate.service.server import serve
 from headgate.service.server import workers as serve_workers
-from headgate.service.server.options import Serving
-from headgate.service.server.turbo import TurboServer
+from headgate.service.server.options import ServerOptions
+from headgate.service.server.turbo import TurboHttpServer
 from headgate.service.server.workers import FAILED_STARTS_MAX, Workers, ready_file
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals")
@@ -75,7 +75,7 @@ class Stage:
         monkeypatch.setattr(serve_workers.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(serve_workers.time, "sleep", self._sleep)
         monkeypatch.setattr(serve_workers.subprocess, "Popen", self._start)
-        serving = Serving(Options(board=str(folder)), workers=2)
+        serving = ServerOptions(Options(board=str(folder)), workers=2)
         self.listener = socket.socket()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # as the program begins
         self.workers = Workers(serving, [], self.listener, "memory://")
@@ -242,7 +242,7 @@ def test_a_signal_to_end_while_workers_are_started_is_honoured(
 def test_a_signal_to_end_before_anything_is_started_is_honoured(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    def read(*given: object) -> Serving:
+    def read(*given: object) -> ServerOptions:
         assert signal.getsignal(number) not in before, "nobody would hear it, or it would kill"
         signal.raise_signal(number)
         raise AssertionError("it goes on")
@@ -266,11 +266,11 @@ def test_a_worker_ends_when_its_supervisor_is_gone(parent: int, ends: bool) -> N
     """Also one that was being started then: who its parent is was told it before."""
 
     async def flow() -> None:
-        serving = Serving(Options(), parent=parent)
+        serving = ServerOptions(Options(), parent=parent)
         server = serve.Server(serve.config_of(serving, app=None))
         server.parent = parent
         assert await server.on_tick(1) is ends
-        turbo = TurboServer(serving, app=None)
+        turbo = TurboHttpServer(serving, app=None)
         turbo.parent = parent
         await turbo._look_after_parent()
         assert turbo.leaving is ends

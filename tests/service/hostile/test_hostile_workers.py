@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate.service.keys.file import FileShelf
-from headgate.service.keys.key import Scope
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import KeyScope
 from headgate.service.server.workers import BACKOFF_S_MAX, EARLY_S, Worker, restart_delay_s
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import Running, command, environment, run_once
@@ -150,8 +150,8 @@ def test_a_broken_policy_file_and_dead_workers_leave_the_service_as_it_was(tmp_p
 def test_a_broken_key_file_does_not_keep_a_replacement_from_starting(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     key = run_once("key", "--keys", str(file)).stdout.strip()
-    good = FileShelf(file)
-    assert [Scope.CHECK in one.grant.scopes for one in good.state().keys.values()] == [True]
+    good = FileKeys(file)
+    assert [KeyScope.CHECK in one.grant.scopes for one in good.state().keys.values()] == [True]
     with two_workers(tmp_path, "--keys", str(file)) as service:
         service.wait_for_workers()
         file.write_text("keys: [")
@@ -238,13 +238,13 @@ def test_sighup_right_after_the_start_kills_nobody(tmp_path: Path) -> None:
 
 SLOW_START = """
 import signal, sys
-from headgate.service import {module}
+from headgate.service.server import {module}
 real = {module}.{name}.run
 def run(self, *arguments, **more):
     signal.raise_signal(signal.{signal})
     return real(self, *arguments, **more)
 {module}.{name}.run = run
-from headgate.service import serve
+from headgate.service.server import serve
 sys.exit(serve.main(["--store", "memory://", "--port", "0", "--server", "{server}"]))
 """
 
@@ -252,9 +252,7 @@ sys.exit(serve.main(["--store", "memory://", "--port", "0", "--server", "{server
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("server", ["default", "turbo"])
 def test_a_signal_to_end_before_the_server_listens_is_honoured(name: str, server: str) -> None:
-    module, kind = (
-        ("serve", "Server") if server == "default" else ("serve_turbo_loop", "TurboServer")
-    )
+    module, kind = ("serve", "Server") if server == "default" else ("turbo", "TurboHttpServer")
     if server == "turbo":
         pytest.importorskip("h2corn")
     code = SLOW_START.format(signal=name, module=module, name=kind, server=server)

@@ -18,20 +18,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from headgate.admin.reports import parse_page
-from headgate.aws.aggregator.records import Expired
-from headgate.aws.aggregator.s3 import Objects
+from headgate.aws.aggregator.records import ExpiredEvent
+from headgate.aws.aggregator.s3 import S3Objects
 from headgate.core.errors import Damaged
 from headgate.core.history import DAY_MS, AuditEvent, event_time_ms
 from headgate.core.limits import parse_namespace_id
 
-SHEET_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
+OBJECT_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
 OBJECTS_MAX = 100_000  # of one day
 FOLDERS_MAX = 1000  # years of a namespace, months of a year, days of a month
 PARTS = ("year", "month", "day")
 LINE_FIELDS = ("event_id", "timestamp", "action", "entity_id", "principal", "resource", "details")
 
 
-class Sheet(NamedTuple):
+class ArchiveObject(NamedTuple):
     """An object of the archive, and which stream records it holds."""
 
     name: str
@@ -39,31 +39,33 @@ class Sheet(NamedTuple):
     sequences: tuple[int, ...]
 
 
-def sheets_of(expired: Iterable[Expired]) -> list[Sheet]:
+def archive_objects(expired: Iterable[ExpiredEvent]) -> list[ArchiveObject]:
     """One object per namespace and day."""
-    days: dict[str, dict[int, Expired]] = {}
+    days: dict[str, dict[int, ExpiredEvent]] = {}
     for one in expired:
-        folder = f"{_home(one.namespace)}{_day_folder(event_time_ms(one.event))}"
+        folder = f"{_namespace_folder(one.namespace)}{_day_folder(event_time_ms(one.event))}"
         days.setdefault(folder, {})[one.sequence] = one
-    return [_sheet(folder, [held[at] for at in sorted(held)]) for folder, held in days.items()]
+    return [
+        _archive_object(folder, [held[at] for at in sorted(held)]) for folder, held in days.items()
+    ]
 
 
-def _sheet(folder: str, held: Sequence[Expired]) -> Sheet:
+def _archive_object(folder: str, held: Sequence[ExpiredEvent]) -> ArchiveObject:
     sequences = tuple(one.sequence for one in held)
     digest = hashlib.sha256(" ".join(map(str, sequences)).encode()).hexdigest()[:12]
     name = f"{folder}{sequences[0]}-{sequences[-1]}-{digest}.jsonl.gz"
     lines = "".join(f"{_line(one)}\n" for one in held)
-    return Sheet(name, gzip.compress(lines.encode(), mtime=0), sequences)
+    return ArchiveObject(name, gzip.compress(lines.encode(), mtime=0), sequences)
 
 
-def _line(one: Expired) -> str:
+def _line(one: ExpiredEvent) -> str:
     fields = {name: getattr(one.event, name) for name in LINE_FIELDS}
     fields["details"] = dict(one.event.details)
     return json.dumps({"namespace": one.namespace, **fields}, separators=(",", ":"))
 
 
 async def read_archived(
-    objects: Objects,
+    objects: S3Objects,
     namespace: str,
     *,
     entity_id: str | None = None,
@@ -76,15 +78,15 @@ async def read_archived(
     before `end_ms`, older than the event `before`. It reads day by day, no further than needed."""
     parse_namespace_id(namespace)
     parse_page(limit)
-    until_ms = _sooner(end_ms, before)
+    until_ms = _search_end_ms(end_ms, before)
     found: list[AuditEvent] = []
-    todo = [(_home(namespace), 0)]
+    todo = [(_namespace_folder(namespace), 0)]
     while todo and len(found) < limit:
         folder, depth = todo.pop()
         if depth == len(PARTS):
             found += [
                 event
-                for event in await _day(objects, folder)
+                for event in await _read_day(objects, folder)
                 if entity_id in (None, event.entity_id)
                 and (before is None or event.event_id < before)
                 and _is_within(event, start_ms, end_ms)
@@ -92,22 +94,22 @@ async def read_archived(
             continue
         for inner in await objects.folders(folder, FOLDERS_MAX):  # the newest comes last, and next
             span = _span_ms(inner, depth)
-            if span is not None and _may_hold(span, start_ms, until_ms):
+            if span is not None and _can_overlap(span, start_ms, until_ms):
                 todo.append((inner, depth + 1))
     return found[:limit]
 
 
-async def _day(objects: Objects, folder: str) -> list[AuditEvent]:
+async def _read_day(objects: S3Objects, folder: str) -> list[AuditEvent]:
     """The events of one day, newest first, each once."""
     events: dict[str, AuditEvent] = {}
     for name in await objects.names(folder, OBJECTS_MAX):
         if name.endswith(".jsonl.gz"):
-            held = events_in(name, await objects.get(name))
+            held = parse_events(name, await objects.get(name))
             events.update((event.event_id, event) for event in held)
     return [events[event_id] for event_id in sorted(events, reverse=True)]
 
 
-def _sooner(end_ms: int | None, before: str | None) -> int | None:
+def _search_end_ms(end_ms: int | None, before: str | None) -> int | None:
     """The end of what is asked for; an event's id begins with its time."""
     digits = (before or "").partition("-")[0]
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
@@ -116,12 +118,12 @@ def _sooner(end_ms: int | None, before: str | None) -> int | None:
     return until_ms if end_ms is None else min(end_ms, until_ms)
 
 
-def events_in(name: str, body: bytes) -> list[AuditEvent]:
+def parse_events(name: str, body: bytes) -> list[AuditEvent]:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-            text = packed.read(SHEET_BYTES_MAX + 1)
-        if len(text) > SHEET_BYTES_MAX:
-            raise ValueError(f"it holds more than {SHEET_BYTES_MAX} bytes")
+            text = packed.read(OBJECT_BYTES_MAX + 1)
+        if len(text) > OBJECT_BYTES_MAX:
+            raise ValueError(f"it holds more than {OBJECT_BYTES_MAX} bytes")
         return [_event(json.loads(line)) for line in text.decode().splitlines()]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise Damaged(
@@ -134,7 +136,7 @@ def _event(fields: dict[str, Any]) -> AuditEvent:
     return AuditEvent(*(fields[name] for name in LINE_FIELDS))
 
 
-def _home(namespace: str) -> str:
+def _namespace_folder(namespace: str) -> str:
     return f"audit/namespace={namespace}/"
 
 
@@ -158,7 +160,7 @@ def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
     return begin_ms, begin_ms + DAY_MS * (1 if day else 31 if month else 366)
 
 
-def _may_hold(span: tuple[int, int], start_ms: int | None, end_ms: int | None) -> bool:
+def _can_overlap(span: tuple[int, int], start_ms: int | None, end_ms: int | None) -> bool:
     after = start_ms is None or span[1] > start_ms
     return after and (end_ms is None or span[0] < end_ms)
 

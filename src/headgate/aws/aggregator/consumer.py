@@ -13,19 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headgate.aws.aggregator.dead_letters import REFUSED, TOO_OLD, UNREADABLE, Letter, Letters
-from headgate.aws.aggregator.process import Aggregator, Failure, Records, Report
+from headgate.aws.aggregator.dead_letters import (
+    REFUSED,
+    TOO_OLD,
+    UNREADABLE,
+    DeadLetter,
+    DeadLetters,
+)
+from headgate.aws.aggregator.process import Aggregator, BatchReport, RecordFailure, Records
 from headgate.aws.aggregator.records import record_time_ms, sequence_text
-from headgate.aws.aggregator.s3 import Calls
-from headgate.aws.aggregator.streams import LOST, Stream, stream_of
+from headgate.aws.aggregator.s3 import AwsService
+from headgate.aws.aggregator.streams import ITERATOR_EXPIRED, Stream, find_stream_arn
 from headgate.core.errors import StoreTrouble
 from headgate.core.history import DAY_MS
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import TTL, keyed, number, text, text_of
+from headgate.stores.dynamodb.catalog.items import TTL, key_attributes, number, text, text_of
 from headgate.stores.dynamodb.client.port import Rejected
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import Gate, Pace
+from headgate.transport.gates import GateFactory, WaitGate
 
 # --------------------------------------------------------------------------------------------------
 # How far a stream was read, in the table itself.
@@ -34,7 +40,7 @@ from headgate.transport.gates import Gate, Pace
 
 STREAM = "#STREAM#"
 DONE = "done"
-KEPT_MS = 3 * DAY_MS  # a stream forgets its records after one
+CHECKPOINT_TTL_MS = 3 * DAY_MS  # a stream forgets its records after one
 
 
 class Checkpoints:
@@ -52,28 +58,28 @@ class Checkpoints:
 
     async def save(self, shard: str, sequence: str) -> None:
         now_ms = self._table.port.now_ms()
-        place = keyed((schema.pk_system(), f"{self._stem}{shard}"))
-        ends = {TTL: number((now_ms + KEPT_MS) // 1000)}
+        place = key_attributes((schema.pk_system(), f"{self._stem}{shard}"))
+        ends = {TTL: number((now_ms + CHECKPOINT_TTL_MS) // 1000)}
         await self._table.write(ask.put({**place, "sequence": text(sequence), **ends}))
 
 
 IDLE_MS = 1000
-LOOK_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
-UNMARKED_MAX = 1000  # records of no concern that are passed before that is marked
+SHARD_SCAN_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
+CHECKPOINT_RECORDS = 1000  # records of no concern that are passed before that is marked
 AGE_MS_MAX = 12 * 3_600_000  # of a record in trouble; the stream forgets after a day
 
-OnReport = Callable[[Report], None]
+OnReport = Callable[[BatchReport], None]
 OnTrouble = Callable[[StoreTrouble], None]
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ShardCursor:
     """A shard being read: where to go on, and what is done."""
 
     id: str
     after: str | None
     iterator: str | None = None
-    unmarked: int = 0
+    since_checkpoint: int = 0
 
 
 class Consumer:
@@ -82,13 +88,13 @@ class Consumer:
     def __init__(
         self,
         aggregator: Aggregator,
-        service: Calls,
-        pace: Pace,
+        service: AwsService,
+        pace: GateFactory,
         *,
         idle_ms: int = IDLE_MS,
         on_report: OnReport = lambda report: None,
         on_trouble: OnTrouble = lambda trouble: None,
-        letters: Letters | None = None,
+        letters: DeadLetters | None = None,
     ) -> None:
         self._aggregator = aggregator
         self._service = service
@@ -97,13 +103,13 @@ class Consumer:
         self._on_report = on_report
         self._on_trouble = on_trouble
         self._letters = letters
-        self.letters_sent = 0
+        self.dead_letters_sent = 0
         self._stopping = False
-        self._gate: Gate | None = None
+        self._gate: WaitGate | None = None
         self._stream: Stream | None = None
         self._checkpoints: Checkpoints | None = None
         self._done: set[str] = set()
-        self._open: dict[str, _Reading] = {}
+        self._open: dict[str, _ShardCursor] = {}
         self._rounds = 0
 
     def stop(self) -> None:
@@ -123,36 +129,36 @@ class Consumer:
         """Trouble is told and waited out; the stream keeps its records for a day."""
         while not self._stopping:
             try:
-                moved = await self.round()
+                moved = await self.read_round()
             except StoreTrouble as trouble:
                 self._on_trouble(trouble)
                 self._open.clear()
                 moved = False
             if not moved:
-                await self._rest()
+                await self._wait_idle()
 
     async def drain(self, rounds_max: int = 10_000) -> None:
         """Everything that was in the stream is done; trouble is raised."""
         for _ in range(rounds_max):
-            if self._stopping or not await self.round():
+            if self._stopping or not await self.read_round():
                 return
 
-    async def round(self) -> bool:
+    async def read_round(self) -> bool:
         """A batch of every shard that can be read; False where none had anything."""
-        if not self._open or self._rounds % LOOK_ROUNDS == 0:
-            await self._look()
+        if not self._open or self._rounds % SHARD_SCAN_ROUNDS == 0:
+            await self._find_shards()
         self._rounds += 1
         moved = False
-        for reading in list(self._open.values()):
+        for cursor in list(self._open.values()):
             if self._stopping:
                 break
-            moved |= await self._read(reading)
+            moved |= await self._read(cursor)
         return moved
 
-    async def _look(self) -> None:
+    async def _find_shards(self) -> None:
         """Shards whose parents are done, or gone from the stream, can be read."""
         if self._stream is None:
-            self._stream = Stream(self._service, await stream_of(self._aggregator.table))
+            self._stream = Stream(self._service, await find_stream_arn(self._aggregator.table))
             self._checkpoints = Checkpoints(self._aggregator.table, self._stream.label)
         assert self._checkpoints is not None
         marks = await self._checkpoints.load()
@@ -162,52 +168,54 @@ class Consumer:
         for shard in shards:
             blocked = shard.parent in known and shard.parent not in self._done
             if shard.id not in self._done and shard.id not in self._open and not blocked:
-                self._open[shard.id] = _Reading(shard.id, marks.get(shard.id))
+                self._open[shard.id] = _ShardCursor(shard.id, marks.get(shard.id))
 
-    async def _read(self, reading: _Reading) -> bool:
+    async def _read(self, cursor: _ShardCursor) -> bool:
         assert self._stream is not None
-        if reading.iterator is None:
-            reading.iterator = await self._stream.iterator(reading.id, reading.after)
+        if cursor.iterator is None:
+            cursor.iterator = await self._stream.iterator(cursor.id, cursor.after)
         try:
-            batch = await self._stream.batch(reading.iterator)
+            batch = await self._stream.batch(cursor.iterator)
         except Rejected as error:
-            if error.code not in LOST:
+            if error.code not in ITERATOR_EXPIRED:
                 raise
-            reading.iterator = None  # the next round asks for another
+            cursor.iterator = None  # the next round asks for another
             return False
-        done = await self._process(reading, batch.records)
+        done = await self._process(cursor, batch.records)
         if not done:
-            reading.iterator = None
+            cursor.iterator = None
             return False
-        reading.iterator = batch.iterator
+        cursor.iterator = batch.iterator
         if batch.iterator is None:
-            await self._finish(reading)
+            await self._finish(cursor)
             return True
         return bool(batch.records)
 
-    async def _process(self, reading: _Reading, records: Records) -> bool:
+    async def _process(self, cursor: _ShardCursor, records: Records) -> bool:
         """Whether all of it is done or given up; nothing is given up while some may be done."""
         if not records:
             return True
         report = await self._aggregator.process(records)
-        if report.concerned:
+        if report.is_relevant:
             self._on_report(report)
-        given_up = self._given_up(reading.id, report.failures, records)
+        given_up = self._dead_letters_of(cursor.id, report.failures, records)
         if len(given_up) < len(report.failures):
             return False
         if given_up and self._letters is not None:
             await self._letters.send(given_up, self._aggregator.table.port.now_ms())
-            self.letters_sent += len(given_up)
-        reading.after = sequence_text(records[-1])
-        reading.unmarked += len(records)
+            self.dead_letters_sent += len(given_up)
+        cursor.after = sequence_text(records[-1])
+        cursor.since_checkpoint += len(records)
         # A mark is a record of the stream itself: marking that would never end.
-        if report.concerned or reading.unmarked >= UNMARKED_MAX:
+        if report.is_relevant or cursor.since_checkpoint >= CHECKPOINT_RECORDS:
             assert self._checkpoints is not None
-            await self._checkpoints.save(reading.id, reading.after)
-            reading.unmarked = 0
+            await self._checkpoints.save(cursor.id, cursor.after)
+            cursor.since_checkpoint = 0
         return True
 
-    def _given_up(self, shard: str, failures: Sequence[Failure], records: Records) -> list[Letter]:
+    def _dead_letters_of(
+        self, shard: str, failures: Sequence[RecordFailure], records: Records
+    ) -> list[DeadLetter]:
         assert self._stream is not None
         now_ms = self._aggregator.table.port.now_ms()
         found = {sequence_text(record): record for record in records}
@@ -215,23 +223,23 @@ class Consumer:
         for failure in failures:
             record = found[failure.sequence]
             condition = UNREADABLE if failure.unreadable else REFUSED
-            if not failure.lasting:
+            if not failure.permanent:
                 aged = self._letters is not None and now_ms - record_time_ms(record) > AGE_MS_MAX
                 if not aged:
                     continue
                 condition = TOO_OLD
-            letters.append(Letter(self._stream.arn, shard, condition, failure.why, record))
+            letters.append(DeadLetter(self._stream.arn, shard, condition, failure.why, record))
         return letters
 
-    async def _finish(self, reading: _Reading) -> None:
+    async def _finish(self, cursor: _ShardCursor) -> None:
         """The shard has come to its end: now its children can be read."""
         assert self._checkpoints is not None
-        await self._checkpoints.save(reading.id, DONE)
-        self._done.add(reading.id)
-        del self._open[reading.id]
-        await self._look()
+        await self._checkpoints.save(cursor.id, DONE)
+        self._done.add(cursor.id)
+        del self._open[cursor.id]
+        await self._find_shards()
 
-    async def _rest(self) -> None:
+    async def _wait_idle(self) -> None:
         self._gate = self._pace.gate()
         if not self._stopping:
             await self._gate.wait(self._idle_ms)

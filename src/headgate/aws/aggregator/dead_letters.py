@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headgate.aws.aggregator.records import sequence_text
-from headgate.aws.aggregator.s3 import Calls, Objects
+from headgate.aws.aggregator.s3 import AwsService, S3Objects
 from headgate.core.errors import Unreachable, ValidationError
 from headgate.core.history import iso_time
 
@@ -31,7 +31,7 @@ _QUEUE_ARN = re.compile(r"arn:aws[a-z\-]*:sqs:[a-z0-9\-]+:(\d{12}):([\w\-]{1,80}
 _OBJECTS = re.compile(r"s3://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(?:/([\w.=/\-]*))?", re.ASCII)
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A record that was given up, where it was, and why."""
 
     stream: str
@@ -43,7 +43,7 @@ class Letter(NamedTuple):
     def text(self, now_ms: int, bytes_max: int | None = None) -> str:
         """The letter as JSON; without the record where that is larger than the receiver takes."""
         number = sequence_text(self.record)
-        arrived = _time_of(self.record)
+        arrived = _arrival_time(self.record)
         place = {
             "shardId": self.shard,
             "startSequenceNumber": number,
@@ -60,30 +60,30 @@ class Letter(NamedTuple):
             "why": self.why,
             "DDBStreamBatchInfo": place,
         }
-        whole = json.dumps({**said, "record": self.record}, default=_plain)
+        whole = json.dumps({**said, "record": self.record}, default=_json_default)
         if bytes_max is None or len(whole.encode()) <= bytes_max:
             return whole
         return json.dumps({**said, "recordLeftOut": f"{len(whole)} bytes"})
 
 
-class Letters(Protocol):
-    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+class DeadLetters(Protocol):
+    async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """All of them are kept, or it is trouble; some may then be kept twice."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Queue:
+class SqsDeadLetters:
     """A message each, in a queue of SQS."""
 
-    def __init__(self, service: Calls, place: str) -> None:
+    def __init__(self, service: AwsService, place: str) -> None:
         self._service = service
         self._place = place
         self._url = "" if place.startswith("arn:") else place
 
-    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
-        url = self._url or await self._found()
+    async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
+        url = self._url or await self._find_url()
         for letter in letters:
             body = letter.text(now_ms, MESSAGE_BYTES_MAX)
             await self._service.call("send_message", QueueUrl=url, MessageBody=body)
@@ -91,7 +91,7 @@ class Queue:
     async def close(self) -> None:
         await self._service.close()
 
-    async def _found(self) -> str:
+    async def _find_url(self) -> str:
         account, name = _QUEUE_ARN.fullmatch(self._place).groups()  # type: ignore[union-attr]
         reply = await self._service.call(
             "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
@@ -100,14 +100,14 @@ class Queue:
         return self._url
 
 
-class Sheets:
+class S3DeadLetters:
     """An object for all that a batch gave up; the same ones make the same object."""
 
-    def __init__(self, objects: Objects, folder: str) -> None:
+    def __init__(self, objects: S3Objects, folder: str) -> None:
         self._objects = objects
         self._folder = f"{folder.strip('/')}/" if folder.strip("/") else ""
 
-    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+    async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         numbers = [sequence_text(letter.record) for letter in letters]
         digest = hashlib.sha256(" ".join([letters[0].shard, *numbers]).encode()).hexdigest()[:12]
         name = f"{self._folder}{numbers[0]}-{numbers[-1]}-{digest}.jsonl.gz"
@@ -118,13 +118,13 @@ class Sheets:
         await self._objects.close()
 
 
-class File:
+class FileDeadLetters:
     """A line each, at the end of a file; so rare that waiting for the disk disturbs nobody."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def send(self, letters: Sequence[Letter], now_ms: int) -> None:
+    async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         lines = "".join(f"{letter.text(now_ms)}\n" for letter in letters)
         try:
             self._append(lines)
@@ -143,7 +143,7 @@ class File:
             os.fsync(file.fileno())
 
 
-class Place(NamedTuple):
+class DeadLetterTarget(NamedTuple):
     """Where letters go: `kind` is sqs, s3 or file."""
 
     kind: str
@@ -151,20 +151,20 @@ class Place(NamedTuple):
     folder: str = ""
 
 
-def parse_place(text: str) -> Place:
+def parse_dead_letter_target(text: str) -> DeadLetterTarget:
     """A queue's URL or ARN, `s3://bucket/folder`, or a file's path."""
     if _QUEUE_URL.fullmatch(text) or _QUEUE_ARN.fullmatch(text):
-        return Place("sqs", text)
+        return DeadLetterTarget("sqs", text)
     if found := _OBJECTS.fullmatch(text):
-        return Place("s3", found[1], found[2] or "")
+        return DeadLetterTarget("s3", found[1], found[2] or "")
     if not text or "://" in text or text.startswith("arn:") or "\0" in text:
         raise ValidationError(
             "dead_letters", text, "must be a queue's URL or ARN, s3://bucket/folder, or a file"
         )
-    return Place("file", text)
+    return DeadLetterTarget("file", text)
 
 
-def _time_of(record: Mapping[str, Any]) -> str:
+def _arrival_time(record: Mapping[str, Any]) -> str:
     body = record.get("dynamodb")
     moment = body.get("ApproximateCreationDateTime") if isinstance(body, Mapping) else None
     if isinstance(moment, datetime.datetime):
@@ -172,7 +172,7 @@ def _time_of(record: Mapping[str, Any]) -> str:
     return iso_time(int(moment * 1000)) if isinstance(moment, int | float) else ""
 
 
-def _plain(value: object) -> str:
+def _json_default(value: object) -> str:
     """What JSON has no word for: bytes as Lambda shows them, times, sets of sets."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

@@ -13,25 +13,25 @@ from typing import NamedTuple
 from headgate.aws.aggregator.records import Change, amount_between
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.client.port import Refused
-from headgate.stores.dynamodb.protocol.item import bucket_key, seen_from_item
+from headgate.stores.dynamodb.client.port import AccessRefused
+from headgate.stores.dynamodb.protocol.item import bucket_key, state_from_item
 from headgate.stores.dynamodb.sharding.router import SPLIT_ABOVE
-from headgate.stores.dynamodb.sharding.split import may_split, splitting
+from headgate.stores.dynamodb.sharding.split import can_split, split_request
 from headgate.stores.dynamodb.table.table import Table
 
 ITEMS_MAX = 10_000
 
-Place = tuple[BucketKey, int]
+ShardKey = tuple[BucketKey, int]
 
 
-class Hot(NamedTuple):
+class HotShard(NamedTuple):
     key: BucketKey
     shard: int
     per_s: int
     largest_milli: dict[str, int]  # the most that one write took, by limit
 
 
-class _Pace:
+class _WriteRate:
     """`since` is a second whose first record was seen, `writes` the count before it."""
 
     __slots__ = ("largest", "second", "since", "writes")
@@ -43,47 +43,47 @@ class _Pace:
         self.largest: dict[str, int] = {}
 
 
-class Paces:
+class WriteRates:
     """What is remembered of items between batches; the one met longest ago makes room."""
 
     def __init__(self, items_max: int = ITEMS_MAX) -> None:
         self._items_max = items_max
-        self._known: dict[Place, _Pace] = {}
+        self._known: dict[ShardKey, _WriteRate] = {}
 
-    def hot(self, changes: Iterable[Change]) -> list[Hot]:
+    def hot(self, changes: Iterable[Change]) -> list[HotShard]:
         """Items that were written more than 800 times in a second."""
-        found: dict[Place, Hot] = {}
+        found: dict[ShardKey, HotShard] = {}
         for change in sorted(changes):
-            place = change.key, change.shard
-            pace = self._open(place, change.at_ms // 1000)
-            per_s = _seen(pace, change)
+            shard_key = change.key, change.shard
+            rate = self._open(shard_key, change.at_ms // 1000)
+            per_s = _writes_per_s(rate, change)
             if per_s > SPLIT_ABOVE:
-                found[place] = Hot(*place, per_s, pace.largest)
+                found[shard_key] = HotShard(*shard_key, per_s, rate.largest)
         return list(found.values())
 
-    def drop(self, hot: Hot) -> None:
+    def drop(self, hot: HotShard) -> None:
         """It was divided: what was measured before says nothing now."""
         self._known.pop((hot.key, hot.shard), None)
 
-    def _open(self, place: Place, second: int) -> _Pace:
-        pace = self._known.get(place)
-        if pace is None:
+    def _open(self, shard_key: ShardKey, second: int) -> _WriteRate:
+        rate = self._known.get(shard_key)
+        if rate is None:
             while len(self._known) >= self._items_max:
                 del self._known[next(iter(self._known))]
-            pace = self._known[place] = _Pace(second)
-        return pace
+            rate = self._known[shard_key] = _WriteRate(second)
+        return rate
 
 
-def _seen(pace: _Pace, change: Change) -> int:
+def _writes_per_s(rate: _WriteRate, change: Change) -> int:
     """The writes per second up to the second that this change begins; 0 if it begins none."""
     taken = amount_between(change.before, change.after).counters_milli
     for name, milli in taken.items():
-        pace.largest[name] = max(milli, pace.largest.get(name, 0))
+        rate.largest[name] = max(milli, rate.largest.get(name, 0))
     second = change.at_ms // 1000
-    if second <= pace.second:
+    if second <= rate.second:
         return 0
-    since, writes = pace.since, pace.writes
-    pace.second, pace.since, pace.writes = second, second, change.before.writes
+    since, writes = rate.since, rate.writes
+    rate.second, rate.since, rate.writes = second, second, change.before.writes
     if since is None or change.before.writes < writes:
         return 0
     return (change.before.writes - writes) // (second - since)
@@ -99,15 +99,15 @@ SETTLE_MS = 2000  # a stream tells of a shard's pace that late
 SPLITS_MAX = 8  # of one batch
 
 
-class Splits:
+class ShardSplitter:
     """A role that may not write buckets is told so once, and then left alone."""
 
     def __init__(self, table: Table, *, enabled: bool) -> None:
-        self.paces = Paces()
+        self.paces = WriteRates()
         self.enabled = enabled
         self._table = table
 
-    async def divide(self, found: Sequence[Hot]) -> int:
+    async def divide(self, found: Sequence[HotShard]) -> int:
         """How many of the hot shards were divided; trouble with it is nobody's but its own."""
         done = 0
         for hot in sorted(found, key=lambda one: -one.per_s)[:SPLITS_MAX]:
@@ -115,20 +115,20 @@ class Splits:
                 break
             try:
                 done += await self._divide(hot)
-            except Refused:
+            except AccessRefused:
                 self.enabled = False
             except StoreTrouble:
                 continue  # somebody was faster, or the partition is busy: the next batch tells
         return done
 
-    async def _divide(self, hot: Hot) -> bool:
+    async def _divide(self, hot: HotShard) -> bool:
         item = await self._table.get(bucket_key(hot.key, hot.shard))
         now_ms = self._table.port.now_ms()
-        seen = seen_from_item(item, hot.shard, None, now_ms)
+        seen = state_from_item(item, hot.shard, None, now_ms)
         if seen is None or now_ms - seen.split_at_ms < SETTLE_MS:
             return False
-        if not may_split(seen, hot.largest_milli):
+        if not can_split(seen, hot.largest_milli):
             return False
         self.paces.drop(hot)
-        await self._table.port.call(splitting(self._table.name, hot.key, seen, now_ms))
+        await self._table.port.call(split_request(self._table.name, hot.key, seen, now_ms))
         return True

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.aws.aggregator.open import open_aggregator
-from headgate.aws.aggregator.process import Aggregator, Report, settings_from
+from headgate.aws.aggregator.process import Aggregator, BatchReport, settings_from
 from headgate.core.runtime import run
 
 # --------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ NAMESPACE = "headgate"
 DIMENSION = "Table"
 
 
-def metric_line(report: Report, table: str, now_ms: int) -> str:
+def metric_line(report: BatchReport, table: str, now_ms: int) -> str:
     values = {
         "RecordsProcessed": report.counted + report.archived,
         "RecordsFailed": len(report.failures),
@@ -63,7 +63,7 @@ def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     return response(report)
 
 
-def response(report: Report) -> dict[str, Any]:
+def response(report: BatchReport) -> dict[str, Any]:
     for failure in report.failures[:FAILURES_SHOWN_MAX]:
         _log.error("record %s failed: %s", failure.sequence or "without a number", failure.why)
     failed = [{"itemIdentifier": failure.sequence} for failure in report.failures]

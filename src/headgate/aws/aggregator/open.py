@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from headgate.aws.aggregator.consumer import IDLE_MS, Consumer, OnReport, OnTrouble
-from headgate.aws.aggregator.dead_letters import File, Letters, Queue, Sheets, parse_place
+from headgate.aws.aggregator.dead_letters import (
+    DeadLetters,
+    FileDeadLetters,
+    S3DeadLetters,
+    SqsDeadLetters,
+    parse_dead_letter_target,
+)
 from headgate.aws.aggregator.process import Aggregator, Settings
-from headgate.aws.aggregator.s3 import Objects, Service
+from headgate.aws.aggregator.s3 import BotoService, S3Objects
 from headgate.stores.dynamodb.client.port import open_port
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 
 def open_aggregator(
@@ -23,7 +29,7 @@ def open_aggregator(
 ) -> Aggregator:
     """Nothing is contacted yet; region and endpoint are found as AWS's own tools find them."""
     port = open_port(region=region, endpoint=endpoint, blocking=blocking, timeout_ms=timeout_ms)
-    table = Table(port, settings.table, pace_for(None, blocking=blocking))
+    table = Table(port, settings.table, gate_factory_for(None, blocking=blocking))
     if settings.archive_bucket is None:
         return Aggregator(table, settings)
     return Aggregator(
@@ -48,11 +54,11 @@ def open_consumer(
     """
     letters = None
     if dead_letters is not None:
-        letters = open_letters(dead_letters, region, endpoint, blocking=blocking)
+        letters = open_dead_letters(dead_letters, region, endpoint, blocking=blocking)
     return Consumer(
         open_aggregator(settings, region=region, endpoint=endpoint, blocking=blocking),
-        Service("dynamodbstreams", region=region, endpoint=endpoint, blocking=blocking),
-        pace_for(None, blocking=blocking),
+        BotoService("dynamodbstreams", region=region, endpoint=endpoint, blocking=blocking),
+        gate_factory_for(None, blocking=blocking),
         idle_ms=idle_ms,
         on_report=on_report,
         on_trouble=on_trouble,
@@ -60,21 +66,25 @@ def open_consumer(
     )
 
 
-def open_letters(
+def open_dead_letters(
     text: str, region: str | None = None, endpoint: str | None = None, *, blocking: bool
-) -> Letters:
+) -> DeadLetters:
     """Where dead letters go; nothing is contacted yet."""
-    place = parse_place(text)
-    if place.kind == "file":
-        return File(Path(place.where))
-    if place.kind == "s3":
-        return Sheets(open_objects(place.where, region, endpoint, blocking=blocking), place.folder)
-    return Queue(Service("sqs", region=region, endpoint=endpoint, blocking=blocking), place.where)
+    target = parse_dead_letter_target(text)
+    if target.kind == "file":
+        return FileDeadLetters(Path(target.where))
+    if target.kind == "s3":
+        return S3DeadLetters(
+            open_objects(target.where, region, endpoint, blocking=blocking), target.folder
+        )
+    return SqsDeadLetters(
+        BotoService("sqs", region=region, endpoint=endpoint, blocking=blocking), target.where
+    )
 
 
 def open_objects(
     bucket: str, region: str | None = None, endpoint: str | None = None, *, blocking: bool
-) -> Objects:
+) -> S3Objects:
     """The objects of one bucket of S3, as the archive keeps them."""
-    service = Service("s3", region=region, endpoint=endpoint, blocking=blocking)
-    return Objects(service, bucket)
+    service = BotoService("s3", region=region, endpoint=endpoint, blocking=blocking)
+    return S3Objects(service, bucket)

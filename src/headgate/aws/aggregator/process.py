@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.aws.aggregator.archive import sheets_of
-from headgate.aws.aggregator.hot_shards import Splits
-from headgate.aws.aggregator.records import Change, Expired, parsed, sequence_text
-from headgate.aws.aggregator.refills import Refills
+from headgate.aws.aggregator.archive import archive_objects
+from headgate.aws.aggregator.hot_shards import ShardSplitter
+from headgate.aws.aggregator.records import Change, ExpiredEvent, parse_record, sequence_text
+from headgate.aws.aggregator.refills import BucketRefiller
 from headgate.aws.aggregator.rows import rows_of
-from headgate.aws.aggregator.s3 import Objects
+from headgate.aws.aggregator.s3 import S3Objects
 from headgate.aws.aggregator.write import write_rows
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
 from headgate.core.history import DAY_MS, WINDOW_TYPES
@@ -89,17 +89,17 @@ Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RecordFailure:
     """A record that is not done; if that is to last, it will not be next time either."""
 
     sequence: str  # as the stream gave it; empty where it gave none
     why: str
     unreadable: bool
-    lasting: bool = False
+    permanent: bool = False
 
 
 @dataclass(slots=True)
-class Report:
+class BatchReport:
     """What came of some records."""
 
     records: int = 0
@@ -110,10 +110,10 @@ class Report:
     writes: int = 0  # to the table, whether or not their condition held
     splits: int = 0
     refills: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[RecordFailure] = field(default_factory=list)
 
     @property
-    def concerned(self) -> bool:
+    def is_relevant(self) -> bool:
         """Whether there was anything in it for this program."""
         return bool(self.counted or self.archived or self.failures)
 
@@ -121,17 +121,17 @@ class Report:
 class Aggregator:
     """Processes batches of one table's stream; a batch may come again, whole or in part."""
 
-    def __init__(self, table: Table, settings: Settings, objects: Objects | None = None) -> None:
+    def __init__(self, table: Table, settings: Settings, objects: S3Objects | None = None) -> None:
         self.table = table
         self._settings = settings
         self._objects = objects
-        self._splits = Splits(table, enabled=settings.split)
-        self._refills = Refills(table, enabled=settings.refill)
+        self._splits = ShardSplitter(table, enabled=settings.split)
+        self._refills = BucketRefiller(table, enabled=settings.refill)
 
-    async def process(self, records: Records) -> Report:
+    async def process(self, records: Records) -> BatchReport:
         """Every record is done, or is among the failures; one never stands in another's way."""
-        report = Report(records=len(records))
-        changes, expired, texts = _sorted_out(records, report)
+        report = BatchReport(records=len(records))
+        changes, expired, texts = _parse_records(records, report)
         await self._count(changes, texts, report)
         if self._objects is not None:
             await self._archive(self._objects, expired, texts, report)
@@ -147,49 +147,56 @@ class Aggregator:
             await self._objects.close()
         await self.table.port.close()
 
-    async def _count(self, changes: list[Change], texts: dict[int, str], report: Report) -> None:
+    async def _count(
+        self, changes: list[Change], texts: dict[int, str], report: BatchReport
+    ) -> None:
         rows = rows_of(changes, self._settings.windows)
         written = await write_rows(self.table, rows, self._settings.retention_ms)
         report.rows, report.writes = written.rows, written.writes
         report.held_already = written.held_already
         report.counted = len(changes) - len(written.failed)
         report.failures += [
-            Failure(texts[at], written.failed[at], False, at in written.lasting)
+            RecordFailure(texts[at], written.failed[at], False, at in written.permanent)
             for at in sorted(written.failed)
         ]
 
     async def _archive(
-        self, objects: Objects, expired: list[Expired], texts: dict[int, str], report: Report
+        self,
+        objects: S3Objects,
+        expired: list[ExpiredEvent],
+        texts: dict[int, str],
+        report: BatchReport,
     ) -> None:
-        for sheet in sheets_of(expired):
+        for archive_object in archive_objects(expired):
             try:
-                await objects.put(sheet.name, sheet.body)
-                report.archived += len(sheet.sequences)
+                await objects.put(archive_object.name, archive_object.body)
+                report.archived += len(archive_object.sequences)
             except StoreTrouble as error:
                 report.failures += [
-                    Failure(texts[at], str(error), unreadable=False) for at in sheet.sequences
+                    RecordFailure(texts[at], str(error), unreadable=False)
+                    for at in archive_object.sequences
                 ]
 
 
-def _sorted_out(
-    records: Records, report: Report
-) -> tuple[list[Change], list[Expired], dict[int, str]]:
+def _parse_records(
+    records: Records, report: BatchReport
+) -> tuple[list[Change], list[ExpiredEvent], dict[int, str]]:
     """Changes and expired events, each once; what cannot be read is a failure."""
-    found: dict[int, Change | Expired] = {}
+    found: dict[int, Change | ExpiredEvent] = {}
     texts: dict[int, str] = {}
     for record in records:
         try:
-            one = parsed(record)
+            one = parse_record(record)
         except Damaged as error:
-            report.failures.append(_unreadable(record, error))
+            report.failures.append(_unreadable_failure(record, error))
             continue
         if one is not None:
             found[one.sequence] = one
             texts[one.sequence] = sequence_text(record)
     changes = [one for one in found.values() if isinstance(one, Change)]
-    expired = [one for one in found.values() if isinstance(one, Expired)]
+    expired = [one for one in found.values() if isinstance(one, ExpiredEvent)]
     return changes, expired, texts
 
 
-def _unreadable(record: Mapping[str, Any], why: Damaged) -> Failure:
-    return Failure(sequence_text(record), str(why), unreadable=True, lasting=True)
+def _unreadable_failure(record: Mapping[str, Any], why: Damaged) -> RecordFailure:
+    return RecordFailure(sequence_text(record), str(why), unreadable=True, permanent=True)

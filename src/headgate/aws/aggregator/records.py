@@ -14,7 +14,7 @@ from headgate.core.errors import Damaged
 from headgate.core.history import AuditEvent, event_time_ms
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import Item, event_from_item, number_of, unreadable
+from headgate.stores.dynamodb.catalog.items import Item, event_from_item, number_of, unreadable_item
 from headgate.stores.dynamodb.protocol.item import EPOCH, GENERATION, LAYOUT, WRITTEN, names_of
 from headgate.stores.dynamodb.schema import names_in
 
@@ -26,7 +26,7 @@ from headgate.stores.dynamodb.schema import names_in
 # them. So one change is known to follow another where it begins with the state that ended in.
 
 
-class State(NamedTuple):
+class ConsumptionState(NamedTuple):
     """`name` is empty where there is no bucket; `own` is what the item itself has consumed."""
 
     name: str
@@ -44,19 +44,19 @@ class Amount(NamedTuple):
         return bool(self.events) or any(self.counters_milli.values())
 
 
-NOTHING = State("", 0, {})
+NO_STATE = ConsumptionState("", 0, {})
 
 
-def state_of(item: Item) -> State:
+def state_of(item: Item) -> ConsumptionState:
     """The state an image shows; part of an item that nobody has made a bucket yet is nothing."""
     if EPOCH not in item:
-        return NOTHING
+        return NO_STATE
     try:
         writes = number_of(item, WRITTEN)
         own = {name: _own_milli(item, name) for name in names_in(item[LAYOUT]["S"])}
-        return State(f"{int(item[GENERATION]['N'])}.{writes}", writes, own)
+        return ConsumptionState(f"{int(item[GENERATION]['N'])}.{writes}", writes, own)
     except (KeyError, TypeError, ValueError) as error:
-        raise unreadable("bucket", item, error) from error
+        raise unreadable_item("bucket", item, error) from error
 
 
 def _own_milli(item: Item, limit: str) -> int:
@@ -65,7 +65,7 @@ def _own_milli(item: Item, limit: str) -> int:
     return int(item[names.consumed]["N"]) - number_of(item, names.merged)
 
 
-def amount_between(before: State, after: State) -> Amount:
+def amount_between(before: ConsumptionState, after: ConsumptionState) -> Amount:
     """What one write consumed. A limit that is new begins at 0; one that was dropped, or a bucket
     that is gone, gives nothing back. A write that raised no consumption is no event."""
     counters = {}
@@ -75,7 +75,7 @@ def amount_between(before: State, after: State) -> Amount:
     return Amount(counters, int(any(moved > 0 for moved in counters.values())))
 
 
-def together(amounts: Iterable[Amount]) -> Amount:
+def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     counters: dict[str, int] = {}
     events = 0
     for amount in amounts:
@@ -99,12 +99,12 @@ class Change(NamedTuple):
     at_ms: int
     key: BucketKey
     shard: int
-    before: State
-    after: State
+    before: ConsumptionState
+    after: ConsumptionState
     image: Item | None = None
 
 
-class Expired(NamedTuple):
+class ExpiredEvent(NamedTuple):
     """An audit event that has come to its end."""
 
     sequence: int
@@ -112,7 +112,7 @@ class Expired(NamedTuple):
     event: AuditEvent
 
 
-def parsed(record: Mapping[str, Any]) -> Change | Expired | None:
+def parse_record(record: Mapping[str, Any]) -> Change | ExpiredEvent | None:
     """What a record says; None where it is about something else, Damaged if it cannot be read."""
     try:
         body = record["dynamodb"]
@@ -120,7 +120,7 @@ def parsed(record: Mapping[str, Any]) -> Change | Expired | None:
         if sk == schema.STATE:
             return _change(record["eventName"], body, pk)
         if sk.startswith(schema.AUDIT) and _has_expired(record):
-            return _expired(body, pk)
+            return _expired_event(body, pk)
         return None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Damaged(
@@ -154,22 +154,22 @@ def _change(name: str, body: Mapping[str, Any], pk: str) -> Change:
         _time_ms(body["ApproximateCreationDateTime"]),
         BucketKey(place.namespace, place.entity_id, place.resource),
         place.shard,
-        NOTHING if old is None else state_of(old),
-        NOTHING if new is None else state_of(new),
+        NO_STATE if old is None else state_of(old),
+        NO_STATE if new is None else state_of(new),
         new,
     )
 
 
-def _expired(body: Mapping[str, Any], pk: str) -> Expired:
+def _expired_event(body: Mapping[str, Any], pk: str) -> ExpiredEvent:
     event = event_from_item(body["OldImage"])
     event_time_ms(event)  # its day must be known
-    return Expired(_sequence(body), pk.partition("/")[0], event)
+    return ExpiredEvent(_sequence(body), pk.partition("/")[0], event)
 
 
 def _has_expired(record: Mapping[str, Any]) -> bool:
     """Whether it is gone because its time was over, not because somebody deleted it."""
-    who = record.get("userIdentity") or {}
-    principal = who.get("principalId", who.get("PrincipalId"))
+    identity = record.get("userIdentity") or {}
+    principal = identity.get("principalId", identity.get("PrincipalId"))
     return record["eventName"] == "REMOVE" and principal == EXPIRY
 
 

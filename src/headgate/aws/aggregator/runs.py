@@ -16,7 +16,7 @@ from headgate.core.errors import Damaged
 RUNS_MAX = 8  # beyond it the oldest gap is closed: what is missing there is not waited for
 
 
-class Run(NamedTuple):
+class ChangeRun(NamedTuple):
     first: int  # sequence numbers
     last: int
     before: str  # names of states; empty where there was no bucket
@@ -36,12 +36,12 @@ class Mark(NamedTuple):
     rest: str
 
 
-def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+def merge_runs(runs: Iterable[ChangeRun]) -> tuple[ChangeRun, ...]:
     """The runs in order, those that follow each other as one.
 
     Where a bucket ended and another began nobody can tell whether there was a third in between.
     """
-    found: list[Run] = []
+    found: list[ChangeRun] = []
     for run in sorted(runs):
         if found and found[-1].after and found[-1].after == run.before:
             found[-1] = found[-1]._replace(last=run.last, after=run.after)
@@ -53,7 +53,7 @@ def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def mark_of(runs: Sequence[Run]) -> Mark:
+def mark_of(runs: Sequence[ChangeRun]) -> Mark:
     newest = runs[-1]
     older = [f"{_end(run.first, run.before)}>{_end(run.last, run.after)}" for run in runs[:-1]]
     rest = "|".join([_end(newest.first, newest.before), *reversed(older)])
@@ -65,7 +65,7 @@ def head_after(state: str) -> str:
     return f"{state}@"
 
 
-def runs_in(mark: Mark) -> tuple[Run, ...]:
+def parse_runs(mark: Mark) -> tuple[ChangeRun, ...]:
     try:
         start, *older = mark.rest.split("|")
         pairs = [tuple(text.split(">")) for text in reversed(older)]
@@ -81,7 +81,7 @@ def _end(sequence: int, state: str) -> str:
     return f"{head_after(state)}{sequence}"
 
 
-def _run(start: str, end: str) -> Run:
+def _run(start: str, end: str) -> ChangeRun:
     before, first = start.split("@")
     after, last = end.split("@")
-    return Run(int(first), int(last), before, after)
+    return ChangeRun(int(first), int(last), before, after)

@@ -16,7 +16,7 @@ from headgate.stores.dynamodb.client.port import Rejected
 PAGE = 1000
 
 
-class Calls(Protocol):
+class AwsService(Protocol):
     """A service of AWS, by the names that botocore has for its operations."""
 
     async def call(self, operation: str, **params: Any) -> dict[str, Any]: ...
@@ -24,8 +24,8 @@ class Calls(Protocol):
     async def close(self) -> None: ...
 
 
-class Objects:
-    def __init__(self, service: Calls, bucket: str) -> None:
+class S3Objects:
+    def __init__(self, service: AwsService, bucket: str) -> None:
         self._service = service
         self._bucket = bucket
 
@@ -49,14 +49,14 @@ class Objects:
 
     async def names(self, prefix: str, most: int) -> list[str]:
         """The names that begin so, in order; an error where they are more than `most`."""
-        return [one["Key"] for one in await self._listed("Contents", prefix, most)]
+        return [one["Key"] for one in await self._list("Contents", prefix, most)]
 
     async def folders(self, prefix: str, most: int) -> list[str]:
         """What the names that begin so have up to the next `/`, in order, each once."""
-        listed = await self._listed("CommonPrefixes", prefix, most, Delimiter="/")
+        listed = await self._list("CommonPrefixes", prefix, most, Delimiter="/")
         return sorted(one["Prefix"] for one in listed)
 
-    async def _listed(
+    async def _list(
         self, part: str, prefix: str, most: int, **options: str
     ) -> list[dict[str, str]]:
         found: list[dict[str, str]] = []
@@ -85,7 +85,7 @@ _THROTTLES = {"LimitExceededException", "ProvisionedThroughputExceededException"
 _THROTTLES |= {"ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"}
 
 
-class Service:
+class BotoService:
     """Calls to one service of AWS; the client is made at the first of them."""
 
     def __init__(
@@ -108,8 +108,8 @@ class Service:
     async def call(self, operation: str, **params: Any) -> dict[str, Any]:
         """The reply, a body read to its end; trouble is raised as StoreTrouble."""
         if self._blocking:
-            return self._done(operation, params)
-        return await asyncio.to_thread(self._done, operation, params)
+            return self._call_client(operation, params)
+        return await asyncio.to_thread(self._call_client, operation, params)
 
     async def close(self) -> None:
         with self._lock:
@@ -117,18 +117,18 @@ class Service:
         if client is not None:
             client.close()
 
-    def _done(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    def _call_client(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            reply: dict[str, Any] = getattr(self._opened(), operation)(**params)
+            reply: dict[str, Any] = getattr(self._get_client(), operation)(**params)
             if "Body" in reply:
                 reply["Body"] = reply["Body"].read()
         except ClientError as error:
-            raise _of_reply(self._name, operation, error) from error
+            raise _error_from_reply(self._name, operation, error) from error
         except (BotoCoreError, HTTPClientError, OSError) as error:
-            raise _of_call(self._name, operation, error) from error
+            raise _error_from_call(self._name, operation, error) from error
         return reply
 
-    def _opened(self) -> Any:
+    def _get_client(self) -> Any:
         with self._lock:
             if self._client is None:
                 settings = Config(
@@ -146,7 +146,7 @@ class Service:
             return self._client
 
 
-def _of_reply(service: str, operation: str, error: Any) -> StoreTrouble:
+def _error_from_reply(service: str, operation: str, error: Any) -> StoreTrouble:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     shown = f"{service} refused {operation}: {error}"
@@ -155,6 +155,6 @@ def _of_reply(service: str, operation: str, error: Any) -> StoreTrouble:
     return Unreachable(shown) if status >= 500 else Rejected(code, shown)
 
 
-def _of_call(service: str, operation: str, error: Exception) -> StoreTrouble:
+def _error_from_call(service: str, operation: str, error: Exception) -> StoreTrouble:
     hint = "give this host or task a role" if isinstance(error, NoCredentialsError) else "see why"
     return Unreachable(f"{service} gave no answer to {operation} ({error}); {hint}")

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headgate.aws.aggregator.s3 import Calls
+from headgate.aws.aggregator.s3 import AwsService
 from headgate.core.errors import ValidationError
 from headgate.stores.dynamodb.client.port import Rejected
 from headgate.stores.dynamodb.table.table import Table
@@ -15,22 +15,22 @@ PAGES_MAX = 100  # of shards, each of a hundred
 RECORDS_MAX = 1000
 
 # The place is no longer to be had: an iterator lives a quarter of an hour, a record a day.
-LOST = frozenset({"ExpiredIteratorException", "TrimmedDataAccessException"})
+ITERATOR_EXPIRED = frozenset({"ExpiredIteratorException", "TrimmedDataAccessException"})
 
 
-class Shard(NamedTuple):
+class StreamShard(NamedTuple):
     id: str
     parent: str | None
 
 
-class Batch(NamedTuple):
+class StreamBatch(NamedTuple):
     """Some records and where to go on; None where the shard has come to its end."""
 
     records: list[Mapping[str, Any]]
     iterator: str | None
 
 
-async def stream_of(table: Table) -> str:
+async def find_stream_arn(table: Table) -> str:
     """The ARN of the table's stream."""
     found = (await table.call("DescribeTable"))["Table"]
     arn, kind = found.get("LatestStreamArn"), found.get("StreamSpecification", {})
@@ -44,7 +44,7 @@ async def stream_of(table: Table) -> str:
 
 
 class Stream:
-    def __init__(self, service: Calls, arn: str) -> None:
+    def __init__(self, service: AwsService, arn: str) -> None:
         self._service = service
         self.arn = arn
 
@@ -53,13 +53,15 @@ class Stream:
         """When the stream was made: it tells a table's streams apart."""
         return self.arn.rpartition("/")[2]
 
-    async def shards(self) -> list[Shard]:
-        found: list[Shard] = []
+    async def shards(self) -> list[StreamShard]:
+        found: list[StreamShard] = []
         start: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             reply = await self._service.call("describe_stream", StreamArn=self.arn, **start)
             page = reply["StreamDescription"]
-            found += [Shard(one["ShardId"], one.get("ParentShardId")) for one in page["Shards"]]
+            found += [
+                StreamShard(one["ShardId"], one.get("ParentShardId")) for one in page["Shards"]
+            ]
             last = page.get("LastEvaluatedShardId")
             if not last:
                 break
@@ -71,7 +73,7 @@ class Stream:
         try:
             return await self._iterator(shard, after)
         except Rejected as error:
-            if after is None or error.code not in LOST:
+            if after is None or error.code not in ITERATOR_EXPIRED:
                 raise
             return await self._iterator(shard, None)
 
@@ -84,13 +86,13 @@ class Stream:
         )
         return str(reply["ShardIterator"])
 
-    async def batch(self, iterator: str, most: int = RECORDS_MAX) -> Batch:
+    async def batch(self, iterator: str, most: int = RECORDS_MAX) -> StreamBatch:
         reply = await self._service.call("get_records", ShardIterator=iterator, Limit=most)
-        records = [_as_delivered(record) for record in reply.get("Records", [])]
-        return Batch(records, reply.get("NextShardIterator"))
+        records = [_as_lambda_record(record) for record in reply.get("Records", [])]
+        return StreamBatch(records, reply.get("NextShardIterator"))
 
 
-def _as_delivered(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _as_lambda_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The record as Lambda would deliver it: bytes as text."""
     body = dict(record.get("dynamodb", {}))
     for image in ("OldImage", "NewImage"):

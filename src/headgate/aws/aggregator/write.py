@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.aws.aggregator.rows import HEAD, REST, Counting, Grown, Row, guessed, planned
+from headgate.aws.aggregator.rows import (
+    HEAD,
+    REST,
+    MarkUpdate,
+    RowUpdate,
+    UsageRow,
+    exact_update,
+    optimistic_update,
+)
 from headgate.aws.aggregator.runs import head_after
 from headgate.core.errors import Contended, Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.history import window_around
 from headgate.stores.dynamodb.catalog.items import text, usage_attributes, usage_counters
-from headgate.stores.dynamodb.client.port import ConditionFailed, Rejected, Request
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest, Rejected
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.table.table import Table
 
 AT_ONCE = 16
@@ -24,7 +32,7 @@ ATTEMPTS_MAX = 8
 
 
 @dataclass
-class Written:
+class WriteResult:
     """What came of a batch's rows; `failed` says per sequence number why it is not counted.
 
     Those in `lasting` will not be counted next time either: their row is damaged, or too large.
@@ -34,31 +42,31 @@ class Written:
     writes: int = 0
     held_already: int = 0
     failed: dict[int, str] = field(default_factory=dict)
-    lasting: set[int] = field(default_factory=set)
+    permanent: set[int] = field(default_factory=set)
 
-    def fail(self, row: Row, why: object, *, lasting: bool = False) -> None:
+    def fail(self, row: UsageRow, why: object, *, permanent: bool = False) -> None:
         for sequence in row.sequences:
             self.failed.setdefault(sequence, str(why))
-        if lasting:
-            self.lasting.update(row.sequences)
+        if permanent:
+            self.permanent.update(row.sequences)
 
 
-def update(table: str, row: Row, counting: Counting, kept_ms: int) -> Request:
+def update(table: str, row: UsageRow, row_update: RowUpdate, kept_ms: int) -> DynamoRequest:
     """The row with so much more, if its marks are as they must be."""
     names = row.key.namespace, row.key.entity_id, row.key.resource
-    usage = row.usage(counting.amount)
+    usage = row.usage(row_update.amount)
     _, end_ms = window_around(row.window_type, row.start_ms)
-    draft = Draft()
+    draft = UpdateExpression()
     for name, value in usage_attributes(*names, usage, end_ms, kept_ms).items():
         draft.set(name, value)
     for name, value in usage_counters(usage).items():
         draft.add(name, int(value["N"]))
-    for grown in counting.grown:
-        _move_on(draft, grown)
-    return Request("UpdateItem", {"TableName": table, **draft.write(row.place)})
+    for grown in row_update.mark_updates:
+        _advance_mark(draft, grown)
+    return DynamoRequest("UpdateItem", {"TableName": table, **draft.write(row.place)})
 
 
-def _move_on(draft: Draft, grown: Grown) -> None:
+def _advance_mark(draft: UpdateExpression, grown: MarkUpdate) -> None:
     head, rest = f"{HEAD}{grown.shard}", f"{REST}{grown.shard}"
     draft.set(head, text(grown.becomes.head))
     if grown.follows:
@@ -73,28 +81,28 @@ def _move_on(draft: Draft, grown: Grown) -> None:
         draft.same(rest, text(grown.was.rest))
 
 
-async def write_rows(table: Table, rows: Sequence[Row], kept_ms: int) -> Written:
+async def write_rows(table: Table, rows: Sequence[UsageRow], kept_ms: int) -> WriteResult:
     """Every change is in its rows exactly once, or is named as failed.
 
     Where some could not be written, the rest is tried once: an outage must not outlast the caller.
     """
-    written = Written()
+    written = WriteResult()
     for at in range(0, len(rows), AT_ONCE):
         attempts = 1 if written.failed else ATTEMPTS_MAX
         await _write_some(table, rows[at : at + AT_ONCE], kept_ms, written, attempts)
     return written
 
 
-Waiting = list[tuple[Row, Request]]
+Waiting = list[tuple[UsageRow, DynamoRequest]]
 
 
 async def _write_some(
-    table: Table, rows: Sequence[Row], kept_ms: int, written: Written, attempts: int
+    table: Table, rows: Sequence[UsageRow], kept_ms: int, written: WriteResult, attempts: int
 ) -> None:
     waiting: Waiting = [
-        (row, update(table.name, row, counting, kept_ms))
+        (row, update(table.name, row, row_update, kept_ms))
         for row in rows
-        if (counting := guessed(row)) is not None
+        if (row_update := optimistic_update(row)) is not None
     ]
     for attempt in range(attempts):
         if not waiting:
@@ -103,43 +111,43 @@ async def _write_some(
         written.writes += len(outcomes)
         again: Waiting = []
         for (row, request), outcome in zip(waiting, outcomes, strict=True):
-            request_again = _judged(table.name, row, request, outcome, kept_ms, written)
+            request_again = _next_request(table.name, row, request, outcome, kept_ms, written)
             if request_again is not None:
                 again.append((row, request_again))
         waiting = again
-        if waiting and any(isinstance(outcome, _PASSING) for outcome in outcomes):
+        if waiting and any(isinstance(outcome, _TRANSIENT) for outcome in outcomes):
             await table.pause(attempt)
     for row, _ in waiting:
         written.fail(row, f"{attempts} attempts to write a usage row came to nothing")
 
 
-_PASSING = (Throttled, Contended, Unreachable)  # trouble that may be over in a moment
+_TRANSIENT = (Throttled, Contended, Unreachable)  # trouble that may be over in a moment
 
 
-def _judged(
+def _next_request(
     table: str,
-    row: Row,
-    request: Request,
+    row: UsageRow,
+    request: DynamoRequest,
     outcome: dict[str, Any] | StoreTrouble,
     kept_ms: int,
-    written: Written,
-) -> Request | None:
+    written: WriteResult,
+) -> DynamoRequest | None:
     """What is to be sent next for the row; None once that is settled."""
     if not isinstance(outcome, StoreTrouble):
         written.rows += 1
         return None
     if isinstance(outcome, ConditionFailed):
         try:
-            counting = planned(row, outcome.item or {})
+            row_update = exact_update(row, outcome.item or {})
         except Damaged as error:
-            written.fail(row, error, lasting=True)
+            written.fail(row, error, permanent=True)
             return None
-        if counting is None:
+        if row_update is None:
             written.held_already += 1
             return None
-        return update(table, row, counting, kept_ms)
-    if isinstance(outcome, _PASSING):
+        return update(table, row, row_update, kept_ms)
+    if isinstance(outcome, _TRANSIENT):
         return request
     invalid = isinstance(outcome, Rejected) and outcome.code == "ValidationException"
-    written.fail(row, outcome, lasting=invalid)
+    written.fail(row, outcome, permanent=invalid)
     return None

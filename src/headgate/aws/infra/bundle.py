@@ -48,7 +48,7 @@ def build(handler: str = HANDLER) -> Bundle:
     """The bundle of a handler's module."""
     root = resources.files(PACKAGE)
     files: dict[str, bytes] = {}
-    for module, source in sorted(_reached(root, handler).items()):
+    for module, source in sorted(_collect_modules(root, handler).items()):
         files[source.path] = source.text.encode()
         if source.is_package:
             files |= _data_of(root, module)
@@ -76,13 +76,13 @@ class _Source:
     is_package: bool
 
 
-def _reached(root: Traversable, start: str) -> dict[str, _Source]:
+def _collect_modules(root: Traversable, start: str) -> dict[str, _Source]:
     """The modules an import of `start` can lead to, parents included."""
     found: dict[str, _Source] = {}
     todo = [start]
     while todo:
         module = todo.pop()
-        for name in _lineage(module):
+        for name in _enclosing_packages(module):
             if name in found:
                 continue
             source = _source(root, name)
@@ -99,7 +99,7 @@ def _reached(root: Traversable, start: str) -> dict[str, _Source]:
     return found
 
 
-def _lineage(module: str) -> Iterator[str]:
+def _enclosing_packages(module: str) -> Iterator[str]:
     """The packages a module is in, outermost first, and itself."""
     parts = module.split(".")
     for length in range(1, len(parts) + 1):
@@ -124,7 +124,7 @@ def _imports(module: str, source: _Source) -> list[str]:
     """What of headgate a module names in imports that can be run."""
     names: list[str] = []
     base = module.split(".") if source.is_package else module.split(".")[:-1]
-    for node in _run(ast.parse(source.text)):
+    for node in _runtime_nodes(ast.parse(source.text)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -134,13 +134,13 @@ def _imports(module: str, source: _Source) -> list[str]:
     return [name for name in names if name.split(".")[0] == PACKAGE]
 
 
-def _run(tree: ast.Module) -> Iterator[ast.AST]:
+def _runtime_nodes(tree: ast.Module) -> Iterator[ast.AST]:
     """Every statement but those that only a type checker sees."""
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
         yield node
-        if isinstance(node, ast.If) and _asks_for_types(node.test):
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
             todo += node.orelse
         else:
             todo += [part for part in ast.iter_child_nodes(node) if isinstance(part, _HOLDERS)]
@@ -149,7 +149,7 @@ def _run(tree: ast.Module) -> Iterator[ast.AST]:
 _HOLDERS = (ast.stmt, ast.ExceptHandler, ast.match_case)  # imports are in nothing else
 
 
-def _asks_for_types(test: ast.expr) -> bool:
+def _is_type_checking(test: ast.expr) -> bool:
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
     return name == "TYPE_CHECKING"
 

@@ -34,7 +34,7 @@ class Prices:
     gb_second: float = 0.0000133334  # of a function on arm64
     alarm_month: float = 0.10
 
-    def with_own(self, own: Mapping[str, str]) -> Prices:
+    def with_overrides(self, own: Mapping[str, str]) -> Prices:
         """These, but for those given in words; a ValidationError names the one that is wrong."""
         known = [field.name for field in fields(self)]
         for name, value in own.items():
@@ -119,7 +119,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostItem:
     """One thing that is billed."""
 
     what: str
@@ -132,7 +132,7 @@ class Line:
 class Cost:
     """A month: what is billed, what it comes to, and what usage history adds to the writes."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[CostItem, ...]
     usage_writes_per_1000: float
     prices: Prices = PUBLISHED
 
@@ -180,12 +180,12 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     lines += bill.storage()
     if load.alarms:
         usd = ALARMS * prices.alarm_month
-        lines.append(Line("alarms", ALARMS, "alarms", usd))
+        lines.append(CostItem("alarms", ALARMS, "alarms", usd))
     per_1000 = 1000 * counted[0].units / acquired if acquired else 0.0
     return Cost(tuple(lines), per_1000, prices)
 
 
-def distinct(kinds: float, draws: float) -> float:
+def expected_distinct(kinds: float, draws: float) -> float:
     """How many of so many kinds are among so many draws, on average."""
     if kinds <= 1:
         return min(1.0, draws)
@@ -199,30 +199,32 @@ class _Bill:
     load: Load
     prices: Prices
 
-    def aggregator(self, changes: float) -> list[Line]:
+    def aggregator(self, changes: float) -> list[CostItem]:
         """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""
         load = self.load
         per_second = changes / MONTH_S
         shards = max(1, math.ceil(per_second / PARTITION_WRITES))
         per_run = min(BATCH_MAX, max(1.0, per_second / shards * load.batch_window_s))
         runs = changes / per_run
-        per_run_writes = distinct(load.buckets / shards, per_run) * len(load.windows)
+        per_run_writes = expected_distinct(load.buckets / shards, per_run) * len(load.windows)
         rows = sum(_rows_a_month(load.buckets, changes, window) for window in load.windows)
         run_s = RUN_S + per_run_writes * WRITE_S
         gb_seconds = runs * run_s * load.memory_mb / 1024
         return [
             self.writes("usage rows", runs * per_run_writes + rows * (NEW_ROW_UNITS - 1)),
-            Line("aggregator runs", runs, "runs", runs / 10**6 * self.prices.million_runs),
-            Line("aggregator time", gb_seconds, "GB-seconds", gb_seconds * self.prices.gb_second),
+            CostItem("aggregator runs", runs, "runs", runs / 10**6 * self.prices.million_runs),
+            CostItem(
+                "aggregator time", gb_seconds, "GB-seconds", gb_seconds * self.prices.gb_second
+            ),
         ]
 
-    def local(self, changes: float) -> list[Line]:
+    def local(self, changes: float) -> list[CostItem]:
         """Each process adds what it holds of a bucket and an hour, at last or when it has much."""
         load = self.load
         hours = MONTH_S / 3600
         own = changes / load.processes
         if load.buckets <= HELD_MAX:
-            sent = distinct(load.buckets, own / hours) * hours
+            sent = expected_distinct(load.buckets, own / hours) * hours
         else:  # so many different ones were met after this many changes
             full = math.log1p(-HELD_MAX / load.buckets) / math.log1p(-1 / load.buckets)
             sent = own * HELD_MAX / full
@@ -230,28 +232,28 @@ class _Bill:
         units = sent * load.processes * LOCAL_WINDOWS + rows * (NEW_ROW_UNITS - 1)
         return [self.writes("usage rows", units)]
 
-    def storage(self) -> list[Line]:
+    def storage(self) -> list[CostItem]:
         load = self.load
         months = load.usage_days / MONTH_DAYS
         windows = load.windows if load.aggregator else tuple(WINDOWS_A_MONTH)
         kept = sum(load.buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
         gb = (load.buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
-        lines = [Line("storage", gb, "GB", gb * self.prices.gb_month)]
+        lines = [CostItem("storage", gb, "GB", gb * self.prices.gb_month)]
         if load.pitr:
-            lines.append(Line("restorable", gb, "GB", gb * self.prices.gb_month_restorable))
+            lines.append(CostItem("restorable", gb, "GB", gb * self.prices.gb_month_restorable))
         return lines
 
-    def writes(self, what: str, units: float) -> Line:
-        return Line(what, units, "write units", units / 10**6 * self.prices.million_writes)
+    def writes(self, what: str, units: float) -> CostItem:
+        return CostItem(what, units, "write units", units / 10**6 * self.prices.million_writes)
 
-    def reads(self, what: str, units: float) -> Line:
-        return Line(what, units, "read units", units / 10**6 * self.prices.million_reads)
+    def reads(self, what: str, units: float) -> CostItem:
+        return CostItem(what, units, "read units", units / 10**6 * self.prices.million_reads)
 
 
 def _rows_a_month(buckets: int, changes: float, window: str) -> float:
     """How many usage rows of a window type begin: one per bucket and window that sees a change."""
     windows = WINDOWS_A_MONTH[window]
-    return distinct(buckets, changes / windows) * windows
+    return expected_distinct(buckets, changes / windows) * windows
 
 
 def _check(name: str, value: object, least: float, most: float, kind: type) -> None:

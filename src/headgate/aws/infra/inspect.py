@@ -17,9 +17,9 @@ from headgate.aws.infra.port import (
 
 CLOUDFORMATION = "cloudformation"
 PAGES_MAX = 200
-OURS = f"{TAG_PREFIX}stack"
-MADE_BY = f"{TAG_PREFIX}version"
-GONE = "DELETE_COMPLETE"
+STACK_TAG = f"{TAG_PREFIX}stack"
+VERSION_TAG = f"{TAG_PREFIX}version"
+DELETED_STATUS = "DELETE_COMPLETE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Stack:
     @property
     def headgate_version(self) -> str | None:
         """Which headgate made it or changed it last."""
-        return self.tags.get(MADE_BY)
+        return self.tags.get(VERSION_TAG)
 
     @property
-    def is_moving(self) -> bool:
+    def is_in_progress(self) -> bool:
         return self.status.endswith("_IN_PROGRESS")
 
     @property
@@ -97,10 +97,10 @@ class Progress:
 
 def status(port: Port, name: str) -> Stack:
     """The stack of that name (or id), if it is one of headgate's."""
-    found = find(port, name)
-    if found is None or found.status == GONE:
+    found = find_stack(port, name)
+    if found is None or found.status == DELETED_STATUS:
         raise InfrastructureNotFoundError(name)
-    if OURS not in found.tags:
+    if STACK_TAG not in found.tags:
         raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
     return found
 
@@ -109,11 +109,11 @@ def list_stacks(port: Port) -> list[Stack]:
     """Every stack of headgate's in this account and region, by name."""
     pages = _pages(port, "describe_stacks", "Stacks")
     stacks = [_stack(port, entry) for entry in pages]
-    ours = [one for one in stacks if OURS in one.tags and one.status != GONE]
+    ours = [one for one in stacks if STACK_TAG in one.tags and one.status != DELETED_STATUS]
     return sorted(ours, key=lambda one: one.name)
 
 
-def find(port: Port, name: str) -> Stack | None:
+def find_stack(port: Port, name: str) -> Stack | None:
     """Anybody's stack of that name or id, as it is; None where there is none."""
     try:
         found = port.call(CLOUDFORMATION, "describe_stacks", StackName=name)["Stacks"]
@@ -124,7 +124,7 @@ def find(port: Port, name: str) -> Stack | None:
     return _stack(port, found[0]) if found else None
 
 
-def events(port: Port, stack_id: str, seen: set[str]) -> list[Progress]:
+def new_events(port: Port, stack_id: str, seen: set[str]) -> list[Progress]:
     """What happened since, oldest first; `seen` then knows it."""
     fresh: list[Progress] = []
     for entry in _pages(port, "describe_stack_events", "StackEvents", StackName=stack_id):
@@ -149,7 +149,7 @@ def resources_of(port: Port, stack_id: str) -> dict[str, str]:
     return {
         row["LogicalResourceId"]: row["PhysicalResourceId"]
         for row in rows
-        if row.get("PhysicalResourceId") and row.get("ResourceStatus") != GONE
+        if row.get("PhysicalResourceId") and row.get("ResourceStatus") != DELETED_STATUS
     }
 
 
@@ -189,12 +189,12 @@ ECHO = "cancelled"  # what CloudFormation says of the resources it gave up becau
 Report = Callable[[Progress], None]
 
 
-def silently(progress: Progress) -> None:
+def ignore_progress(progress: Progress) -> None:
     """For those who do not want to know."""
 
 
-def until_at_rest(
-    port: Port, stack_id: str, what: str, seen: set[str], report: Report = silently
+def wait_until_at_rest(
+    port: Port, stack_id: str, what: str, seen: set[str], report: Report = ignore_progress
 ) -> Stack | None:
     """The stack when nothing moves any more, None if it is gone; StackOperationError if it failed.
 
@@ -202,16 +202,16 @@ def until_at_rest(
     """
     happened: list[Progress] = []
     for _ in range(POLLS_MAX):
-        found = find(port, stack_id)
+        found = find_stack(port, stack_id)
         if found is not None:
-            for event in events(port, stack_id, seen):
+            for event in new_events(port, stack_id, seen):
                 happened.append(event)
                 report(event)
-        if found is None or found.status == GONE:
+        if found is None or found.status == DELETED_STATUS:
             return None
-        if not found.is_moving:
+        if not found.is_in_progress:
             if found.has_failed:
-                raise failure(found, what, happened)
+                raise operation_error(found, what, happened)
             return found
         port.pause_ms(POLL_MS)
     raise StackOperationError(
@@ -222,7 +222,7 @@ def until_at_rest(
     )
 
 
-def failure(stack: Stack, what: str, happened: list[Progress]) -> StackOperationError:
+def operation_error(stack: Stack, what: str, happened: list[Progress]) -> StackOperationError:
     """The first resource that failed and why; the rest failed because of it."""
     failed = [event for event in happened if event.is_failure and event.resource != stack.name]
     first = next((one for one in failed if ECHO not in one.reason.lower()), None)

@@ -64,31 +64,35 @@ class StackOptions:
             _check_range(name, getattr(self, name), least, most)
         if self.log_retention_days not in LOG_DAYS:
             offered = ", ".join(map(str, LOG_DAYS))
-            raise _bad(self, "log_retention_days", f"must be one of {offered}: AWS has no others")
+            raise _invalid(
+                self, "log_retention_days", f"must be one of {offered}: AWS has no others"
+            )
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
-                raise _bad(self, name, "must be True or False")
+                raise _invalid(self, name, "must be True or False")
         for name, pattern, what in _TEXTS:
             _check_text(name, getattr(self, name), pattern, what)
         self._check_access()
-        object.__setattr__(self, "tags", MappingProxyType(_checked_tags(self.tags)))
+        object.__setattr__(self, "tags", MappingProxyType(_parse_tags(self.tags)))
 
     def _check_access(self) -> None:
         boundary = self.permission_boundary
         if boundary is not None and not (
             _matches(_NAME, boundary) or _matches(_POLICY_ARN, boundary)
         ):
-            raise _bad(self, "permission_boundary", "must be a policy's name or its ARN")
+            raise _invalid(self, "permission_boundary", "must be a policy's name or its ARN")
         if self.create_iam_roles and not self.create_iam:
-            raise _bad(self, "create_iam_roles", "needs create_iam, whose policies the roles have")
+            raise _invalid(
+                self, "create_iam_roles", "needs create_iam, whose policies the roles have"
+            )
         if self.enable_aggregator and not self.create_iam and self.aggregator_role_arn is None:
-            raise _bad(
+            raise _invalid(
                 self,
                 "aggregator_role_arn",
                 "is needed where create_iam is off; name a role, or set enable_aggregator=False",
             )
         if self.alarm_sns_topic is not None and not self.enable_alarms:
-            raise _bad(self, "alarm_sns_topic", "is of no use with enable_alarms off")
+            raise _invalid(self, "alarm_sns_topic", "is of no use with enable_alarms off")
 
 
 _RANGES = (
@@ -170,7 +174,7 @@ def _matches(pattern: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _checked_tags(tags: object) -> dict[str, str]:
+def _parse_tags(tags: object) -> dict[str, str]:
     if not isinstance(tags, Mapping) or len(tags) > TAGS_MAX:
         raise ValidationError("tags", tags, f"must be a mapping of at most {TAGS_MAX} tags")
     for key, value in tags.items():
@@ -183,5 +187,5 @@ def _checked_tags(tags: object) -> dict[str, str]:
     return dict(tags)
 
 
-def _bad(options: StackOptions, name: str, reason: str) -> ValidationError:
+def _invalid(options: StackOptions, name: str, reason: str) -> ValidationError:
     return ValidationError(name, getattr(options, name), reason)

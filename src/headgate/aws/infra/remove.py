@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     Report,
-    events,
+    ignore_progress,
+    new_events,
     resources_of,
-    silently,
     status,
-    until_at_rest,
+    wait_until_at_rest,
 )
 from headgate.aws.infra.port import AwsRefused, Port, StackOperationError
 from headgate.core.errors import ValidationError
@@ -24,7 +24,7 @@ ROUNDS_MAX = 10_000
 MISSING = ("NoSuchBucket", "404")
 
 
-def empty(port: Port, bucket: str) -> None:
+def empty_bucket(port: Port, bucket: str) -> None:
     """No object is left in the bucket, nor a version of one."""
     for _ in range(ROUNDS_MAX):
         try:
@@ -46,9 +46,9 @@ def empty(port: Port, bucket: str) -> None:
     raise _not_emptied(bucket, f"there is more after {ROUNDS_MAX * OBJECTS_MAX} objects")
 
 
-def remove(port: Port, bucket: str) -> None:
+def remove_bucket(port: Port, bucket: str) -> None:
     """The bucket is gone with all that was in it."""
-    empty(port, bucket)
+    empty_bucket(port, bucket)
     try:
         port.call("s3", "delete_bucket", Bucket=bucket)
     except AwsRefused as error:
@@ -78,7 +78,7 @@ def delete(
     *,
     confirm: str,
     keep_archive: bool = False,
-    report: Report = silently,
+    report: Report = ignore_progress,
 ) -> Deleted:
     """Nothing of the stack is left, but for the archive if that is to be kept.
 
@@ -93,12 +93,12 @@ def delete(
     archive = resources.get("ArchiveBucket")
     _unprotect(port, resources.get("Table"))
     if bundles := resources.get("BundleBucket"):
-        empty(port, bundles)
-    seen = {event.id for event in events(port, found.id, set())}
+        empty_bucket(port, bundles)
+    seen = {event.id for event in new_events(port, found.id, set())}
     port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
-    until_at_rest(port, found.id, f"the stack {found.name} was not deleted", seen, report)
+    wait_until_at_rest(port, found.id, f"the stack {found.name} was not deleted", seen, report)
     if archive is not None and not keep_archive:
-        remove(port, archive)
+        remove_bucket(port, archive)
     return Deleted(found.name, archive if keep_archive else None)
 
 

@@ -15,15 +15,15 @@ import headgate
 from headgate.aws.infra.bundle import Bundle, build
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
-    MADE_BY,
-    OURS,
+    STACK_TAG,
+    VERSION_TAG,
     Report,
     Stack,
-    events,
-    find,
-    silently,
+    find_stack,
+    ignore_progress,
+    new_events,
     status,
-    until_at_rest,
+    wait_until_at_rest,
 )
 from headgate.aws.infra.options import StackOptions, parse_stack_name
 from headgate.aws.infra.port import (
@@ -32,7 +32,7 @@ from headgate.aws.infra.port import (
     Port,
     StackOperationError,
 )
-from headgate.aws.infra.remove import empty
+from headgate.aws.infra.remove import empty_bucket
 from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
 from headgate.core.errors import IncompatibleSchemaError
 from headgate.core.runtime import run
@@ -41,7 +41,7 @@ from headgate.stores.dynamodb.client.port import open_port
 from headgate.stores.dynamodb.table.create import SCHEMA, check, note_first
 from headgate.stores.dynamodb.table.table import Table
 from headgate.sync_admin import SyncRepository
-from headgate.transport.gates import pace_for
+from headgate.transport.gates import gate_factory_for
 
 # --------------------------------------------------------------------------------------------------
 # The table of a new stack made ready for apps, whose policy lets them change none of this.
@@ -49,13 +49,13 @@ from headgate.transport.gates import pace_for
 TIMEOUT_MS = 20_000  # nobody waits for an acquire here, and a new table may be slow to answer
 
 
-def make_ready(stack: Stack, options: StackOptions) -> None:
+def prepare_table(stack: Stack, options: StackOptions) -> None:
     """The table knows its schema, the default namespace, and how long history is kept.
 
     Every process that opens it reads that, so an option holds for all of them.
     """
     run(_note_schema(stack))
-    with SyncRepository.open(_patient(stack)) as repository:
+    with SyncRepository.open(_patient_url(stack)) as repository:
         found = repository.get_version_record()
         notes = {name: value for name, value in found.items() if name != SCHEMA}
         kept = {
@@ -69,14 +69,14 @@ def make_ready(stack: Stack, options: StackOptions) -> None:
 
 def upgrade_table(stack: Stack) -> tuple[Any, ...]:
     """The steps that moved the table on to this headgate's schema."""
-    repository = SyncRepository(_patient(stack))
+    repository = SyncRepository(_patient_url(stack))
     try:
         return tuple(repository.upgrade())
     finally:
         repository.close()
 
 
-def _patient(stack: Stack) -> str:
+def _patient_url(stack: Stack) -> str:
     return f"{stack.url}&timeout_ms={TIMEOUT_MS}"
 
 
@@ -86,7 +86,7 @@ async def _note_schema(stack: Stack) -> None:
         region=stack.region, endpoint=stack.endpoint, blocking=True, timeout_ms=TIMEOUT_MS
     )
     try:
-        table = Table(port, stack.name, pace_for(None, blocking=True))
+        table = Table(port, stack.name, gate_factory_for(None, blocking=True))
         if not await check(table):
             await note_first(table)
     finally:
@@ -96,7 +96,7 @@ async def _note_schema(stack: Stack) -> None:
 CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
 BUNDLES = "BundleBucketName"
 NOTHING_TO_DO = "No updates are to be performed"
-DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "REVIEW_IN_PROGRESS")
+DEAD_STATUSES = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "REVIEW_IN_PROGRESS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,41 +113,41 @@ def deploy(
     name: str,
     options: StackOptions | None = None,
     *,
-    report: Report = silently,
+    report: Report = ignore_progress,
 ) -> Deployed:
     """The stack exists with these options and this headgate's code, and its table can be used."""
     chosen = options or StackOptions()
     parse_stack_name(name, chosen)
     bundle = build() if chosen.enable_aggregator else None
-    found = _usable(port, name, report)
+    found = _find_usable(port, name, report)
     wanted = parameters(chosen, _boundary_arn(port, chosen.permission_boundary))
     tags = _tags(chosen.tags)
     if found is None:
         made = _create(port, name, wanted, tags, report)
         result = Deployed(made, True)
     else:
-        wanted[CODE_KEY] = _uploaded(port, found, bundle)
+        wanted[CODE_KEY] = _upload_bundle(port, found, bundle)
         if bundle is None and (bucket := found.outputs.get(BUNDLES)):
-            empty(port, bucket)  # it goes with the function, whose code Lambda has
+            empty_bucket(port, bucket)  # it goes with the function, whose code Lambda has
         result = _update(port, found, wanted, tags, report)
-    done = _with_code(port, result, bundle, report)
-    make_ready(done.stack, chosen)
+    done = _deploy_code(port, result, bundle, report)
+    prepare_table(done.stack, chosen)
     return done
 
 
-def upgrade(port: Port, name: str, *, report: Report = silently) -> Deployed:
+def upgrade(port: Port, name: str, *, report: Report = ignore_progress) -> Deployed:
     """The stack has this headgate's template and code, and the options it had before; its table
     has this headgate's schema."""
     found = status(port, name)
     check_version(found)
-    _refuse_moving(found)
+    _check_at_rest(found)
     known = parameters(StackOptions()).keys() | {CODE_KEY, "CodeBucket"}
     wanted = {key: value for key, value in found.parameters.items() if key in known}
-    kept = {key: value for key, value in found.tags.items() if key not in (OURS, MADE_BY)}
+    kept = {key: value for key, value in found.tags.items() if key not in (STACK_TAG, VERSION_TAG)}
     on = wanted.get("EnableAggregator", "true") == "true"
     bundle = build() if on else None
-    wanted[CODE_KEY] = _uploaded(port, found, bundle)
-    done = _with_code(port, _update(port, found, wanted, _tags(kept), report), bundle, report)
+    wanted[CODE_KEY] = _upload_bundle(port, found, bundle)
+    done = _deploy_code(port, _update(port, found, wanted, _tags(kept), report), bundle, report)
     steps = upgrade_table(done.stack)
     return replace(done, changed=done.changed or bool(steps), table_steps=steps)
 
@@ -171,19 +171,19 @@ def check_version(stack: Stack) -> None:
         )
 
 
-def _usable(port: Port, name: str, report: Report) -> Stack | None:
+def _find_usable(port: Port, name: str, report: Report) -> Stack | None:
     """The stack to change; None where one is to be made, with the remains of a failed try gone."""
-    found = find(port, name)
+    found = find_stack(port, name)
     if found is None:
         return None
-    if OURS not in found.tags:
+    if STACK_TAG not in found.tags:
         raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
-    if found.status in DEAD:  # it holds nothing, and can do nothing but be deleted
-        seen = {event.id for event in events(port, found.id, set())}
+    if found.status in DEAD_STATUSES:  # it holds nothing, and can do nothing but be deleted
+        seen = {event.id for event in new_events(port, found.id, set())}
         port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
-        until_at_rest(port, found.id, f"removing what was left of {name}", seen, report)
+        wait_until_at_rest(port, found.id, f"removing what was left of {name}", seen, report)
         return None
-    _refuse_moving(found)
+    _check_at_rest(found)
     check_version(found)
     return found
 
@@ -192,7 +192,9 @@ def _create(
     port: Port, name: str, wanted: Mapping[str, str], tags: list[dict[str, str]], report: Report
 ) -> Stack:
     made = port.call(CLOUDFORMATION, "create_stack", StackName=name, **_request(wanted, tags))
-    at_rest = until_at_rest(port, made["StackId"], f"the stack {name} was not made", set(), report)
+    at_rest = wait_until_at_rest(
+        port, made["StackId"], f"the stack {name} was not made", set(), report
+    )
     if at_rest is None:
         raise InfrastructureNotFoundError(name, "the stack was deleted while it was being made")
     return at_rest
@@ -205,7 +207,7 @@ def _update(
     tags: list[dict[str, str]],
     report: Report,
 ) -> Deployed:
-    seen = {event.id for event in events(port, stack.id, set())}
+    seen = {event.id for event in new_events(port, stack.id, set())}
     try:
         port.call(CLOUDFORMATION, "update_stack", StackName=stack.name, **_request(wanted, tags))
     except AwsRefused as error:
@@ -213,16 +215,16 @@ def _update(
             raise
         return Deployed(stack, False)
     what = f"the stack {stack.name} was not changed"
-    at_rest = until_at_rest(port, stack.id, what, seen, report)
+    at_rest = wait_until_at_rest(port, stack.id, what, seen, report)
     if at_rest is None:
         raise InfrastructureNotFoundError(stack.name, "the stack was deleted meanwhile")
     return Deployed(at_rest, True)
 
 
-def _with_code(port: Port, done: Deployed, bundle: Bundle | None, report: Report) -> Deployed:
+def _deploy_code(port: Port, done: Deployed, bundle: Bundle | None, report: Report) -> Deployed:
     """The function runs this bundle, if there is to be one: a new stack has a bucket only now."""
     stack = done.stack
-    key = _uploaded(port, stack, bundle)
+    key = _upload_bundle(port, stack, bundle)
     if bundle is None or key == stack.parameters.get(CODE_KEY):
         return done
     wanted = {**stack.parameters, CODE_KEY: key}
@@ -230,7 +232,7 @@ def _with_code(port: Port, done: Deployed, bundle: Bundle | None, report: Report
     return _update(port, stack, wanted, tags, report)
 
 
-def _uploaded(port: Port, stack: Stack, bundle: Bundle | None) -> str:
+def _upload_bundle(port: Port, stack: Stack, bundle: Bundle | None) -> str:
     """The key of the code that the stack is to run, which is in its bucket, if it has one."""
     before = stack.parameters.get(CODE_KEY, "")
     bucket = stack.outputs.get(BUNDLES)
@@ -262,12 +264,12 @@ def _request(wanted: Mapping[str, str], tags: list[dict[str, str]]) -> dict[str,
 
 
 def _tags(own: Mapping[str, str]) -> list[dict[str, str]]:
-    marked = {**own, OURS: "1", MADE_BY: headgate.__version__}
+    marked = {**own, STACK_TAG: "1", VERSION_TAG: headgate.__version__}
     return [{"Key": key, "Value": value} for key, value in marked.items()]
 
 
-def _refuse_moving(stack: Stack) -> None:
-    if stack.is_moving:
+def _check_at_rest(stack: Stack) -> None:
+    if stack.is_in_progress:
         raise StackOperationError(
             stack.name,
             f"the stack {stack.name} was left alone",

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import clean, show
 
 
-@verb(
+@action_command(
     "aggregate",
     examples="""
     headgate aggregate headgate --region eu-west-1
@@ -71,7 +71,7 @@ def aggregate(
         for name in totals:
             found = getattr(report, name)
             totals[name] += len(found) if isinstance(found, list) else found
-        if not session.as_json and report.concerned:
+        if not session.as_json and report.is_relevant:
             click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
 
     def tell(trouble: Exception) -> None:
@@ -92,7 +92,7 @@ def aggregate(
         run(consumer.drain() if drain else consumer.run())
     finally:
         run(consumer.close())
-    totals["dead_letters"] = consumer.letters_sent
-    given_up = f", {consumer.letters_sent} given up" if consumer.letters_sent else ""
+    totals["dead_letters"] = consumer.dead_letters_sent
+    given_up = f", {consumer.dead_letters_sent} given up" if consumer.dead_letters_sent else ""
     words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
     show(session, totals, words)

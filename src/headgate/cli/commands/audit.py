@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from headgate.cli.options import Misuse, Session, noun, pass_session
-from headgate.cli.output import Rows, show
+from headgate.cli.options import Misuse, Session, command_group, pass_session
+from headgate.cli.output import OutputTable, show
 
 if TYPE_CHECKING:
     from headgate.core.history import AuditEvent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OUTPUT = "ArchiveBucketName"
 
 
-class Archive(NamedTuple):
+class ArchiveLocation(NamedTuple):
     """Where the archive is, as far as it was said."""
 
     bucket: str | None
@@ -31,7 +31,7 @@ class Archive(NamedTuple):
     endpoint: str | None
 
 
-class Asked(NamedTuple):
+class ArchiveQuery(NamedTuple):
     """Which of its events."""
 
     subject: str | None
@@ -41,35 +41,37 @@ class Asked(NamedTuple):
     before: str | None
 
 
-def read_archived(session: Session, archive: Archive, asked: Asked) -> list[AuditEvent]:
+def read_archived(
+    session: Session, archive: ArchiveLocation, query: ArchiveQuery
+) -> list[AuditEvent]:
     """A page of them, newest first."""
     from headgate.aws.aggregator.archive import read_archived
     from headgate.aws.aggregator.open import open_objects
     from headgate.core.history import parse_time_ms
     from headgate.core.runtime import run
 
-    start_ms, end_ms = parse_time_ms("start", asked.start), parse_time_ms("end", asked.end)
-    place = _completed(session, archive)
-    assert place.bucket is not None
-    namespace = place.namespace_id or _namespace_id(session)
-    objects = open_objects(place.bucket, place.region, place.endpoint, blocking=True)
+    start_ms, end_ms = parse_time_ms("start", query.start), parse_time_ms("end", query.end)
+    location = _complete_location(session, archive)
+    assert location.bucket is not None
+    namespace = location.namespace_id or _namespace_id(session)
+    objects = open_objects(location.bucket, location.region, location.endpoint, blocking=True)
     try:
         return run(
             read_archived(
                 objects,
                 namespace,
-                entity_id=asked.subject,
+                entity_id=query.subject,
                 start_ms=start_ms,
                 end_ms=end_ms,
-                before=asked.before,
-                limit=asked.limit,
+                before=query.before,
+                limit=query.limit,
             )
         )
     finally:
         run(objects.close())
 
 
-def _completed(session: Session, given: Archive) -> Archive:
+def _complete_location(session: Session, given: ArchiveLocation) -> ArchiveLocation:
     """With what the URL says, and the bucket of the stack that made its table."""
     parts = urlsplit(session.given_url or "")
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -78,11 +80,11 @@ def _completed(session: Session, given: Archive) -> Archive:
     endpoint = given.endpoint or (options.get("endpoint") if ours else None)
     bucket = given.bucket
     if bucket is None:
-        bucket = _of_stack(given.stack or (parts.netloc if ours else None), region, endpoint)
+        bucket = _stack_bucket(given.stack or (parts.netloc if ours else None), region, endpoint)
     return given._replace(bucket=bucket, region=region, endpoint=endpoint)
 
 
-def _of_stack(stack: str | None, region: str | None, endpoint: str | None) -> str:
+def _stack_bucket(stack: str | None, region: str | None, endpoint: str | None) -> str:
     from headgate.aws import infra
 
     if stack is None:
@@ -131,7 +133,7 @@ def archive_options(command: Any) -> Any:
     return command
 
 
-@noun("audit", examples="headgate audit list key-1")
+@command_group("audit", examples="headgate audit list key-1")
 def audit() -> None:
     """Every change of entities, limits, buckets, policies and keys, and who made it."""
 
@@ -186,7 +188,9 @@ def list_(
     subject = _subject(entity_id, system, resource, policies, of_file, needed=not archived)
     if archived:
         events = read_archived(
-            session, Archive(**archive), Asked(subject, start, end, limit, start_event_id)
+            session,
+            ArchiveLocation(**archive),
+            ArchiveQuery(subject, start, end, limit, start_event_id),
         )
     else:
         _refuse_unused(start=start, end=end, **archive)
@@ -202,7 +206,7 @@ def list_(
         )
         for event in events
     ]  # fmt: skip
-    table = Rows(("time", "of", "action", "resource", "by", "details"), rows, "no changes")
+    table = OutputTable(("time", "of", "action", "resource", "by", "details"), rows, "no changes")
     show(session, document, table, *([f"more: --after {following}"] if following else []))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import Step, progress, show
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.sync import SyncRateLimiter
@@ -24,7 +24,7 @@ WARM_UP = 20
 
 
 @dataclass
-class Measured:
+class Measurement:
     """The times of all calls, and how long they took together."""
 
     times_ns: list[int]
@@ -39,7 +39,7 @@ class Measured:
         return len(self.times_ns) * 1e9 / max(1, self.elapsed_ns)
 
 
-@verb(
+@action_command(
     "bench",
     examples="""
     headgate bench
@@ -98,7 +98,7 @@ def _namespace(repository: SyncRepository) -> Iterator[SyncRepository]:
 
 def _measure(
     limiter: SyncRateLimiter, count: int, threads: int, entities: int, step: Step
-) -> Measured:
+) -> Measurement:
     times: list[list[int]] = [[] for _ in range(threads)]
     troubles: list[BaseException] = []
     for _ in range(WARM_UP):
@@ -126,4 +126,4 @@ def _measure(
     elapsed_ns = time.perf_counter_ns() - began_ns
     if troubles:
         raise troubles[0]
-    return Measured(sorted(one for own in times for one in own), elapsed_ns)
+    return Measurement(sorted(one for own in times for one in own), elapsed_ns)

@@ -9,7 +9,7 @@ import click
 from headgate.cli.arguments import amounts_argument, amounts_of, parse_limit
 from headgate.cli.documents import explanation_document, status_rows
 from headgate.cli.errors import LIMITED, OK
-from headgate.cli.options import Session, pass_session, verb
+from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import duration, show
 from headgate.core.errors import RateLimitExceeded
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.core.limits import Limit
 
 
-@verb(
+@action_command(
     "check",
     examples="""
     headgate check key-1 gpt-4 rpm=1 tpm=500
@@ -76,18 +76,18 @@ def check(
     return OK
 
 
-def _answer(session: Session, told: Verdict | RateLimitExceeded, *, allowed: bool) -> int:
+def _answer(session: Session, outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> int:
     document = {
         "allowed": allowed,
-        "retry_after_ms": told.retry_after_ms,
-        "limits": [status.as_dict() for status in told.statuses],
+        "retry_after_ms": outcome.retry_after_ms,
+        "limits": [status.as_dict() for status in outcome.statuses],
     }
-    wait = f"limited; retry after {duration(told.retry_after_ms)}"
-    show(session, document, "would be admitted" if allowed else wait, status_rows(told.statuses))
+    wait = f"limited; retry after {duration(outcome.retry_after_ms)}"
+    show(session, document, "would be admitted" if allowed else wait, status_rows(outcome.statuses))
     return OK if allowed else LIMITED
 
 
-@verb(
+@action_command(
     "explain",
     examples="""
     headgate explain key-1 gpt-4

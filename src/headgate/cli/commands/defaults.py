@@ -8,14 +8,14 @@ import click
 
 from headgate.cli.arguments import limits_argument
 from headgate.cli.documents import limit_rows, limits_document
-from headgate.cli.options import Session, noun, pass_session
-from headgate.cli.output import Rows, show
+from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.output import OutputTable, show
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
 
 
-@noun(
+@command_group(
     "resource",
     examples="""
     headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000
@@ -35,7 +35,7 @@ def resource() -> None:
 def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> None:
     """Store the limits everybody has on a resource, in place of those stored."""
     with session.repository() as repository:
-        repository.set_resource_defaults(name, list(limits), session.who)
+        repository.set_resource_defaults(name, list(limits), session.audit_principal)
     document = {"resource": name, "limits": limits_document(limits)}
     show(session, document, f"everybody on {name}:", limit_rows(limits))
 
@@ -57,7 +57,7 @@ def get_defaults(session: Session, name: str) -> None:
 def delete_defaults(session: Session, name: str) -> None:
     """No default limits for the resource; the system's apply."""
     with session.repository() as repository:
-        repository.delete_resource_defaults(name, session.who)
+        repository.delete_resource_defaults(name, session.audit_principal)
     show(session, {"resource": name, "limits": []}, f"no defaults for {name}")
 
 
@@ -73,7 +73,7 @@ def list_(session: Session) -> None:
         (name, "yes" if name in with_defaults else "", "yes" if name in of_entities else "")
         for name in sorted({*with_defaults, *of_entities})
     ]
-    show(session, document, Rows(("resource", "defaults", "limits of entities"), rows))
+    show(session, document, OutputTable(("resource", "defaults", "limits of entities"), rows))
 
 
 @resource.command("disable", examples="headgate resource disable gpt-4")
@@ -81,7 +81,7 @@ def list_(session: Session) -> None:
 @pass_session
 def disable(session: Session, name: str) -> None:
     """Every acquire on the resource is refused."""
-    _switched(session, name, "disable", "disabled")
+    _switch_mode(session, name, "disable", "disabled")
 
 
 @resource.command("enable", examples="headgate resource enable gpt-4")
@@ -89,7 +89,7 @@ def disable(session: Session, name: str) -> None:
 @pass_session
 def enable(session: Session, name: str) -> None:
     """Back to normal, after disable or bypass."""
-    _switched(session, name, "enable", "normal")
+    _switch_mode(session, name, "enable", "normal")
 
 
 @resource.command("bypass", examples="headgate resource bypass gpt-4")
@@ -97,12 +97,12 @@ def enable(session: Session, name: str) -> None:
 @pass_session
 def bypass(session: Session, name: str) -> None:
     """Every acquire on the resource passes and takes nothing."""
-    _switched(session, name, "bypass", "bypass")
+    _switch_mode(session, name, "bypass", "bypass")
 
 
-def _switched(session: Session, name: str, verb: str, mode: str) -> None:
+def _switch_mode(session: Session, name: str, verb: str, mode: str) -> None:
     with session.repository() as repository:
-        getattr(repository, verb)(resource=name, principal=session.who)
+        getattr(repository, verb)(resource=name, principal=session.audit_principal)
     show(session, {"resource": name, "mode": mode}, f"{name}: {mode}")
 
 
@@ -110,7 +110,7 @@ def _switched(session: Session, name: str, verb: str, mode: str) -> None:
 # `headgate system …`: the lowest stored level, and what happens while the store is away.
 
 
-@noun("system", examples="headgate system set-defaults rpm:100/min --on-unavailable block")
+@command_group("system", examples="headgate system set-defaults rpm:100/min --on-unavailable block")
 def system() -> None:
     """Default limits of everybody on everything."""
 
@@ -136,7 +136,7 @@ def set_system_defaults(
 
     rule = OnUnavailable(on_unavailable) if on_unavailable else None
     with session.repository() as repository:
-        repository.set_system_defaults(list(limits), rule, session.who)
+        repository.set_system_defaults(list(limits), rule, session.audit_principal)
         _show(session, *repository.get_system_defaults())
 
 
@@ -153,7 +153,7 @@ def get_system_defaults(session: Session) -> None:
 def delete_system_defaults(session: Session) -> None:
     """No limits of the system, and no rule for outages."""
     with session.repository() as repository:
-        repository.delete_system_defaults(session.who)
+        repository.delete_system_defaults(session.audit_principal)
         _show(session, *repository.get_system_defaults())
 
 

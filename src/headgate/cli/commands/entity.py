@@ -22,7 +22,7 @@ from headgate.cli.documents import (
     limit_rows,
     limits_document,
 )
-from headgate.cli.options import Noun, Session, noun, pass_session
+from headgate.cli.options import CommandGroup, Session, command_group, pass_session
 from headgate.cli.output import confirm, show
 from headgate.core.errors import EntityNotFoundError
 from headgate.core.limits import DEFAULT_RESOURCE
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # `headgate entity reset|top-up|disable|enable|bypass`: buckets, and operators' switches.
 
 
-def add_bucket_commands(entity: Noun) -> None:
+def add_bucket_commands(entity: CommandGroup) -> None:
     entity.command("reset", examples="headgate entity reset key-1 gpt-4")(reset)
     entity.command(
         "top-up",
@@ -54,7 +54,7 @@ def add_bucket_commands(entity: Noun) -> None:
 def reset(session: Session, entity_id: str, resource: str) -> None:
     """The bucket is as if never used: full, debt forgiven."""
     with session.repository() as repository:
-        repository.reset_bucket(entity_id, resource, session.who)
+        repository.reset_bucket(entity_id, resource, session.audit_principal)
     show(session, {"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
 
 
@@ -73,7 +73,7 @@ def top_up(
     """Grant tokens, up to the capacity."""
     granted = amounts_of(amounts)
     with session.limiter() as limiter:
-        applied = limiter.top_up(entity_id, resource, granted, once, session.who)
+        applied = limiter.top_up(entity_id, resource, granted, once, session.audit_principal)
         left = limiter.available(entity_id, resource)
     document = {
         "entity_id": entity_id, "resource": resource, "applied": applied, "available": left,
@@ -87,26 +87,26 @@ def top_up(
 @pass_session
 def disable(session: Session, entity_id: str) -> None:
     """Every acquire of the entity is refused."""
-    _switched(session, entity_id, "disable", "disabled")
+    _switch_mode(session, entity_id, "disable", "disabled")
 
 
 @click.argument("entity_id", metavar="ENTITY")
 @pass_session
 def enable(session: Session, entity_id: str) -> None:
     """Back to normal, after disable or bypass."""
-    _switched(session, entity_id, "enable", "normal")
+    _switch_mode(session, entity_id, "enable", "normal")
 
 
 @click.argument("entity_id", metavar="ENTITY")
 @pass_session
 def bypass(session: Session, entity_id: str) -> None:
     """Every acquire of the entity passes and takes nothing."""
-    _switched(session, entity_id, "bypass", "bypass")
+    _switch_mode(session, entity_id, "bypass", "bypass")
 
 
-def _switched(session: Session, entity_id: str, verb: str, mode: str) -> None:
+def _switch_mode(session: Session, entity_id: str, verb: str, mode: str) -> None:
     with session.repository() as repository:
-        getattr(repository, verb)(entity_id, principal=session.who)
+        getattr(repository, verb)(entity_id, principal=session.audit_principal)
     show(session, {"entity_id": entity_id, "mode": mode}, f"{entity_id}: {mode}")
 
 
@@ -119,7 +119,7 @@ _resource = click.option(
 )  # fmt: skip
 
 
-def add_limit_commands(entity: Noun) -> None:
+def add_limit_commands(entity: CommandGroup) -> None:
     entity.command(
         "set-limits",
         examples="""
@@ -140,11 +140,11 @@ def add_limit_commands(entity: Noun) -> None:
 def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str) -> None:
     """Store these limits for the entity, in place of those stored at this level."""
     with session.repository() as repository:
-        repository.set_limits(entity_id, list(limits), resource, session.who)
+        repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
     document = {
         "entity_id": entity_id, "resource": resource, "limits": limits_document(limits),
     }  # fmt: skip
-    show(session, document, f"{entity_id} on {_named(resource)}:", limit_rows(limits))
+    show(session, document, f"{entity_id} on {_resource_text(resource)}:", limit_rows(limits))
 
 
 @click.argument("entity_id", metavar="ENTITY")
@@ -166,16 +166,16 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
 def delete_limits(session: Session, entity_id: str, resource: str) -> None:
     """Nothing is stored at this level any more; the levels below it apply."""
     with session.repository() as repository:
-        repository.delete_limits(entity_id, resource, session.who)
+        repository.delete_limits(entity_id, resource, session.audit_principal)
     document = {"entity_id": entity_id, "resource": resource, "limits": []}
-    show(session, document, f"no limits of {entity_id} on {_named(resource)}")
+    show(session, document, f"no limits of {entity_id} on {_resource_text(resource)}")
 
 
-def _named(resource: str) -> str:
+def _resource_text(resource: str) -> str:
     return "every resource" if resource == DEFAULT_RESOURCE else resource
 
 
-@noun(
+@command_group(
     "entity",
     examples="""
     headgate entity create acme --name 'Acme Inc'
@@ -213,7 +213,7 @@ def create(
     """Make an entity."""
     with session.repository() as repository:
         made = repository.create_entity(
-            entity_id, name, parent_id, cascade, metadata, session.who
+            entity_id, name, parent_id, cascade, metadata, session.audit_principal
         )  # fmt: skip
     show(session, entity_document(made), f"created {made.id}")
 
@@ -304,7 +304,7 @@ def delete(session: Session, entity_id: str, yes: bool) -> None:
     """The entity, its limits and its buckets are gone; its children stand alone."""
     confirm(session, f"Delete {entity_id}, its limits and its buckets?", yes=yes)
     with session.repository() as repository:
-        repository.delete_entity(entity_id, session.who)
+        repository.delete_entity(entity_id, session.audit_principal)
     show(session, {"deleted": entity_id}, f"deleted {entity_id}")
 
 
@@ -327,7 +327,7 @@ def set_parent(
     if (parent_id is None) != alone:
         raise click.UsageError("name a parent, or say --none")
     with session.repository() as repository:
-        after = repository.set_parent(entity_id, parent_id, cascade, session.who)
+        after = repository.set_parent(entity_id, parent_id, cascade, session.audit_principal)
     show(session, entity_document(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 

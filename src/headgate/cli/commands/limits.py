@@ -10,8 +10,8 @@ import click
 
 from headgate.cli.arguments import yes_option
 from headgate.cli.errors import ERROR
-from headgate.cli.options import Session, noun, pass_session
-from headgate.cli.output import Rows, amount, confirm, counted, progress, show
+from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.output import OutputTable, amount, confirm, pluralize, progress, show
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level, OnUnavailable
 from headgate.core.limits import (
@@ -24,7 +24,7 @@ from headgate.core.limits import (
 )
 from headgate.core.runtime import run
 from headgate.core.store import limits_as_json
-from headgate.declare.apply import Preview, applied, planned, preview
+from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
 from headgate.declare.declaration import (
     Action,
     Changes,
@@ -34,8 +34,16 @@ from headgate.declare.declaration import (
     EntityChange,
     LevelChange,
 )
-from headgate.declare.yaml_fields import Reader, kind_of
-from headgate.declare.yaml_tree import Fields, Findings, Listing, Node, Scalar, Spoiled, tree_of
+from headgate.declare.yaml_fields import FieldReader, kind_of
+from headgate.declare.yaml_tree import (
+    Fields,
+    Findings,
+    InvalidNode,
+    Listing,
+    Node,
+    Scalar,
+    parse_tree,
+)
 
 # --------------------------------------------------------------------------------------------------
 # The file of `headgate limits`: system, resources and entities, read into a Declaration.
@@ -51,16 +59,16 @@ Made = TypeVar("Made")
 
 def decode(content: bytes, findings: Findings) -> Declaration:
     """What the file declares; worth nothing if the findings name a fault."""
-    start = Spoiled(1, 1)
+    start = InvalidNode(1, 1)
     if len(content) > FILE_BYTES_MAX:
         findings.add(start, f"the file is larger than {FILE_BYTES_MAX} bytes; split it")
         return Declaration()
-    root = tree_of(content, findings)
+    root = parse_tree(content, findings)
     if root is None or is_empty(root):
         if not findings.faults:
             findings.add(root or start, EMPTY)
         return Declaration()
-    return _Decoding(Reader(findings)).declaration(root)
+    return _DeclarationDecoder(FieldReader(findings)).declaration(root)
 
 
 def is_empty(node: Node) -> bool:
@@ -72,8 +80,8 @@ def is_empty(node: Node) -> bool:
             return kind_of(node) == "nothing"
 
 
-class _Decoding:
-    def __init__(self, reader: Reader) -> None:
+class _DeclarationDecoder:
+    def __init__(self, reader: FieldReader) -> None:
         self.reader = reader
         self.levels: dict[Level, DeclaredLevel] = {}
         self.entities: dict[str, DeclaredEntity] = {}
@@ -83,12 +91,12 @@ class _Decoding:
         if "system" in parts:
             self._system(parts["system"])
         for key, node in self._named(parts.get("resources"), "resources"):
-            name = self._parsed(key, parse_resource)
+            name = self._parse_name(key, parse_resource)
             limits = self._limits(node)
             if name is not None and limits:
                 self.levels[Level(None, name)] = DeclaredLevel(limits)
         for key, node in self._named(parts.get("entities"), "entities"):
-            entity_id = self._parsed(key, parse_entity_id)
+            entity_id = self._parse_name(key, parse_entity_id)
             if entity_id is not None:
                 self._entity(entity_id, node)
         return Declaration(self.levels, self.entities)
@@ -115,12 +123,12 @@ class _Decoding:
         if "parent" in parts:
             parent = parts["parent"]
             alone = kind_of(parent) == "nothing"
-            said["parent_id"] = None if alone else self._parsed(parent, parse_entity_id)
+            said["parent_id"] = None if alone else self._parse_name(parent, parse_entity_id)
         if "cascade" in parts:
             said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
         self.entities[entity_id] = DeclaredEntity(said)
         for key, limits_node in self._named(parts.get("limits"), "limits of an entity"):
-            resource = self._parsed(key, parse_config_resource)
+            resource = self._parse_name(key, parse_config_resource)
             limits = self._limits(limits_node)
             if resource is not None and limits:
                 self.levels[Level(entity_id, resource)] = DeclaredLevel(limits)
@@ -131,9 +139,9 @@ class _Decoding:
             self.reader.fault(node, f"name must have 1 to {NAME_LENGTH_MAX} characters")
         return title
 
-    def _parsed(self, node: Node, parse: Callable[[object], str]) -> str | None:
+    def _parse_name(self, node: Node, parse: Callable[[object], str]) -> str | None:
         word = self.reader.word(node, "a name")
-        return None if word is None else self._tried(node, lambda: parse(word))
+        return None if word is None else self._try(node, lambda: parse(word))
 
     def _limits(self, node: Node) -> tuple[Limit, ...]:
         """`[rpm:100/min]`, or `{rpm: 100/min, tpm: {capacity: …, refill_amount: …, …}}`."""
@@ -145,15 +153,15 @@ class _Decoding:
         limits = [limit for limit in found if limit is not None]
         if len(limits) < len(found) or not (found or is_empty(node)):
             return ()  # what is wrong with it is noted
-        return self._tried(node, lambda: parse_limits(limits)) or ()
+        return self._try(node, lambda: parse_limits(limits)) or ()
 
     def _limit(self, node: Node, name: str | None) -> Limit | None:
         if name is not None and isinstance(node, Fields):
-            return self._spelled_out(node, name)
+            return self._limit_of_fields(node, name)
         words = self.reader.word(node, "a limit")
-        return None if words is None else self._tried(node, lambda: Limit.parse(words, name=name))
+        return None if words is None else self._try(node, lambda: Limit.parse(words, name=name))
 
-    def _spelled_out(self, node: Node, name: str) -> Limit | None:
+    def _limit_of_fields(self, node: Node, name: str) -> Limit | None:
         parts = self._fields(node, f"limit {name}", (*NUMBERS, "soft"), NUMBERS)
         values = [
             self.reader.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts
@@ -162,7 +170,7 @@ class _Decoding:
         if None in values or len(values) < len(NUMBERS):
             return None
         capacity, amount, period_s = (value or 0 for value in values)
-        return self._tried(node, lambda: Limit(name, capacity, amount, period_s, soft or False))
+        return self._try(node, lambda: Limit(name, capacity, amount, period_s, soft or False))
 
     def _fields(
         self, node: Node, what: str, known: Sequence[str], required: Sequence[str] = ()
@@ -174,7 +182,7 @@ class _Decoding:
     def _named(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
         return [] if node is None or is_empty(node) else self.reader.named(node, what)
 
-    def _tried(self, node: Node, make: Callable[[], Made]) -> Made | None:
+    def _try(self, node: Node, make: Callable[[], Made]) -> Made | None:
         try:
             return make()
         except ValidationError as error:
@@ -188,7 +196,7 @@ class _Decoding:
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
 
 
-def named(level: Level) -> str:
+def level_text(level: Level) -> str:
     if level.entity_id is None:
         return "system" if level.resource is None else f"resource {level.resource}"
     on = "everything" if level.resource == DEFAULT_RESOURCE else level.resource
@@ -196,13 +204,13 @@ def named(level: Level) -> str:
 
 
 def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "entities": [_entity_document(change) for change in changes.entities],
         "levels": [_level_document(change) for change in changes.levels],
         "not_declared": [_place(level) for level in changes.extra],
     }
     if found is not None:
-        told["over"] = [
+        document["over"] = [
             {
                 "entity_id": one.entity_id,
                 "resource": one.resource,
@@ -213,9 +221,9 @@ def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
             }
             for one in found.over
         ]
-        told["buckets_looked_at"] = found.looked_at
-        told["all_buckets"] = found.whole
-    return told
+        document["buckets_looked_at"] = found.looked_at
+        document["all_buckets"] = found.whole
+    return document
 
 
 def _entity_document(change: EntityChange) -> dict[str, Any]:
@@ -241,30 +249,30 @@ def _place(level: Level) -> dict[str, Any]:
     return {"entity_id": level.entity_id, "resource": level.resource}
 
 
-def plan_parts(changes: Changes, found: Preview) -> list[str | Rows]:
+def plan_parts(changes: Changes, found: Preview) -> list[str | OutputTable]:
     """What apply would do, and to whom."""
     if not changes:
         return ["nothing to change"]
-    parts: list[str | Rows] = [
-        f"{SIGNS[change.action]} entity {change.entity_id}{_said(change.after)}"
+    parts: list[str | OutputTable] = [
+        f"{SIGNS[change.action]} entity {change.entity_id}{_fields_text(change.after)}"
         for change in changes.entities
     ]
     for change in changes.levels:
-        parts.append(f"{SIGNS[change.action]} {named(change.level)}")
+        parts.append(f"{SIGNS[change.action]} {level_text(change.level)}")
         parts += [f"    {line}" for line in _limit_lines(change)]
     parts.append("")
     if not found.over:
         parts.append(f"none of {found.looked_at} buckets in use would be over its limit")
     else:
-        parts.append(f"{counted(len(found.over), 'limit')} of buckets in use would be over:")
+        parts.append(f"{pluralize(len(found.over), 'limit')} of buckets in use would be over:")
         parts.append(_over_rows(found))
     if not found.whole:
         parts.append(f"only the first {found.looked_at} buckets were looked at")
     return parts
 
 
-def _over_rows(found: Preview) -> Rows:
-    return Rows(
+def _over_rows(found: Preview) -> OutputTable:
+    return OutputTable(
         ("entity", "resource", "limit", ">in use", ">capacity now", ">then"),
         [
             (
@@ -282,13 +290,13 @@ def diff_lines(changes: Changes) -> list[str]:
     for entity_change in changes.entities:
         head = f"entity {entity_change.entity_id}"
         if entity_change.before:
-            lines.append(f"- {head}{_said(entity_change.before)}")
-        lines.append(f"+ {head}{_said(entity_change.after)}")
+            lines.append(f"- {head}{_fields_text(entity_change.before)}")
+        lines.append(f"+ {head}{_fields_text(entity_change.after)}")
     for change in changes.levels:
-        lines.append(f"  {named(change.level)}")
+        lines.append(f"  {level_text(change.level)}")
         lines += _limit_lines(change)
     lines += [
-        f"- {named(level)} (not in the file; limits apply --prune)" for level in changes.extra
+        f"- {level_text(level)} (not in the file; limits apply --prune)" for level in changes.extra
     ]
     return lines or ["file and store are alike"]
 
@@ -300,15 +308,15 @@ def _limit_lines(change: LevelChange) -> list[str]:
         if before.get(name) == after.get(name):
             continue
         if name in before:
-            lines.append(f"- {_shown(before[name])}")
+            lines.append(f"- {_limit_text(before[name])}")
         if name in after:
-            lines.append(f"+ {_shown(after[name])}")
+            lines.append(f"+ {_limit_text(after[name])}")
     if change.rule_before is not change.rule_after and change.rule_after is not None:
         lines.append(f"+ on_unavailable {change.rule_after.value}")
     return lines
 
 
-def _shown(limit: Limit) -> str:
+def _limit_text(limit: Limit) -> str:
     return f"{limit}{' soft' if limit.soft else ''}"
 
 
@@ -316,7 +324,7 @@ def _by_name(limits: Sequence[Limit]) -> dict[str, Limit]:
     return {limit.name: limit for limit in limits}
 
 
-def _said(values: Mapping[str, Any]) -> str:
+def _fields_text(values: Mapping[str, Any]) -> str:
     return "".join(f"  {key.removesuffix('_id')}={value}" for key, value in values.items())
 
 
@@ -328,8 +336,8 @@ class FileFaults(click.ClickException):
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
         self.why = str(findings.broken)
-        count = len(findings.in_order) + findings.more
-        super().__init__(f"{findings.file} has {counted(count, 'fault')}")
+        count = len(findings.sorted_faults) + findings.more
+        super().__init__(f"{findings.file} has {pluralize(count, 'fault')}")
 
 
 _file = click.option(
@@ -339,7 +347,7 @@ _file = click.option(
 _prune = click.option("--prune", is_flag=True, help="Delete stored limits the file does not name.")
 
 
-@noun("limits", examples="headgate limits plan -f limits.yaml")
+@command_group("limits", examples="headgate limits plan -f limits.yaml")
 def limits() -> None:
     """Limits declared in a file: what would change, whom it would hit, and doing it."""
 
@@ -356,9 +364,9 @@ def limits() -> None:
 @pass_session
 def plan(session: Session, file: str, prune: bool) -> None:
     """What apply would change, and which buckets have more in use than they then may hold."""
-    declaration = declared_in(file)
+    declaration = read_declaration(file)
     with session.repository() as repository:
-        wanted = run(planned(repository.core, declaration, prune=prune))
+        wanted = run(plan_changes(repository.core, declaration, prune=prune))
         with progress(session, "looking at buckets") as step:
             found = run(preview(repository.core, wanted.levels, lambda done: step(done, None)))
     document = changes_document(wanted, found)
@@ -378,9 +386,9 @@ def plan(session: Session, file: str, prune: bool) -> None:
 @pass_session
 def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
     """Make the store hold what the file says; what it does not name stays, but with --prune."""
-    declaration = declared_in(file)
+    declaration = read_declaration(file)
     with session.repository() as repository:
-        wanted = run(planned(repository.core, declaration, prune=prune))
+        wanted = run(plan_changes(repository.core, declaration, prune=prune))
         found = run(preview(repository.core, wanted.levels))
         if wanted and not yes:
             parts = plan_parts(wanted, found)
@@ -390,10 +398,12 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
         total = len(wanted.entities) + len(wanted.levels)
         with progress(session, "applying") as step:
             made = run(
-                applied(repository.core, wanted, session.who, lambda done: step(done, total))
+                apply_changes(
+                    repository.core, wanted, session.audit_principal, lambda done: step(done, total)
+                )
             )
     document: dict[str, Any] = {**changes_document(wanted, found), "applied": made}
-    show(session, document, f"{counted(made, 'change')} made" if made else "nothing to change")
+    show(session, document, f"{pluralize(made, 'change')} made" if made else "nothing to change")
 
 
 @limits.command(
@@ -408,16 +418,16 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
 @pass_session
 def diff(session: Session, file: str, exit_code: bool) -> int:
     """Where the file and the store differ, both ways."""
-    declaration = declared_in(file)
+    declaration = read_declaration(file)
     with session.repository() as repository:
-        wanted = run(planned(repository.core, declaration))
+        wanted = run(plan_changes(repository.core, declaration))
     differ = bool(wanted) or bool(wanted.extra)
     document = {"differ": differ, **changes_document(wanted, None)}
     show(session, document, *diff_lines(wanted))
     return ERROR if exit_code and differ else 0
 
 
-def declared_in(file: str) -> Declaration:
+def read_declaration(file: str) -> Declaration:
     """What a file declares, or FileFaults."""
     findings = Findings(file)
     with Path(file).open("rb") as opened:

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import Session, noun, pass_session
+from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import progress, show
 
 # --------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ LOG_TAIL = 400
 Tick = Callable[[], None]
 
 
-class LocalTrouble(click.ClickException):
+class EngineError(click.ClickException):
     """The engine cannot be had; `why` and `advice` say more."""
 
     def __init__(self, what: str, why: str, advice: str) -> None:
@@ -49,7 +49,7 @@ class LocalTrouble(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningEngine:
     """The engine that was noted."""
 
     pid: int
@@ -65,13 +65,13 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class EngineHome:
     """Where the note, the log and the environment are kept."""
 
     folder: Path
 
     @classmethod
-    def found(cls) -> Home:
+    def found(cls) -> EngineHome:
         return cls(Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".headgate"))
 
     @property
@@ -88,20 +88,20 @@ class Home:
         return Path(named) if named else self.folder / "ministack"
 
 
-def running(home: Home) -> Running | None:
+def find_running(home: EngineHome) -> RunningEngine | None:
     """The engine, if the noted process is still it."""
     try:
-        noted = Running(**json.loads(home.note.read_text()))
+        noted = RunningEngine(**json.loads(home.note.read_text()))
     except (OSError, ValueError, TypeError):
         return None
     return noted if _is_ours(noted.pid) else None
 
 
-def start(home: Home, port: int, tick: Tick) -> Running:
+def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
     """A new engine, answering."""
     python = home.environment / "bin" / "python"
     if not has_engine(home):
-        raise LocalTrouble(
+        raise EngineError(
             "there is no local AWS engine",
             f"ministack is not installed in {home.environment}",
             "headgate local up --install; or name its environment with HEADGATE_MINISTACK_VENV",
@@ -118,16 +118,16 @@ def start(home: Home, port: int, tick: Tick) -> Running:
             stderr=out,
             start_new_session=True,  # it goes on when this terminal is closed
         )
-    found = Running(process.pid, port)
+    found = RunningEngine(process.pid, port)
     home.note.write_text(json.dumps(asdict(found)))
     end_s = time.monotonic() + START_S_MAX
-    while not answers(port):
+    while not is_answering(port):
         if process.poll() is not None or time.monotonic() > end_s:
             process.kill()
             process.wait()
             home.note.unlink(missing_ok=True)
             said = " ".join(home.log.read_text(errors="replace").split())[-LOG_TAIL:]
-            raise LocalTrouble(
+            raise EngineError(
                 "the local AWS engine did not start", said or "it said nothing", f"see {home.log}"
             )
         tick()
@@ -136,7 +136,7 @@ def start(home: Home, port: int, tick: Tick) -> Running:
     return found
 
 
-def stop(home: Home, found: Running) -> None:
+def stop(home: EngineHome, found: RunningEngine) -> None:
     """The engine is gone, and so is its note."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
@@ -151,7 +151,7 @@ def stop(home: Home, found: Running) -> None:
     home.note.unlink(missing_ok=True)
 
 
-def install_engine(home: Home) -> None:
+def install_engine(home: EngineHome) -> None:
     """ministack in its environment, made where it is missing."""
     folder = home.environment
     python = folder / "bin" / "python"
@@ -175,17 +175,17 @@ def install_engine(home: Home) -> None:
         )
     except subprocess.CalledProcessError as error:
         said = " ".join((error.stderr or b"").decode(errors="replace").split())[-LOG_TAIL:]
-        raise LocalTrouble(
+        raise EngineError(
             "ministack could not be installed", said or str(error),
             f"python3 -m venv {folder} && {folder}/bin/pip install '{PACKAGE}'",
         ) from error  # fmt: skip
 
 
-def has_engine(home: Home) -> bool:
+def has_engine(home: EngineHome) -> bool:
     return any((home.environment / "lib").glob("python3*/site-packages/ministack/app.py"))
 
 
-def answers(port: int) -> bool:
+def is_answering(port: int) -> bool:
     """Whether a DynamoDB answers there."""
     connection = http.client.HTTPConnection(HOST, port, timeout=1)
     headers = {
@@ -208,7 +208,7 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise LocalTrouble(
+            raise EngineError(
                 f"port {port} is taken", str(error.strerror), "choose another: --port"
             ) from error
 
@@ -226,7 +226,7 @@ def _is_ours(pid: int) -> bool:
         return not line.parent.parent.exists()  # no /proc here: the number must do
 
 
-def _settings(port: int, home: Home) -> dict[str, str]:
+def _settings(port: int, home: EngineHome) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
         "BIND_HOST": HOST,
@@ -243,7 +243,7 @@ def _settings(port: int, home: Home) -> dict[str, str]:
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
-@noun(
+@command_group(
     "local",
     examples="""
     headgate local up --install
@@ -269,8 +269,8 @@ def local() -> None:
 @pass_session
 def up(session: Session, port: int, install: bool) -> None:
     """Start it, with a table called headgate; if it runs already, say where."""
-    home = Home.found()
-    found = running(home)
+    home = EngineHome.found()
+    found = find_running(home)
     if found is None:
         with progress(session, "starting") as step:
             if install and not has_engine(home):
@@ -291,8 +291,8 @@ def up(session: Session, port: int, install: bool) -> None:
 @pass_session
 def down(session: Session) -> None:
     """Stop it; what it held is gone."""
-    home = Home.found()
-    found = running(home)
+    home = EngineHome.found()
+    found = find_running(home)
     if found is not None:
         with progress(session, "stopping"):
             stop(home, found)
@@ -304,7 +304,7 @@ def down(session: Session) -> None:
 @pass_session
 def status(session: Session) -> int:
     """Where it runs, and whether it answers; exit code 4 if it does not."""
-    found = running(Home.found())
+    found = find_running(EngineHome.found())
     if found is None:
         show(session, {"running": False, "answers": False}, "it does not run")
         return 4
@@ -314,18 +314,18 @@ def status(session: Session) -> int:
     return 0 if document["answers"] else 4
 
 
-def _document(found: Running) -> dict[str, Any]:
+def _document(found: RunningEngine) -> dict[str, Any]:
     return {
         "running": True,
         "pid": found.pid,
         "endpoint": found.endpoint,
         "url": found.url,
-        "answers": answers(found.port),
+        "answers": is_answering(found.port),
         "environment": CREDENTIALS,
     }
 
 
-def _make_table(found: Running) -> bool:
+def _make_table(found: RunningEngine) -> bool:
     """Whether the table is there; False where headgate[dynamodb] is not installed."""
     from headgate.core.errors import ValidationError
     from headgate.sync_admin import SyncRepository

@@ -14,17 +14,17 @@ from typing import IO, Any
 
 import click
 
-from headgate.admin.export import exported, read_lines
-from headgate.admin.import_ import KINDS, Existing, imported
-from headgate.cli.options import Session, pass_session, verb
-from headgate.cli.output import Rows, progress, show, speaks_utf8
+from headgate.admin.export import export_lines, read_lines
+from headgate.admin.import_ import KINDS, Existing, import_lines
+from headgate.cli.options import Session, action_command, pass_session
+from headgate.cli.output import OutputTable, is_utf8_output, progress, show
 from headgate.core.runtime import run
 from headgate.repository import Repository
 
 SPOOL_BYTES = 8 * 1024 * 1024
 
 
-@verb(
+@action_command(
     "export",
     examples="""
     headgate -u sqlite:///old.db export -o limits.jsonl
@@ -50,12 +50,12 @@ def export(session: Session, output: str, usage: bool) -> None:
     with (
         session.repository() as repository,
         progress(session, "exporting") as step,
-        _written(output) as write,
+        _open_output(output) as write,
     ):
         run(_export(repository.core, usage, write, counts, step))
     counts.pop("kind")
     if output != "-":
-        show(session, {"file": output, "lines": counts}, f"{output}: {_counted(counts)}")
+        show(session, {"file": output, "lines": counts}, f"{output}: {_counts_text(counts)}")
 
 
 async def _export(
@@ -66,8 +66,8 @@ async def _export(
     step: Callable[[int, int | None], None],
 ) -> None:
     done = 0
-    async for line in exported(repository, usage=usage):
-        write(json.dumps(line, ensure_ascii=not speaks_utf8(), separators=(",", ":")) + "\n")
+    async for line in export_lines(repository, usage=usage):
+        write(json.dumps(line, ensure_ascii=not is_utf8_output(), separators=(",", ":")) + "\n")
         if line["kind"] == "end":
             counts.update(line)
         done += 1
@@ -75,7 +75,7 @@ async def _export(
 
 
 @contextlib.contextmanager
-def _written(output: str) -> Iterator[Callable[[str], Any]]:
+def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
     """Standard output, or a file that takes its name once it is whole."""
     if output == "-":
         yield sys.stdout.write
@@ -94,7 +94,7 @@ def _written(output: str) -> Iterator[Callable[[str], Any]]:
             raise
 
 
-@verb(
+@action_command(
     "import",
     examples="""
     headgate -u redis://localhost:6379/0 import limits.jsonl
@@ -115,7 +115,7 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
     Every line is checked before the first is written. What is there already and alike is left
     alone, so an import that was cut short can be repeated, with --existing replace.
     """
-    with _opened(file) as lines:
+    with _open_input(file) as lines:
         total = sum(1 for _ in read_lines(lines))
         if dry_run:
             show(session, {"lines": total, "dry_run": True}, f"{total} lines can be imported")
@@ -123,21 +123,21 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
         lines.seek(0)
         with session.repository() as repository, progress(session, "importing") as step:
             tally = run(
-                imported(
+                import_lines(
                     repository.core,
                     read_lines(lines),
                     existing=Existing(existing),
-                    principal=session.who,
+                    principal=session.audit_principal,
                     report=lambda done: step(done, total),
                 )
             )
     rows = [(kind, tally.written[kind], tally.skipped[kind]) for kind in KINDS]
     document = {"written": tally.written, "skipped": tally.skipped}
-    show(session, document, Rows(("", ">written", ">skipped"), rows))
+    show(session, document, OutputTable(("", ">written", ">skipped"), rows))
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
+def _open_input(file: str) -> Iterator[IO[bytes]]:
     """The file, or standard input kept aside, since it is read twice."""
     if file != "-":
         with Path(file).open("rb") as opened:
@@ -149,5 +149,5 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
         yield kept
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _counts_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -9,12 +9,12 @@ import click
 
 from headgate.cli.arguments import yes_option
 from headgate.cli.documents import namespace_document, namespace_rows
-from headgate.cli.options import Session, noun, pass_session
+from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import confirm, progress, show
 from headgate.core.errors import NamespaceNotFoundError
 
 
-class NotDeleted(click.ClickException):
+class NoDeletedNamespace(click.ClickException):
     """No deleted namespace has that id."""
 
     advice = "headgate namespace orphans lists the deleted ones with their ids"
@@ -25,15 +25,15 @@ class NotDeleted(click.ClickException):
 
 
 @contextlib.contextmanager
-def _deleted(namespace_id: str) -> Iterator[None]:
+def _explain_unknown_id(namespace_id: str) -> Iterator[None]:
     """Words of its own for an id nobody has: registering a name would not help."""
     try:
         yield
     except NamespaceNotFoundError as error:
-        raise NotDeleted(namespace_id) from error
+        raise NoDeletedNamespace(namespace_id) from error
 
 
-@noun(
+@command_group(
     "namespace",
     examples="""
     headgate namespace register eu
@@ -50,7 +50,7 @@ def namespace() -> None:
 def register(session: Session, names: tuple[str, ...]) -> None:
     """Make namespaces; those that exist stay as they are."""
     with session.repository() as repository:
-        ids = repository.register_namespaces(names, session.who)
+        ids = repository.register_namespaces(names, session.audit_principal)
     show(session, {"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
 
 
@@ -83,7 +83,7 @@ def delete(session: Session, name: str) -> None:
     """Free the name. The data stays: recover brings it back, purge ends it."""
     with session.repository() as repository:
         found = repository.get_namespace(name)
-        repository.delete_namespace(name, session.who)
+        repository.delete_namespace(name, session.audit_principal)
     namespace_id = found.id if found else None
     back = f"headgate namespace recover {namespace_id}"
     show(session, {"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
@@ -97,8 +97,8 @@ def recover(session: Session, namespace_id: str) -> None:
 
     An id that begins with - needs -- before it.
     """
-    with session.repository() as repository, _deleted(namespace_id):
-        found = repository.recover_namespace(namespace_id, session.who)
+    with session.repository() as repository, _explain_unknown_id(namespace_id):
+        found = repository.recover_namespace(namespace_id, session.audit_principal)
     show(session, namespace_document(found), namespace_rows([found], ""))
 
 
@@ -122,6 +122,10 @@ def purge(session: Session, namespace_id: str, yes: bool) -> None:
     An id that begins with - needs -- before it.
     """
     confirm(session, f"Purge everything of {namespace_id} for good?", yes=yes)
-    with session.repository() as store, progress(session, "purging"), _deleted(namespace_id):
-        gone = store.purge_namespace(namespace_id, session.who)
+    with (
+        session.repository() as store,
+        progress(session, "purging"),
+        _explain_unknown_id(namespace_id),
+    ):
+        gone = store.purge_namespace(namespace_id, session.audit_principal)
     show(session, {"purged": namespace_id, "records": gone}, f"{gone} records are gone")

@@ -6,13 +6,13 @@ import os
 
 import click
 
-from headgate.cli.app import called, passed_on, program
+from headgate.cli.app import forwarded_command, program, run_program
 from headgate.cli.errors import ERROR
-from headgate.cli.options import URL_VARIABLE, Misuse, Session, noun, pass_session
-from headgate.cli.output import Rows, show
+from headgate.cli.options import URL_VARIABLE, Misuse, Session, command_group, pass_session
+from headgate.cli.output import OutputTable, show
 
 
-@passed_on(
+@forwarded_command(
     "serve",
     examples="""
     headgate serve
@@ -33,10 +33,10 @@ def serve(session: Session, arguments: tuple[str, ...]) -> int:
     store = session.url or (None if quiet else os.environ.get(URL_VARIABLE))
     if store and "--store" not in names:
         given = ["--store", store, *given]
-    return called("headgate.service.server.serve:main", given, extra="service")
+    return run_program("headgate.service.server.serve:main", given, extra="service")
 
 
-@passed_on(
+@forwarded_command(
     "demo",
     examples="""
     headgate demo
@@ -56,14 +56,14 @@ def demo(session: Session, arguments: tuple[str, ...]) -> int:
             "--url names another, which would be filled with made-up people",
             "leave --url out; --data DIR keeps the demo's store",
         )
-    return called("headgate.service.demo.program:main", arguments, extra="service")
+    return run_program("headgate.service.demo.program:main", arguments, extra="service")
 
 
 # --------------------------------------------------------------------------------------------------
 # `headgate policies …` and `headgate keys …`: the files the service reads.
 
 
-@noun("policies", examples="headgate policies check policies.yaml")
+@command_group("policies", examples="headgate policies check policies.yaml")
 def policies() -> None:
     """The service's policy file."""
 
@@ -87,16 +87,16 @@ def check(session: Session, file: str) -> int:
         ],
     }  # fmt: skip
     rows = [(f"{file}:{one.line}:{one.column}", one.text) for one in faults]
-    show(session, document, Rows(("where", "what"), rows, f"{file} is fit for use"))
+    show(session, document, OutputTable(("where", "what"), rows, f"{file} is fit for use"))
     return ERROR if faults else 0
 
 
-@noun("keys", examples="headgate keys make --help")
+@command_group("keys", examples="headgate keys make --help")
 def keys() -> None:
     """API keys of the service."""
 
 
-@passed_on(
+@forwarded_command(
     "make",
     examples="""
     headgate keys make --help
@@ -105,9 +105,9 @@ def keys() -> None:
 )
 def make(session: Session, arguments: tuple[str, ...]) -> int:
     """Make an API key; its secret is printed once. keys make --help lists the options."""
-    return called(
+    return run_program(
         "headgate.service.server.serve:main",
-        ["key", "--principal", session.who, *arguments],
+        ["key", "--principal", session.audit_principal, *arguments],
         extra="service",
     )
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.arguments import named_values
-from headgate.cli.options import Session, pass_session, verb
-from headgate.cli.output import Rows, clean, confirm, show
+from headgate.cli.options import Session, action_command, pass_session
+from headgate.cli.output import OutputTable, clean, confirm, show
 
 if TYPE_CHECKING:
     from headgate.aws.infra import Port, Progress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # What `headgate deploy` says of each option of a stack.
 
-TOLD = {
+OPTION_HELP = {
     "snapshot_windows": "Some of hourly, daily, monthly.",
     "usage_retention_days": "How long usage rows are kept.",
     "audit_retention_days": "How long audit events are kept.",
@@ -74,14 +74,16 @@ def stack_options(command: Command) -> Command:
 
 
 def _option(field: Field[Any], hint: Any) -> Callable[[Command], Command]:
-    word, told = field.name.replace("_", "-"), TOLD[field.name]
+    word, help_text = field.name.replace("_", "-"), OPTION_HELP[field.name]
     default = None if field.default is MISSING else field.default
     if hint is bool:
-        return click.option(f"--{word}/--no-{word}", default=default, show_default=True, help=told)
+        return click.option(
+            f"--{word}/--no-{word}", default=default, show_default=True, help=help_text
+        )
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = int if int in kinds else str
     return click.option(
-        f"--{word}", type=kind, default=default, show_default=default is not None, help=told
+        f"--{word}", type=kind, default=default, show_default=default is not None, help=help_text
     )
 
 
@@ -91,7 +93,7 @@ def _port(region: str | None, endpoint: str | None) -> Port:
     return open_port(region=region, endpoint=endpoint)
 
 
-def _told(session: Session) -> Callable[[Progress], None]:
+def _progress_printer(session: Session) -> Callable[[Progress], None]:
     """One line per step, on standard error, while AWS is at work."""
 
     def tell(step: Progress) -> None:
@@ -102,7 +104,7 @@ def _told(session: Session) -> Callable[[Progress], None]:
     return tell
 
 
-@verb(
+@action_command(
     "deploy",
     examples="""
     headgate deploy limits --region eu-west-1
@@ -122,13 +124,13 @@ def deploy(
     options["tags"] = named_values(options["tags"], "--tag", "team=payments")
     wanted = infra.StackOptions(**options)
     port = _port(region, endpoint)
-    done = infra.deploy(port, name, wanted, report=_told(session))
+    done = infra.deploy(port, name, wanted, report=_progress_printer(session))
     words = "is as you asked" if done.changed else "was so already"
     document = {"changed": done.changed, **done.stack.as_dict()}
     show(session, document, f"{name} {words}; open it with\n  --url '{done.stack.url}'")
 
 
-@verb("upgrade-stack", examples="headgate upgrade-stack limits --region eu-west-1")
+@action_command("upgrade-stack", examples="headgate upgrade-stack limits --region eu-west-1")
 @click.argument("name")
 @place_options
 @pass_session
@@ -137,12 +139,12 @@ def upgrade_stack(session: Session, name: str, region: str | None, endpoint: str
     from headgate.aws import infra
 
     port = _port(region, endpoint)
-    done = infra.upgrade(port, name, report=_told(session))
+    done = infra.upgrade(port, name, report=_progress_printer(session))
     words = "was upgraded" if done.changed else "was up to date"
     show(session, {"changed": done.changed, **done.stack.as_dict()}, f"{name} {words}")
 
 
-@verb("status", examples="headgate status limits --region eu-west-1")
+@action_command("status", examples="headgate status limits --region eu-west-1")
 @click.argument("name")
 @place_options
 @pass_session
@@ -155,10 +157,10 @@ def status(session: Session, name: str, region: str | None, endpoint: str | None
     rows = [(key, value) for key, value in sorted(stack.outputs.items())]
     current = "current" if infra.is_current(stack) else "older: headgate upgrade-stack"
     head = f"{stack.name}: {stack.status} {stack.reason or ''}\ntemplate {current}"
-    show(session, stack.as_dict(), head, Rows(("output", "value"), rows, "no outputs"))
+    show(session, stack.as_dict(), head, OutputTable(("output", "value"), rows, "no outputs"))
 
 
-@verb("list", examples="headgate list --region eu-west-1")
+@action_command("list", examples="headgate list --region eu-west-1")
 @place_options
 @pass_session
 def list_(session: Session, region: str | None, endpoint: str | None) -> None:
@@ -171,11 +173,11 @@ def list_(session: Session, region: str | None, endpoint: str | None) -> None:
     show(
         session,
         [one.as_dict() for one in found],
-        Rows(("stack", "status", "version", "url"), rows, "no stack of headgate's here"),
+        OutputTable(("stack", "status", "version", "url"), rows, "no stack of headgate's here"),
     )
 
 
-@verb("delete", examples="headgate delete limits --region eu-west-1 --yes")
+@action_command("delete", examples="headgate delete limits --region eu-west-1 --yes")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--keep-archive", is_flag=True, help="Leave the bucket of archived audit events.")
@@ -194,13 +196,15 @@ def delete(
 
     confirm(session, f"Delete the stack {name} and all its limits, buckets and usage?", yes=yes)
     port = _port(region, endpoint)
-    done = infra.delete(port, name, confirm=name, keep_archive=keep_archive, report=_told(session))
+    done = infra.delete(
+        port, name, confirm=name, keep_archive=keep_archive, report=_progress_printer(session)
+    )
     left = f"; the archive {done.kept_bucket} is left" if done.kept_bucket else ""
     document = {"name": done.name, "kept_bucket": done.kept_bucket}
     show(session, document, f"{name} is gone{left}")
 
 
-@verb("cfn-template", examples="headgate cfn-template > headgate.yaml")
+@action_command("cfn-template", examples="headgate cfn-template > headgate.yaml")
 @pass_session
 def cfn_template(session: Session) -> None:
     """The CloudFormation template, for pipelines of your own."""
@@ -213,7 +217,7 @@ def cfn_template(session: Session) -> None:
         click.echo(text, nl=False)
 
 
-@verb("lambda-export", examples="headgate lambda-export aggregator.zip")
+@action_command("lambda-export", examples="headgate lambda-export aggregator.zip")
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @pass_session
 def lambda_export(session: Session, path: Path) -> None:
@@ -230,7 +234,7 @@ def lambda_export(session: Session, path: Path) -> None:
 # `headgate cost`: what a table and its aggregator come to a month.
 
 
-@verb(
+@action_command(
     "cost",
     examples="""
     headgate cost --rps 100 --entities 5000
@@ -257,11 +261,11 @@ def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
     from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION, Load
     from headgate.aws.infra.cost import cost as costing
 
-    prices = PUBLISHED.with_own(named_values(given, "--price", "million_writes=0.7125"))
+    prices = PUBLISHED.with_overrides(named_values(given, "--price", "million_writes=0.7125"))
     found = costing(Load(**load), prices)
     rows = [(x.what, f"{x.units:,.0f}", x.unit, f"{x.usd:,.2f}") for x in found.lines]
     rows.append(("together", "", "", f"{found.usd:,.2f}"))
     own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())
     head = f"AWS's prices for {REGION} as published in {PRICED_ON}, on demand{own}"
-    table = Rows(("what", ">units", "of", ">USD a month"), rows)
+    table = OutputTable(("what", ">units", "of", ">USD a month"), rows)
     show(session, found.as_dict(), head, table)

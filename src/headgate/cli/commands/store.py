@@ -8,11 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from headgate.cli.options import Session, pass_session, verb
-from headgate.cli.output import Rows, confirm, progress, show
+from headgate.cli.options import Session, action_command, pass_session
+from headgate.cli.output import OutputTable, confirm, progress, show
 
 
-@verb(
+@action_command(
     "trim",
     examples="""
     headgate trim --usage-days 400 --yes
@@ -30,7 +30,7 @@ def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: 
     confirm(session, "Delete history that is older, for good?", yes=yes)
     with session.repository() as repository:
         gone = repository.trim_history(
-            usage_days=usage_days, audit_days=audit_days, principal=session.who
+            usage_days=usage_days, audit_days=audit_days, principal=session.audit_principal
         )
     show(session, {"gone": gone}, f"{gone} records are gone")
 
@@ -41,7 +41,7 @@ def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: 
 FIELDS = ("version", "title", "looked_at", "moved", "done")
 
 
-@verb(
+@action_command(
     "upgrade",
     examples="""
     headgate upgrade --dry-run
@@ -67,7 +67,9 @@ def upgrade(session: Session, dry_run: bool, create: bool) -> None:
     show(
         session,
         document,
-        Rows((">version", "step", ">looked at", ">moved", "done"), rows, "the store is up to date"),
+        OutputTable(
+            (">version", "step", ">looked at", ">moved", "done"), rows, "the store is up to date"
+        ),
     )
 
 
@@ -82,7 +84,7 @@ def _as_document(step: Any) -> dict[str, Any]:
 EXTRAS = {"redis": "redis", "dynamodb": "botocore", "service": "uvicorn", "cli": "click"}
 
 
-@verb(
+@action_command(
     "version",
     examples="""
     headgate version
@@ -131,7 +133,7 @@ def _store(session: Session) -> dict[str, Any]:
 # `headgate completion`: the script that makes a shell complete headgate's words.
 
 
-@verb(
+@action_command(
     "completion",
     examples="""
     eval "$(headgate completion bash)"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.admin.rates import Look, Watched, busiest, look
-from headgate.cli.options import Session, pass_session, verb
-from headgate.cli.output import Rows, amount, bar, console, counted, show, table
+from headgate.admin.rates import BucketSample, LimitRate, busiest, sample_buckets
+from headgate.cli.options import Session, action_command, pass_session
+from headgate.cli.output import OutputTable, amount, bar, console, pluralize, show, table
 from headgate.core.history import iso_time
 from headgate.core.runtime import run
 
@@ -21,7 +21,7 @@ BAR_WIDTH = 20
 COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">used/s")
 
 
-@verb(
+@action_command(
     "top",
     examples="""
     headgate top
@@ -54,7 +54,7 @@ def top(session: Session, resource: str | None, count: int, interval_s: float, o
 
         parse_resource(resource)
     with session.repository() as repository:
-        seen = run(look(repository.core, resource))
+        seen = run(sample_buckets(repository.core, resource))
         if once or session.as_json or not sys.stdout.isatty():
             rows = busiest(seen, None, count)
             show(session, _document(seen, rows), _headline(seen), _rows(rows))
@@ -68,13 +68,13 @@ def top(session: Session, resource: str | None, count: int, interval_s: float, o
             ) as live:  # fmt: skip
                 while True:
                     time.sleep(interval_s)
-                    before, seen = seen, run(look(repository.core, resource))
+                    before, seen = seen, run(sample_buckets(repository.core, resource))
                     live.update(_view(seen, before, count), refresh=True)
         except KeyboardInterrupt:
             return
 
 
-def _view(seen: Look, before: Look | None, count: int) -> RenderableType:
+def _view(seen: BucketSample, before: BucketSample | None, count: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -82,13 +82,13 @@ def _view(seen: Look, before: Look | None, count: int) -> RenderableType:
     return Group(Text(_headline(seen), style="bold"), Text(), table(rows), Text())
 
 
-def _headline(seen: Look) -> str:
+def _headline(seen: BucketSample) -> str:
     more = "" if seen.whole else " (and more)"
-    return f"{iso_time(seen.now_ms)}  {counted(seen.buckets, 'bucket')} in use{more}"
+    return f"{iso_time(seen.now_ms)}  {pluralize(seen.buckets, 'bucket')} in use{more}"
 
 
-def _rows(rows: list[Watched]) -> Rows:
-    return Rows(
+def _rows(rows: list[LimitRate]) -> OutputTable:
+    return OutputTable(
         COLUMNS,
         [
             (
@@ -102,13 +102,13 @@ def _rows(rows: list[Watched]) -> Rows:
     )  # fmt: skip
 
 
-def _gauge(row: Watched) -> str:
+def _gauge(row: LimitRate) -> str:
     if row.available < 0:
         return "in debt".ljust(BAR_WIDTH)
     return bar(row.available / row.capacity, BAR_WIDTH).ljust(BAR_WIDTH, "·")
 
 
-def _document(seen: Look, rows: list[Watched]) -> dict[str, Any]:
+def _document(seen: BucketSample, rows: list[LimitRate]) -> dict[str, Any]:
     return {
         "time": iso_time(seen.now_ms),
         "buckets": seen.buckets,

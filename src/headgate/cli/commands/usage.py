@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from headgate.cli.arguments import page_options
-from headgate.cli.options import Session, noun, pass_session
-from headgate.cli.output import Rows, amount, bar, show
+from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.output import OutputTable, amount, bar, show
 from headgate.core.history import UsageSnapshot
 
 BAR_WIDTH = 40
@@ -32,7 +32,7 @@ def _filters(command: Any) -> Any:
     return command
 
 
-@noun(
+@command_group(
     "usage",
     examples="""
     headgate usage list --entity key-1 --window hourly
@@ -70,7 +70,7 @@ def list_(
     ]  # fmt: skip
     columns = ("window", "type", "entity", "resource", "consumed", ">events")
     more = [f"more: --cursor '{following}'"] if following else []
-    show(session, document, Rows(columns, rows, "no usage"), *more)
+    show(session, document, OutputTable(columns, rows, "no usage"), *more)
 
 
 @usage.command(
@@ -99,7 +99,10 @@ def summary(session: Session, /, window_type: str, plot: bool, **asked: Any) -> 
         (name, amount(total), f"{found.average[name]:.1f}") for name, total in found.total.items()
     ]
     span = f"{found.snapshot_count} {window_type} windows, {amount(found.total_events)} events"
-    parts: list[str | Rows] = [span, Rows(("limit", ">total", ">average"), rows, "no usage")]
+    parts: list[str | OutputTable] = [
+        span,
+        OutputTable(("limit", ">total", ">average"), rows, "no usage"),
+    ]
     show(session, document, *parts, *_bars(series or []))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headgate.core.engine import Want
+from headgate.core.engine import Request
 from headgate.core.errors import ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit, parse_amount, parse_entity_id, parse_limit_name
@@ -18,7 +18,7 @@ _OUTPUT_MAX = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _PROMPT = ("messages", "system", "input", "instructions", "prompt", "tools")
 
 
-class Habits(NamedTuple):
+class CallRules(NamedTuple):
     """How calls are counted: the names of the limits and the rules for the amounts.
 
     `provider` is an entity that stands for your account at the provider; every call takes from it
@@ -35,17 +35,17 @@ class Habits(NamedTuple):
     wait_s: float | None
     on_unavailable: OnUnavailable | None
 
-    def wants(self, entity_id: str, resource: str, reserved: int) -> list[Want]:
+    def wants(self, entity_id: str, resource: str, reserved: int) -> list[Request]:
         amounts = {self.tokens: reserved}
         if self.requests is not None:
             amounts[self.requests] = 1
-        wants: list[Want] = [(entity_id, resource, amounts, self.limits)]
+        wants: list[Request] = [(entity_id, resource, amounts, self.limits)]
         if self.provider is not None:
             wants.append((self.provider, resource, amounts, None))
         return wants
 
 
-def habits(
+def call_rules(
     *,
     requests: str | None = "rpm",
     tokens: str = "tpm",
@@ -56,9 +56,9 @@ def habits(
     limits: Rates = None,
     wait: float | None = None,
     on_unavailable: OnUnavailable | None = None,
-) -> Habits:
+) -> CallRules:
     """The habits, checked. `output_tokens` is reserved where a call does not say its own most."""
-    return Habits(
+    return CallRules(
         None if requests is None else parse_limit_name(requests),
         parse_limit_name(tokens),
         estimate,
@@ -71,13 +71,13 @@ def habits(
     )
 
 
-class Account:
+class CallAccount:
     """One call: `reserved` before, metered meanwhile, `owed` at its end."""
 
-    def __init__(self, habits: Habits, prompt: Any, output_max: int | None) -> None:
-        estimated = parse_amount("estimate", habits.estimate(prompt))
-        most = habits.output_tokens if output_max is None else output_max
-        self.habits = habits
+    def __init__(self, call_rules: CallRules, prompt: Any, output_max: int | None) -> None:
+        estimated = parse_amount("estimate", call_rules.estimate(prompt))
+        most = call_rules.output_tokens if output_max is None else output_max
+        self.rules = call_rules
         self.reserved = estimated + parse_amount("output_max", most)
         self.meter = Meter(estimated)
 
@@ -89,7 +89,7 @@ class Account:
         answered that it did not.
         """
         if self.meter.seen:
-            return self.habits.count(self.meter.used)
+            return self.rules.count(self.meter.used)
         return 0 if status_of(error) is not None else self.reserved
 
 
@@ -111,7 +111,7 @@ def headers_of(answer: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def parsed(reply: Any) -> Any:
+def unwrap_reply(reply: Any) -> Any:
     """The reply inside a raw one, which clients give together with its headers."""
     parse = getattr(reply, "parse", None)
     return parse() if callable(parse) and headers_of(reply) is not None else reply
@@ -124,8 +124,8 @@ def model_of(request: Mapping[str, Any], resource: str | None) -> str:
     return name
 
 
-def account_for(habits: Habits, request: Mapping[str, Any]) -> Account:
+def account_for(call_rules: CallRules, request: Mapping[str, Any]) -> CallAccount:
     """The account of a call made with these keyword arguments."""
     given: Sequence[Any] = [request[name] for name in _PROMPT if request.get(name)]
     tops = [request[name] for name in _OUTPUT_MAX if type(request.get(name)) is int]
-    return Account(habits, given, tops[0] if tops else None)
+    return CallAccount(call_rules, given, tops[0] if tops else None)

@@ -17,13 +17,13 @@ from typing import Any
 from headgate.core.errors import RateLimiterUnavailable, RateLimitExceeded, StoreDenied
 from headgate.integrations.gate import asyncio_limiter, is_off
 from headgate.integrations.llm.account import (
-    Account,
+    CallAccount,
     account_for,
-    habits,
+    call_rules,
     headers_of,
     model_of,
-    parsed,
     status_of,
+    unwrap_reply,
 )
 from headgate.integrations.llm.provider import debit_for, read_headers, refused_wait_ms
 from headgate.limiter import RateLimiter
@@ -34,7 +34,7 @@ class LlmLimiter:
 
     def __init__(self, limiter: RateLimiter, **options: Any) -> None:
         self.limiter = asyncio_limiter(limiter)
-        self.habits = habits(**options)
+        self.rules = call_rules(**options)
 
     async def create(
         self,
@@ -46,10 +46,10 @@ class LlmLimiter:
         **request: Any,
     ) -> Any:
         """What `method(**request)` returns, or RateLimitExceeded before it is called."""
-        account = account_for(self.habits, request)
-        async with self._held(entity_id, model_of(request, resource), account):
+        account = account_for(self.rules, request)
+        async with self._reservation(entity_id, model_of(request, resource), account):
             reply = await method(**request)
-            account.meter.see(parsed(reply))
+            account.meter.see(unwrap_reply(reply))
         await self._learn_from(reply, model_of(request, resource))
         return reply
 
@@ -63,23 +63,23 @@ class LlmLimiter:
         **request: Any,
     ) -> AsyncIterator[Any]:
         """The chunks of `method(**request, stream=True)`, metered as they pass."""
-        account = account_for(self.habits, request)
-        async with self._held(entity_id, model_of(request, resource), account):
+        account = account_for(self.rules, request)
+        async with self._reservation(entity_id, model_of(request, resource), account):
             chunks = await method(**{**request, "stream": True})
             try:
                 async for chunk in chunks:
                     account.meter.see(chunk)
                     yield chunk
             finally:
-                await _closed(chunks)
+                await _close_stream(chunks)
 
     @asynccontextmanager
     async def reserve(
         self, entity_id: str, resource: str, prompt: Any, *, output_max: int | None = None
-    ) -> AsyncIterator[Account]:
+    ) -> AsyncIterator[CallAccount]:
         """For calls of any other shape: `call.meter.see(part)` with replies, chunks or text."""
-        account = Account(self.habits, prompt, output_max)
-        async with self._held(entity_id, resource, account):
+        account = CallAccount(self.rules, prompt, output_max)
+        async with self._reservation(entity_id, resource, account):
             yield account
 
     async def learn(
@@ -88,17 +88,17 @@ class LlmLimiter:
         """Brings a bucket down to what the provider's headers say is left; what was taken, by
         limit. `refused`: they came with a 429, so nothing goes before its wait is over."""
         says = read_headers(headers, self.limiter.engine.clock())
-        kinds = {self.habits.tokens: says.tokens}
-        if self.habits.requests is not None:
-            kinds[self.habits.requests] = says.requests
+        kinds = {self.rules.tokens: says.tokens}
+        if self.rules.requests is not None:
+            kinds[self.rules.requests] = says.requests
         nothing = dict.fromkeys(kinds, 0)
-        limits = None if entity_id == self.habits.provider else self.habits.limits
+        limits = None if entity_id == self.rules.provider else self.rules.limits
         verdict = await self.limiter.check(entity_id, resource, nothing, limits)
         debits = {}
         for status in verdict.statuses:
-            told = kinds[status.limit_name]
-            wait_ms = refused_wait_ms(says, told) if refused else None
-            if status.entity_id == entity_id and (debit := debit_for(status, told, wait_ms)):
+            reported = kinds[status.limit_name]
+            wait_ms = refused_wait_ms(says, reported) if refused else None
+            if status.entity_id == entity_id and (debit := debit_for(status, reported, wait_ms)):
                 debits[status.limit_name] = debit
         if debits:
             try:
@@ -109,11 +109,13 @@ class LlmLimiter:
         return debits
 
     @asynccontextmanager
-    async def _held(self, entity_id: str, resource: str, account: Account) -> AsyncIterator[None]:
+    async def _reservation(
+        self, entity_id: str, resource: str, account: CallAccount
+    ) -> AsyncIterator[None]:
         if is_off():
             yield
             return
-        use = self.habits
+        use = self.rules
         wants = use.wants(entity_id, resource, account.reserved)
         async with self.limiter.acquire_many(
             wants, use.on_unavailable, on_error="keep", wait=use.wait_s
@@ -128,14 +130,14 @@ class LlmLimiter:
 
     async def _learn_from(self, answer: Any, resource: str) -> None:
         headers = headers_of(answer)
-        if headers is not None and self.habits.provider is not None and not is_off():
+        if headers is not None and self.rules.provider is not None and not is_off():
             refused = isinstance(answer, BaseException) and status_of(answer) == 429
             # a hint; the call itself is over and counted
             with suppress(RateLimiterUnavailable, StoreDenied):
-                await self.learn(headers, self.habits.provider, resource, refused=refused)
+                await self.learn(headers, self.rules.provider, resource, refused=refused)
 
 
-async def _closed(chunks: Any) -> None:
+async def _close_stream(chunks: Any) -> None:
     """Hangs up on the provider too, so that it stops generating."""
     for name in ("aclose", "close"):
         close = getattr(chunks, name, None)

@@ -22,46 +22,46 @@ _REMAINING = ("x-ratelimit-remaining-{}", "anthropic-ratelimit-{}-remaining")
 _RESET = ("x-ratelimit-reset-{}", "anthropic-ratelimit-{}-reset")
 
 
-class Told(NamedTuple):
+class ProviderLimit(NamedTuple):
     """One limit of the provider: how much it says is left, and when it has more."""
 
     remaining: int | None
     reset_ms: int | None
 
 
-class ProviderSays(NamedTuple):
-    requests: Told
-    tokens: Told
+class ProviderLimits(NamedTuple):
+    requests: ProviderLimit
+    tokens: ProviderLimit
     retry_after_ms: int | None
 
 
-def read_headers(headers: Mapping[str, Any], now_ms: int) -> ProviderSays:
+def read_headers(headers: Mapping[str, Any], now_ms: int) -> ProviderLimits:
     """What can be understood of the headers; the rest is as if it were not there."""
     fields = {str(name).lower(): str(value).strip() for name, value in headers.items()}
     exact_ms = fields.get("retry-after-ms", "")
     after_ms = _millis(exact_ms, 1) if exact_ms else _millis(fields.get("retry-after", ""), 1000)
-    told = {}
+    reported = {}
     for kind in ("requests", "tokens"):
         left = [fields.get(name.format(kind), "") for name in _REMAINING]
         resets = [fields.get(name.format(kind), "") for name in _RESET]
-        told[kind] = Told(
+        reported[kind] = ProviderLimit(
             next((int(text) for text in left if _COUNT.fullmatch(text)), None),
             next(
                 (ms for ms in (_wait_ms(text, now_ms) for text in resets) if ms is not None), None
             ),
         )
-    return ProviderSays(told["requests"], told["tokens"], after_ms)
+    return ProviderLimits(reported["requests"], reported["tokens"], after_ms)
 
 
-def debit_for(status: LimitStatus, told: Told, wait_ms: int | None) -> int:
+def debit_for(status: LimitStatus, reported: ProviderLimit, wait_ms: int | None) -> int:
     """How much to take from our bucket so that it holds no more than the provider says.
 
     Never negative: that the provider has more is no reason to hand out more than was configured.
     With a wait, the bucket has its next token when the wait is over.
     """
     target = status.available
-    if told.remaining is not None:
-        target = min(target, told.remaining)
+    if reported.remaining is not None:
+        target = min(target, reported.remaining)
     limit = status.limit
     if wait_ms is not None:
         refill = wait_ms * limit.refill_amount // (limit.refill_period_seconds * 1000)
@@ -69,12 +69,12 @@ def debit_for(status: LimitStatus, told: Told, wait_ms: int | None) -> int:
     return max(0, status.available - target)
 
 
-def refused_wait_ms(says: ProviderSays, told: Told) -> int | None:
+def refused_wait_ms(says: ProviderLimits, reported: ProviderLimit) -> int | None:
     """After a 429: how long this limit is closed; None where another one was the reason."""
-    others_empty = 0 in (says.requests.remaining, says.tokens.remaining) and told.remaining != 0
+    others_empty = 0 in (says.requests.remaining, says.tokens.remaining) and reported.remaining != 0
     if others_empty:
         return None
-    return says.retry_after_ms if says.retry_after_ms is not None else told.reset_ms
+    return says.retry_after_ms if says.retry_after_ms is not None else reported.reset_ms
 
 
 def _wait_ms(text: str, now_ms: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.core.runtime import run
 from headgate.integrations.gate import blocking_limiter
-from headgate.integrations.llm.account import Account
+from headgate.integrations.llm.account import CallAccount
 from headgate.integrations.llm.limiter import LlmLimiter
 from headgate.sync import SyncRateLimiter
 
@@ -55,10 +55,10 @@ class SyncLlmLimiter:
     @contextmanager
     def reserve(
         self, entity_id: str, resource: str, prompt: Any, *, output_max: int | None = None
-    ) -> Iterator[Account]:
+    ) -> Iterator[CallAccount]:
         """For calls of any other shape: `call.meter.see(part)` with replies, chunks or text."""
         held: Any = self._flows.reserve(entity_id, resource, prompt, output_max=output_max)
-        account: Account = run(held.__aenter__())
+        account: CallAccount = run(held.__aenter__())
         try:
             yield account
         except BaseException as error:

@@ -18,10 +18,10 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from headgate.core.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_namespace
 from headgate.service.dashboard.feed import Feed, Late, relay, within_s
-from headgate.service.dashboard.gauges import parse_change, previewed, shards_of
+from headgate.service.dashboard.gauges import parse_change, preview_change, shards_of
 
 if TYPE_CHECKING:
-    from headgate.service.keys.access import Caller, Refusal
+    from headgate.service.keys.access import ApiCaller, Refusal
     from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
@@ -51,14 +51,14 @@ STRICT = (
 )
 
 
-class File(NamedTuple):
+class StaticFile(NamedTuple):
     content: bytes
     kind: bytes
     tag: bytes
 
 
 @cache
-def files() -> dict[str, File]:
+def files() -> dict[str, StaticFile]:
     """Every file by its path below the dashboard; what is not here cannot be asked for."""
     found = {}
     for path in sorted(FOLDER.rglob("*")):
@@ -66,7 +66,7 @@ def files() -> dict[str, File]:
         if path.is_file() and kind is not None:
             content = path.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'.encode()
-            found[path.relative_to(FOLDER).as_posix()] = File(content, kind, tag)
+            found[path.relative_to(FOLDER).as_posix()] = StaticFile(content, kind, tag)
     return found
 
 
@@ -79,7 +79,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 def is_own(head: Mapping[bytes, bytes]) -> bool:
     """Whether it says that it began on a page of this service."""
     origin, host = head.get(b"origin"), head.get(b"host")
-    return origin is not None and host is not None and _place(origin) == host.lower()
+    return origin is not None and host is not None and _host_of(origin) == host.lower()
 
 
 def is_foreign(head: Mapping[bytes, bytes]) -> bool:
@@ -89,7 +89,7 @@ def is_foreign(head: Mapping[bytes, bytes]) -> bool:
     return head.get(b"sec-fetch-site", b"none") in (b"cross-site", b"same-site")
 
 
-def _place(origin: bytes) -> bytes:
+def _host_of(origin: bytes) -> bytes:
     """Host and port. Not the scheme: a proxy in front may speak TLS for the service."""
     try:
         return urlsplit(origin).netloc.lower()
@@ -101,7 +101,7 @@ def _place(origin: bytes) -> bytes:
 # The switch of a demo: a store that can be broken on purpose. A service has none.
 
 
-class Switch(Protocol):
+class FaultSwitch(Protocol):
     """`modes` says what each mode means; `turn` raises ValueError for what is none."""
 
     @property
@@ -113,17 +113,17 @@ class Switch(Protocol):
     def turn(self, mode: str) -> None: ...
 
 
-def as_told(switch: Switch) -> dict[str, Any]:
+def switch_json(switch: FaultSwitch) -> dict[str, Any]:
     return {"mode": switch.mode, "modes": dict(switch.modes)}
 
 
-def turned(switch: Switch, values: object) -> dict[str, Any]:
+def turn_switch(switch: FaultSwitch, values: object) -> dict[str, Any]:
     """The switch as it stands after what was asked."""
     mode = values.get("mode") if isinstance(values, dict) and len(values) == 1 else None
     if not isinstance(mode, str) or mode not in switch.modes:
         raise ValidationError("mode", mode, f"must be one of {', '.join(switch.modes)}")
     switch.turn(mode)
-    return as_told(switch)
+    return switch_json(switch)
 
 
 HOME = "/ui/"
@@ -139,7 +139,7 @@ FOREIGN_ORIGIN = "FOREIGN_ORIGIN"
 HOT = ("/v1/ratelimit/check", "/v1/ratelimit/batch", "/v1/ratelimit/acquire", "/v1/leases")
 
 Head = dict[bytes, bytes]
-Recognise = Callable[[Any, Head], Awaitable["Caller | Refusal"]]
+Authenticate = Callable[[Any, Head], Awaitable["ApiCaller | Refusal"]]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 _EVENTS = (
@@ -150,7 +150,7 @@ _EVENTS = (
 )
 
 
-class Problem(HeadgateError):
+class DashboardProblem(HeadgateError):
     """Something is answered with a problem document."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
@@ -164,12 +164,12 @@ class Dashboard:
     that the server ends, so that feeds do not hold it up."""
 
     def __init__(
-        self, program: Program, recognise: Recognise, switch: Switch | None = None
+        self, program: Program, authenticate: Authenticate, switch: FaultSwitch | None = None
     ) -> None:
         """With a `switch` whoever may administer can break the store: for a demo alone."""
         self._program = program
         self._switch = switch
-        self._recognise = recognise
+        self._authenticate = authenticate
         self._feed = Feed(program.service)
         self.leaving: Callable[[], bool] = lambda: program.closing
 
@@ -183,7 +183,7 @@ class Dashboard:
                 await self(scope, receive, send)
             elif scope["method"] not in SAFE and is_foreign(dict(scope["headers"])):
                 self._program.denials.note_foreign_page()
-                await _say(send, 403, _problem(_elsewhere()))
+                await _send_json(send, 403, _problem(_foreign_origin()))
             else:
                 await rest(scope, receive, send)
 
@@ -192,17 +192,17 @@ class Dashboard:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             await self._answer(scope, receive, send)
-        except Problem as problem:
+        except DashboardProblem as problem:
             if problem.code == FOREIGN_ORIGIN:
                 self._program.denials.note_foreign_page()
-            await _say(send, problem.status, _problem(problem))
+            await _send_json(send, problem.status, _problem(problem))
         except ValidationError as error:
-            told = f"{error.field} {error.reason}"
-            await _say(send, 400, _problem(Problem(400, "INVALID_REQUEST", told)))
+            detail = f"{error.field} {error.reason}"
+            await _send_json(send, 400, _problem(DashboardProblem(400, "INVALID_REQUEST", detail)))
         except StoreTrouble:
-            await _say(send, 503, _problem(_away()))
+            await _send_json(send, 503, _problem(_store_unavailable()))
         except HeadgateError as error:
-            await _say(send, *_of_service(error))
+            await _send_json(send, *_of_service(error))
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         path, method, head = scope["path"], scope["method"], dict(scope["headers"])
@@ -218,51 +218,59 @@ class Dashboard:
         elif asked == "switch" and self._switch is not None:
             await self._turn(self._switch, scope, receive, send, head)
         elif method not in SAFE:
-            raise Problem(405, "METHOD_NOT_ALLOWED", "use GET")
+            raise DashboardProblem(405, "METHOD_NOT_ALLOWED", "use GET")
         elif asked == "feed":
             await self._stream(scope, receive, send, head)
         elif asked == "about":
-            await _say(send, 200, await self._about(scope, head))
+            await _send_json(send, 200, await self._about(scope, head))
         elif asked == "shards":
             await self._shards(scope, send, head)
         else:
             file = files().get(asked or "index.html")
             if file is None:
-                raise Problem(404, "NOT_FOUND", "there is nothing here")
+                raise DashboardProblem(404, "NOT_FOUND", "there is nothing here")
             await _file(send, file, head, with_body=method != "HEAD")
 
     async def _about(self, scope: Any, head: Head) -> dict[str, Any]:
         """What the page must know to show what its reader may do."""
         program = self._program
         shape = program.service.repository.capabilities
-        found = await self._recognise(scope, head)
-        told: dict[str, Any] = {"dev": program.door.dev, "scopes": [], "principal": None}
+        found = await self._authenticate(scope, head)
+        about: dict[str, Any] = {
+            "dev": program.authenticator.is_dev,
+            "scopes": [],
+            "principal": None,
+        }
         if not hasattr(found, "code"):
             caller: Any = found
-            told["principal"] = caller.principal
-            told["scopes"] = sorted(caller.grant.scopes)
-            told["namespace"] = caller.grant.namespace
-            told["store"] = {"name": shape.name, "shared": shape.shared, "durable": shape.durable}
-            told["fail_open"] = program.settings.fail_open
-            told["workers"] = program.options.workers
+            about["principal"] = caller.principal
+            about["scopes"] = sorted(caller.grant.scopes)
+            about["namespace"] = caller.grant.namespace
+            about["store"] = {"name": shape.name, "shared": shape.shared, "durable": shape.durable}
+            about["fail_open"] = program.settings.fail_open
+            about["workers"] = program.options.workers
             if self._switch is not None:
-                told["switch"] = as_told(self._switch)
-        return told
+                about["switch"] = switch_json(self._switch)
+        return about
 
-    async def _turn(self, switch: Switch, scope: Any, receive: Any, send: Any, head: Head) -> None:
+    async def _turn(
+        self, switch: FaultSwitch, scope: Any, receive: Any, send: Any, head: Head
+    ) -> None:
         _must_be_post_from_here(scope, head)
         await self._permit(scope, head, None, ADMIN)
-        await _say(send, 200, turned(switch, _json(await _body(receive))))
+        await _send_json(send, 200, turn_switch(switch, _json(await _body(receive))))
 
     async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         if is_foreign(head):
-            raise _elsewhere()
+            raise _foreign_origin()
         namespace = _namespace(scope)
         await self._permit(scope, head, namespace)
-        await self._program.service.room(namespace)
+        await self._program.service.namespace(namespace)
         viewer = self._feed.join(namespace)
         if viewer is None:
-            raise Problem(503, "TOO_MANY_VIEWERS", "too many pages watch already; close one")
+            raise DashboardProblem(
+                503, "TOO_MANY_VIEWERS", "too many pages watch already; close one"
+            )
         try:
             fields = [*_EVENTS, *STRICT]
             await send({"type": "http.response.start", "status": 200, "headers": fields})
@@ -273,48 +281,52 @@ class Dashboard:
     async def _shards(self, scope: Any, send: Any, head: Head) -> None:
         namespace = _namespace(scope)
         await self._permit(scope, head, namespace)
-        await _say(send, 200, await _in_time(shards_of(self._program.service, namespace)))
+        await _send_json(send, 200, await _in_time(shards_of(self._program.service, namespace)))
 
     async def _preview(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         _must_be_post_from_here(scope, head)
         namespace, change = parse_change(_json(await _body(receive)))
         await self._permit(scope, head, namespace)
-        found = await _in_time(previewed(self._program.service, namespace, change))
-        await _say(send, 200, found)
+        found = await _in_time(preview_change(self._program.service, namespace, change))
+        await _send_json(send, 200, found)
 
     async def _permit(
         self, scope: Any, head: Head, namespace: str | None, need: str = READ
     ) -> None:
         """Raises unless the caller may do that in all of the namespace; None is everywhere."""
-        found: Any = await self._recognise(scope, head)
-        refusal = found if hasattr(found, "code") else found.refuses(need, namespace, None)
+        found: Any = await self._authenticate(scope, head)
+        refusal = found if hasattr(found, "code") else found.refusal_for(need, namespace, None)
         if refusal is None:
             return
         self._program.note_refusal(refusal)
         match refusal.code:
             case "UNAUTHENTICATED":
-                raise Problem(401, "UNAUTHENTICATED", "a good key is needed")
+                raise DashboardProblem(401, "UNAUTHENTICATED", "a good key is needed")
             case "STORAGE_UNAVAILABLE":
-                raise _away()
+                raise _store_unavailable()
             case "STORAGE_DENIED":
-                raise Problem(500, "STORAGE_DENIED", "the store refuses the service; see its log")
+                raise DashboardProblem(
+                    500, "STORAGE_DENIED", "the store refuses the service; see its log"
+                )
             case "FORBIDDEN":
-                raise Problem(403, "FORBIDDEN", f"the key needs the scope '{need}' for this")
-        raise Problem(404, "NOT_FOUND", "there is no such namespace")
+                raise DashboardProblem(
+                    403, "FORBIDDEN", f"the key needs the scope '{need}' for this"
+                )
+        raise DashboardProblem(404, "NOT_FOUND", "there is no such namespace")
 
 
 def _must_be_post_from_here(scope: Any, head: Head) -> None:
     if scope["method"] != "POST":
-        raise Problem(405, "METHOD_NOT_ALLOWED", "use POST")
+        raise DashboardProblem(405, "METHOD_NOT_ALLOWED", "use POST")
     if not is_own(head):
-        raise _elsewhere()
+        raise _foreign_origin()
 
 
 def _namespace(scope: Any) -> str:
     try:
         asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=4)
     except ValueError:
-        raise Problem(400, "INVALID_REQUEST", "the query has too many fields") from None
+        raise DashboardProblem(400, "INVALID_REQUEST", "the query has too many fields") from None
     return parse_namespace(asked.get("namespace", [DEFAULT_NAMESPACE])[0])
 
 
@@ -322,7 +334,7 @@ async def _in_time(look: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await within_s(LOOK_S_MAX, look)
     except Late:
-        raise Problem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
+        raise DashboardProblem(504, "DEADLINE_EXCEEDED", "too many buckets to look at") from None
 
 
 def _page_of(query: bytes) -> bytes:
@@ -335,12 +347,12 @@ def _page_of(query: bytes) -> bytes:
     return f"{HOME}#/explain?{asked}".encode()
 
 
-def _elsewhere() -> Problem:
-    return Problem(403, FOREIGN_ORIGIN, "this must be asked by the dashboard's own page")
+def _foreign_origin() -> DashboardProblem:
+    return DashboardProblem(403, FOREIGN_ORIGIN, "this must be asked by the dashboard's own page")
 
 
-def _away() -> Problem:
-    return Problem(503, "STORAGE_UNAVAILABLE", "the store gives no answer")
+def _store_unavailable() -> DashboardProblem:
+    return DashboardProblem(503, "STORAGE_UNAVAILABLE", "the store gives no answer")
 
 
 def _of_service(error: HeadgateError) -> tuple[int, dict[str, Any]]:
@@ -348,10 +360,12 @@ def _of_service(error: HeadgateError) -> tuple[int, dict[str, Any]]:
     named = getattr(error, "problem", None)
     status = 422 if named is None else named.http_status
     code = str(getattr(error, "code", "CONFIGURATION_ERROR"))
-    return status, _problem(Problem(status, code, getattr(error, "detail", "cannot be done")))
+    return status, _problem(
+        DashboardProblem(status, code, getattr(error, "detail", "cannot be done"))
+    )
 
 
-def _problem(problem: Problem) -> dict[str, Any]:
+def _problem(problem: DashboardProblem) -> dict[str, Any]:
     return {"status": problem.status, "code": problem.code, "detail": str(problem)}
 
 
@@ -359,7 +373,7 @@ def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise Problem(400, "INVALID_REQUEST", "the body must be JSON in UTF-8") from None
+        raise DashboardProblem(400, "INVALID_REQUEST", "the body must be JSON in UTF-8") from None
 
 
 async def _body(receive: Any) -> bytes:
@@ -367,23 +381,25 @@ async def _body(receive: Any) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "INVALID_REQUEST", "the body did not arrive whole")
+            raise DashboardProblem(400, "INVALID_REQUEST", "the body did not arrive whole")
         part = message.get("body", b"")
         size += len(part)
         if size > BODY_BYTES_MAX:
-            raise Problem(413, "PAYLOAD_TOO_LARGE", f"the body may have {BODY_BYTES_MAX} bytes")
+            raise DashboardProblem(
+                413, "PAYLOAD_TOO_LARGE", f"the body may have {BODY_BYTES_MAX} bytes"
+            )
         parts.append(part)
         more = message.get("more_body", False)
     return b"".join(parts)
 
 
-async def _file(send: Any, file: File, head: Head, *, with_body: bool) -> None:
+async def _file(send: Any, file: StaticFile, head: Head, *, with_body: bool) -> None:
     known = head.get(b"if-none-match") == file.tag
     fields = [(b"content-type", file.kind), (b"etag", file.tag), (b"cache-control", b"no-cache")]
     await _send(send, 304 if known else 200, b"" if known else file.content, fields, with_body)
 
 
-async def _say(send: Any, status: int, value: dict[str, Any]) -> None:
+async def _send_json(send: Any, status: int, value: dict[str, Any]) -> None:
     kind = b"application/json" if status < 400 else b"application/problem+json"
     fields = [(b"content-type", kind), (b"cache-control", b"no-store")]
     await _send(send, status, json.dumps(value).encode(), fields)

@@ -20,25 +20,25 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.record import BucketKey, Record, cells_of
-from headgate.core.store import Shard, Sharded
+from headgate.core.store import BucketShard, Sharded
 from headgate.declare.apply import preview
 from headgate.declare.declaration import Action, LevelChange
-from headgate.service.dashboard.window import Place
+from headgate.service.dashboard.window import BucketRef
 
 if TYPE_CHECKING:
-    from headgate.service.decide.namespaces import Room
+    from headgate.service.decide.namespaces import NamespaceService
     from headgate.service.decide.service import Service
 
 FOUND_MAX = 200
 SHOWN_MAX = 24
 
 
-async def found_in(room: Room) -> list[Place]:
+async def find_buckets(ns: NamespaceService) -> list[BucketRef]:
     """Buckets of the store, FOUND_MAX at most, the emptiest first: what other processes use shows
     too."""
-    namespace = await room.configs.namespace_id()
-    page = await room.backend.store.find(namespace, limit=FOUND_MAX)
-    seen = await room.backend.store.peek(page.items, room._store_ms())
+    namespace = await ns.configs.namespace_id()
+    page = await ns.backend.store.find(namespace, limit=FOUND_MAX)
+    seen = await ns.backend.store.peek(page.items, ns._store_ms())
     ranked = [
         (_fullness(record, seen.now_ms), (key.entity_id, key.resource))
         for key, record in zip(page.items, seen.records, strict=True)
@@ -47,11 +47,13 @@ async def found_in(room: Room) -> list[Place]:
     return [place for _, place in sorted(ranked)]
 
 
-async def gauges_of(room: Room, places: Sequence[Place]) -> tuple[int, list[dict[str, Any]]]:
+async def gauges_of(
+    ns: NamespaceService, places: Sequence[BucketRef]
+) -> tuple[int, list[dict[str, Any]]]:
     """The store's time, and the buckets as they are then; those that are not there are left out."""
-    namespace = await room.configs.namespace_id()
+    namespace = await ns.configs.namespace_id()
     keys = [BucketKey(namespace, *place) for place in places]
-    seen = await room.backend.store.peek(keys, room._store_ms())
+    seen = await ns.backend.store.peek(keys, ns._store_ms())
     shown = [
         {
             "entity": key.entity_id,
@@ -92,11 +94,11 @@ LOOKED_AT_MAX = 40  # buckets; each costs a read
 
 async def shards_of(service: Service, namespace: str) -> dict[str, Any]:
     """The buckets in the most parts first; `sharding` says whether the store divides at all."""
-    room = await service.room(namespace)
-    store: Any = room.home.backend.store
+    ns = await service.namespace(namespace)
+    store: Any = ns.home.backend.store
     if not hasattr(store, "shards"):
         return {"sharding": False, "buckets": [], "whole": True}
-    page = await store.find(await room.configs.namespace_id(), limit=LOOKED_AT_MAX)
+    page = await store.find(await ns.configs.namespace_id(), limit=LOOKED_AT_MAX)
     found = [await _bucket(store, key) for key in page.items]
     shown = [one for one in found if one["shards"]]
     return {
@@ -115,7 +117,7 @@ async def _bucket(store: Sharded, key: BucketKey) -> dict[str, Any]:
     }
 
 
-def _shard(shard: Shard, now_ms: int) -> dict[str, Any]:
+def _shard(shard: BucketShard, now_ms: int) -> dict[str, Any]:
     return {
         "number": shard.number,
         "depth": shard.depth,
@@ -159,9 +161,9 @@ def _level(values: dict[str, Any]) -> Level:
     return Level(entity_id, resource)
 
 
-async def previewed(service: Service, namespace: str, change: LevelChange) -> dict[str, Any]:
-    room = await service.room(namespace)
-    found = await preview(room.home, [change])
+async def preview_change(service: Service, namespace: str, change: LevelChange) -> dict[str, Any]:
+    ns = await service.namespace(namespace)
+    found = await preview(ns.home, [change])
     return {
         "over": [asdict(one) for one in found.over[:OVER_SHOWN_MAX]],
         "over_count": len(found.over),

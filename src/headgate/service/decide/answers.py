@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
-from headgate.service.decide.targets import Frame
+from headgate.service.decide.targets import LimitConstants
 
 
-class Applied(NamedTuple):
+class AppliedLimit(NamedTuple):
     """One limit as it stands after the decision; amounts in whole tokens.
 
     `wait_ms` is the time until there is more: enough for this demand where it was refused, one
@@ -28,7 +28,7 @@ class Applied(NamedTuple):
     soft: bool
 
 
-class CheckAnswer(NamedTuple):
+class CheckResult(NamedTuple):
     """The decision on one (scope, identifier) and resource.
 
     Remaining, capacity and reset are those of the tightest limit; None where no limit applies (an
@@ -45,7 +45,7 @@ class CheckAnswer(NamedTuple):
     tokens_capacity: int | None = None
     retry_after_ms: int | None = 0
     reset_at_ms: int | None = None
-    limits: tuple[Applied, ...] = ()
+    limits: tuple[AppliedLimit, ...] = ()
     code: Code | None = None
     degraded: bool = False
     degraded_reason: str | None = None
@@ -58,19 +58,19 @@ class CheckAnswer(NamedTuple):
         return 200 if self.code is None else PROBLEMS[self.code].http_status
 
 
-class Yes(NamedTuple):
+class Admission(NamedTuple):
     """The commonest answer of all: tokens were taken of one limit, and nothing else is to be said.
 
     It tells what a CheckAnswer would, for a fraction of the cost.
     """
 
-    limit: Frame
+    limit: LimitConstants
     remaining: int
     wait_ms: int
     reset_at_ms: int
 
 
-class CombinedAnswer(NamedTuple):
+class CombinedResult(NamedTuple):
     """The decision on several descriptors, all or none; `results` are in the order asked.
 
     A result's own `allowed` says whether that descriptor alone had room. `blocking` is the first
@@ -78,7 +78,7 @@ class CombinedAnswer(NamedTuple):
     """
 
     allowed: bool
-    results: tuple[CheckAnswer, ...]
+    results: tuple[CheckResult, ...]
     blocking: int | None = None
     tightest: int | None = None
     retry_after_ms: int | None = 0
@@ -92,7 +92,7 @@ class CombinedAnswer(NamedTuple):
         return 200 if self.code is None else PROBLEMS[self.code].http_status
 
     @property
-    def foremost(self) -> CheckAnswer:
+    def foremost(self) -> CheckResult:
         """The result a caller should look at: what blocks, else what is tightest."""
         place = self.tightest if self.blocking is None else self.blocking
         return self.results[place or 0]
@@ -101,7 +101,7 @@ class CombinedAnswer(NamedTuple):
 class BatchAnswer(NamedTuple):
     """One result per request, in the order asked: an answer, or the problem it met."""
 
-    results: tuple[CheckAnswer | ServiceError, ...]
+    results: tuple[CheckResult | ServiceError, ...]
 
 
 class LeaseState(StrEnum):
@@ -110,7 +110,7 @@ class LeaseState(StrEnum):
     RELEASED = "released"
 
 
-class LeaseAnswer(NamedTuple):
+class LeaseResult(NamedTuple):
     """A lease as it stands; `held` in whole tokens by limit name."""
 
     lease_id: str
@@ -120,23 +120,23 @@ class LeaseAnswer(NamedTuple):
     degraded: bool = False
 
 
-class AcquireAnswer(NamedTuple):
+class AcquireResult(NamedTuple):
     """The decision, and the lease where it was allowed."""
 
-    check: CheckAnswer
-    lease: LeaseAnswer | None
+    check: CheckResult
+    lease: LeaseResult | None
 
 
-class Health(StrEnum):
+class HealthState(StrEnum):
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"
     UNHEALTHY = "UNHEALTHY"
 
 
-class HealthAnswer(NamedTuple):
+class HealthResult(NamedTuple):
     """`ready` is whether to send traffic here: the store answers or the service fails open."""
 
-    status: Health
+    status: HealthState
     ready: bool
     store_available: bool
     breaker: str
@@ -144,12 +144,12 @@ class HealthAnswer(NamedTuple):
     leases: int
 
 
-def tightest_of(limits: Sequence[Applied]) -> Applied | None:
+def tightest_of(limits: Sequence[AppliedLimit]) -> AppliedLimit | None:
     """The limit with the least left of its capacity; one on trial only where there is no other."""
     if len(limits) == 1:
         return limits[0]
     return min(limits, key=_left, default=None)
 
 
-def _left(limit: Applied) -> tuple[bool, float]:
+def _left(limit: AppliedLimit) -> tuple[bool, float]:
     return limit.soft, limit.remaining / limit.capacity

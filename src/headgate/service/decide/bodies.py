@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headgate.service.decide.answers import (
-    AcquireAnswer,
+    AcquireResult,
     BatchAnswer,
-    CheckAnswer,
-    CombinedAnswer,
-    HealthAnswer,
-    LeaseAnswer,
+    CheckResult,
+    CombinedResult,
+    HealthResult,
+    LeaseResult,
 )
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
 
@@ -33,7 +33,7 @@ def iso_time(time_ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def check_body(answer: CheckAnswer) -> dict[str, Any]:
+def check_body(answer: CheckResult) -> dict[str, Any]:
     body: dict[str, Any] = {
         "allowed": answer.allowed,
         "tokens_remaining": answer.tokens_remaining,
@@ -54,7 +54,7 @@ def check_body(answer: CheckAnswer) -> dict[str, Any]:
     return body
 
 
-def combined_body(answer: CombinedAnswer) -> dict[str, Any]:
+def combined_body(answer: CombinedResult) -> dict[str, Any]:
     foremost = answer.foremost
     body: dict[str, Any] = {
         "allowed": answer.allowed,
@@ -83,7 +83,7 @@ def batch_body(answer: BatchAnswer) -> dict[str, Any]:
     return {"results": [_batch_item(result) for result in answer.results]}
 
 
-def lease_body(answer: LeaseAnswer) -> dict[str, Any]:
+def lease_body(answer: LeaseResult) -> dict[str, Any]:
     return {
         "lease_id": answer.lease_id,
         "state": answer.state.value,
@@ -93,12 +93,12 @@ def lease_body(answer: LeaseAnswer) -> dict[str, Any]:
     }
 
 
-def acquire_body(answer: AcquireAnswer) -> dict[str, Any]:
+def acquire_body(answer: AcquireResult) -> dict[str, Any]:
     body = check_body(answer.check)
     return body if answer.lease is None else {**body, **lease_body(answer.lease)}
 
 
-def health_body(answer: HealthAnswer) -> dict[str, Any]:
+def health_body(answer: HealthResult) -> dict[str, Any]:
     return {
         "status": answer.status.value,
         "ready": answer.ready,
@@ -110,7 +110,7 @@ def health_body(answer: HealthAnswer) -> dict[str, Any]:
     }
 
 
-def violated(answer: CheckAnswer) -> list[str]:
+def violated(answer: CheckResult) -> list[str]:
     return [limit.name for limit in answer.limits if limit.exceeded and not limit.soft]
 
 
@@ -144,7 +144,7 @@ def _refusal(
         body["instance"] = instance
 
 
-def _result(answer: CheckAnswer) -> dict[str, Any]:
+def _result(answer: CheckResult) -> dict[str, Any]:
     found: dict[str, Any] = {
         "scope": answer.scope,
         "resource": answer.resource,
@@ -161,7 +161,7 @@ def _result(answer: CheckAnswer) -> dict[str, Any]:
     return found
 
 
-def _batch_item(result: CheckAnswer | ServiceError) -> dict[str, Any]:
+def _batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
     """Each item carries the status it would have had alone."""
     if isinstance(result, ServiceError):
         body = problem_body(result)
@@ -173,8 +173,8 @@ def _batch_item(result: CheckAnswer | ServiceError) -> dict[str, Any]:
     return {"status": result.http_status, **check_body(result)}
 
 
-def _named(answer: CombinedAnswer, place: int | None) -> dict[str, str] | None:
-    if place is None:
+def _named(answer: CombinedResult, index: int | None) -> dict[str, str] | None:
+    if index is None:
         return None
-    result = answer.results[place]
+    result = answer.results[index]
     return {"scope": result.scope, "resource": result.resource}

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from headgate.service.decide.answers import CheckAnswer, CombinedAnswer
+from headgate.service.decide.answers import CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, invalid
 from headgate.service.decide.requests import GLOBAL_SCOPE, DescriptorsRequest
 from headgate.service.decide.rules import IDENTIFIER_KEYS, Rules
 from headgate.service.decide.targets import is_identifier
 
 
-def identifier_of(rules: Rules, request: DescriptorsRequest, place: int) -> str:
+def identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
     """The descriptor's own identifier, else the request's where it is of that scope, else the
     metadata entry that names the scope's.
 
     An identifier of another scope is never used: limiting an address by a user's name would give
     every user a fresh one.
     """
-    one = request.descriptors[place]
+    one = request.descriptors[index]
     if one.identifier is not None:
         return one.identifier
     if one.scope == request.scope and request.identifier is not None:
@@ -31,29 +31,29 @@ def identifier_of(rules: Rules, request: DescriptorsRequest, place: int) -> str:
     if one.scope == GLOBAL_SCOPE:
         return GLOBAL_SCOPE
     raise invalid(
-        f"descriptors[{place}].identifier",
+        f"descriptors[{index}].identifier",
         f"is missing; give it here, or as metadata {key!r}, which must be text without control "
         f"characters",
     )
 
 
-def combined(results: Sequence[CheckAnswer]) -> CombinedAnswer:
+def combine(results: Sequence[CheckResult]) -> CombinedResult:
     """All results together; a code on any refuses the whole."""
     first = results[0]
     blocking: int | None = None
     tightest: int | None = None
     longest = least = 0.0
-    for place, one in enumerate(results):
+    for index, one in enumerate(results):
         if one.code is not None:
             wait_ms = float("inf") if one.retry_after_ms is None else one.retry_after_ms
             if blocking is None or wait_ms > longest:
-                blocking, longest = place, wait_ms
+                blocking, longest = index, wait_ms
         if one.tokens_capacity:
             left = (one.tokens_remaining or 0) / one.tokens_capacity
             if tightest is None or left < least:
-                tightest, least = place, left
+                tightest, least = index, left
     code: Code | None = None if blocking is None else results[blocking].code
-    return CombinedAnswer(
+    return CombinedResult(
         blocking is None,
         tuple(results),
         None if code is Code.STORAGE_UNAVAILABLE else blocking,
@@ -78,7 +78,7 @@ def explain_link(namespace: str, scope: str, identifier: str, resource: str) -> 
     return f"{PAGE}?{urlencode(asked)}"
 
 
-def linked(answer: CheckAnswer, namespace: str, identifier: str) -> CheckAnswer:
+def with_explain_link(answer: CheckResult, namespace: str, identifier: str) -> CheckResult:
     """The answer with its link, where a limit refused it."""
     if answer.code is not Code.RATE_LIMIT_EXCEEDED:
         return answer

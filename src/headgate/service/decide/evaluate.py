@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.core.bucket import MILLI, calculate_retry_after, outlook
+from headgate.core.bucket import MILLI, calculate_retry_after, forecast
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import (
     Contended,
@@ -23,12 +23,12 @@ from headgate.core.errors import (
 from headgate.core.limits import Spec
 from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS
 from headgate.layers.breaker import BreakerOpen
-from headgate.layers.shadow import Shadowed
-from headgate.service.decide.answers import Applied, CheckAnswer, Yes, tightest_of
+from headgate.layers.shadow import ShadowVerdict
+from headgate.service.decide.answers import Admission, AppliedLimit, CheckResult, tightest_of
 from headgate.service.decide.bodies import TIME_MS_MAX
 from headgate.service.decide.problems import STORE_RETRY_MS, Code
 from headgate.service.decide.rules import Rule
-from headgate.service.decide.targets import Place
+from headgate.service.decide.targets import Target
 
 # The most telling kind first: a BreakerOpen is an Unreachable, and Full is Contended.
 _REASONS: tuple[tuple[type[StoreTrouble], str], ...] = (
@@ -49,16 +49,16 @@ def reason_for(trouble: object) -> str:
     return "store_trouble"
 
 
-def plain_yes(verdict: Verdict, place: Place) -> Yes | None:
+def plain_admission(verdict: Verdict, target: Target) -> Admission | None:
     """The answer where there is nothing but a yes to tell; None where `read` has to look closer."""
     demands = verdict.demands
     if not verdict.allowed or len(demands) != 1:  # one that was let pass has no demands
         return None
     record = verdict.records[0]
     terms = record[TERMS]
-    frame = place.frame
+    frame = target.frame
     if frame is None or frame.terms is not terms:
-        frame = place.framed(terms)
+        frame = target.frame_for(terms)
     if frame is None or terms.core is not demands[0].terms:
         return None
     _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
@@ -70,19 +70,21 @@ def plain_yes(verdict: Verdict, place: Place) -> Yes | None:
         return None
     whole = level // MILLI
     wait_ms = epoch_ms - now_ms - (tokens - MILLI - whole * MILLI) * period_ms // amount
-    return tuple.__new__(Yes, (frame, whole, wait_ms, reset_ms))  # a third of what Yes(…) takes
+    return tuple.__new__(
+        Admission, (frame, whole, wait_ms, reset_ms)
+    )  # a third of what Yes(…) takes
 
 
-def read(
+def check_result(
     verdict: Verdict,
     part: Sequence[Demand],
     rule: Rule | None,
     asked: tuple[str, str, int],
     trouble: StoreTrouble | None = None,
     dry_run: bool = False,
-) -> CheckAnswer:
+) -> CheckResult:
     """The answer to one part of a request, asked as (scope, resource, tokens)."""
-    seen = verdict.refusal if isinstance(verdict, Shadowed) else verdict
+    seen = verdict.refusal if isinstance(verdict, ShadowVerdict) else verdict
     limits = _limits(seen, part, rule)
     tightest = tightest_of(limits)
     retry_after_ms: int | None = 0
@@ -101,7 +103,7 @@ def read(
         blocked = True  # a part that is the whole request is refused with it, whatever was read
     scope, resource, tokens = asked
     degraded = trouble is not None
-    return CheckAnswer(
+    return CheckResult(
         not blocked,
         scope,
         resource,
@@ -119,9 +121,11 @@ def read(
     )
 
 
-def throttled(error: RateLimitExceeded, asked: tuple[str, str, int], dry_run: bool) -> CheckAnswer:
+def throttled_result(
+    error: RateLimitExceeded, asked: tuple[str, str, int], dry_run: bool
+) -> CheckResult:
     """A store's own speed limit on a key: refused, and how much is left is not known."""
-    return CheckAnswer(
+    return CheckResult(
         False,
         *asked,
         retry_after_ms=error.retry_after_ms,
@@ -130,13 +134,13 @@ def throttled(error: RateLimitExceeded, asked: tuple[str, str, int], dry_run: bo
     )
 
 
-def unavailable(
+def unavailable_result(
     error: RateLimiterUnavailable, asked: tuple[str, str, int], dry_run: bool
-) -> CheckAnswer:
+) -> CheckResult:
     """The store is away and the service fails closed."""
     cause = error.cause
     wait_ms = cause.retry_in_ms if isinstance(cause, BreakerOpen) else 0
-    return CheckAnswer(
+    return CheckResult(
         False,
         *asked,
         retry_after_ms=wait_ms or STORE_RETRY_MS,
@@ -147,19 +151,21 @@ def unavailable(
     )
 
 
-def _limits(verdict: Verdict, part: Sequence[Demand], rule: Rule | None) -> tuple[Applied, ...]:
+def _limits(
+    verdict: Verdict, part: Sequence[Demand], rule: Rule | None
+) -> tuple[AppliedLimit, ...]:
     if len(verdict.demands) == 1:
         return tuple(_bucket(verdict, 0, rule)) if part else ()
     wanted = {demand.key.text for demand in part}
     return tuple(
         applied
-        for place, demand in enumerate(verdict.demands)
+        for index, demand in enumerate(verdict.demands)
         if demand.key.text in wanted
-        for applied in _bucket(verdict, place, rule)
+        for applied in _bucket(verdict, index, rule)
     )
 
 
-def _told_ms(
+def _reported_wait_ms(
     verdict: Verdict, demand: Demand, limit_name: str, otherwise_ms: int | None
 ) -> int | None:
     """The wait as the verdict tells it, where a record cannot: a bucket kept in parts."""
@@ -171,12 +177,12 @@ def _told_ms(
     return otherwise_ms
 
 
-def _bucket(verdict: Verdict, place: int, rule: Rule | None) -> list[Applied]:
+def _bucket(verdict: Verdict, index: int, rule: Rule | None) -> list[AppliedLimit]:
     """The limits that were asked of one bucket of a verdict."""
-    demand = verdict.demands[place]
-    after = verdict.records[place]
+    demand = verdict.demands[index]
+    after = verdict.records[index]
     held = after[TERMS]
-    found: list[Applied] = []
+    found: list[AppliedLimit] = []
     for asked, wanted_milli in zip(demand.terms.specs, demand.amounts, strict=True):
         name = asked[0]
         at = held.index.get(name)
@@ -187,21 +193,21 @@ def _bucket(verdict: Verdict, place: int, rule: Rule | None) -> list[Applied]:
         if rule is not None and held.sources[at] == "limiter":
             name = rule.label(name)
         at = CELLS + STRIDE * at
-        remaining, wait_ms, full_ms = outlook(after[at + TOKENS], after[at], verdict.now_ms, rate)
+        remaining, wait_ms, full_ms = forecast(after[at + TOKENS], after[at], verdict.now_ms, rate)
         exceeded = False
         if spec.soft or not verdict.allowed:  # else it was passed, or the verdict were another
-            before = verdict.before[place]
+            before = verdict.before[index]
             least_ms = calculate_retry_after(
                 before[at + TOKENS], before[at], verdict.now_ms, rate, wanted_milli
             )
             if not verdict.exact_records:
-                least_ms = _told_ms(verdict, demand, spec.name, least_ms)
+                least_ms = _reported_wait_ms(verdict, demand, spec.name, least_ms)
             exceeded = least_ms != 0
             wait_ms = least_ms if exceeded else wait_ms
         capacity_milli, amount_milli, period_ms = rate
         window_ms = -(-capacity_milli * period_ms // amount_milli) if amount_milli else None
         found.append(
-            Applied(
+            AppliedLimit(
                 name, capacity_milli // MILLI, remaining,
                 None if window_ms is None else -(-window_ms // 1000),
                 wait_ms, full_ms, exceeded, spec.soft,

@@ -12,7 +12,7 @@ from headgate.admin.operations import Operations
 from headgate.core.bucket import MILLI, try_consume
 from headgate.core.engine import BatchEngine
 from headgate.core.errors import StoreTrouble
-from headgate.core.levels import OnUnavailable, Standing
+from headgate.core.levels import EntityConfig, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.core.plan_cache import NO_DEFAULTS, Cache
 from headgate.core.runtime import Observer
@@ -21,8 +21,8 @@ from headgate.repository import Repository
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import GLOBAL_SCOPE
 from headgate.service.decide.targets import shared_entity_id
-from headgate.service.settings import Settings, Unknown
-from headgate.transport.gates import pace_for
+from headgate.service.settings import OnUnknown, ServiceSettings
+from headgate.transport.gates import gate_factory_for
 
 SEEN_TTL_MS = 3_600_000
 LOG_EVERY_MS = 60_000
@@ -30,7 +30,7 @@ LOG_EVERY_MS = 60_000
 log = logging.getLogger("headgate.service")
 
 
-class Room(Operations):
+class NamespaceService(Operations):
     """A namespace: `engine` decides, the inherited flows are for operators."""
 
     def __init__(
@@ -38,11 +38,11 @@ class Room(Operations):
         home: Repository,
         store: Store,
         fallback: Store,
-        settings: Settings,
+        settings: ServiceSettings,
         observer: Observer | None,
     ) -> None:
         home.configs.cache.entries_max = settings.cache_entries_max
-        self._sit(
+        self._bind(
             replace(home.backend, store=store),
             home.configs,
             home.clock,
@@ -54,7 +54,7 @@ class Room(Operations):
             fallback,
             home.configs,
             home.clock,
-            pace_for(home.given_clock, blocking=False),
+            gate_factory_for(home.given_clock, blocking=False),
             drives_time=home.drives_time,
             defaults=NO_DEFAULTS,
             on_unavailable=OnUnavailable.ALLOW if settings.fail_open else OnUnavailable.BLOCK,
@@ -70,24 +70,24 @@ class Room(Operations):
                 home.namespace_name,
             )
 
-    async def entered(self, scope: str, entity_id: str, resource: str, now_ms: int) -> str:
+    async def resolve_entity(self, scope: str, entity_id: str, resource: str, now_ms: int) -> str:
         """The entity that is limited: the one that came, or its scope's shared one.
 
         Not asked on a warm path: whoever was let in has a plan in the cache.
         """
         try:
-            looked = await self.configs.looked(entity_id, resource, now_ms)
+            cached_lookup = await self.configs.cached_lookup(entity_id, resource, now_ms)
         except StoreTrouble:  # the engine decides what an outage means
             return entity_id
-        if scope == GLOBAL_SCOPE or is_known(looked.lookup.lineage[0]):
+        if scope == GLOBAL_SCOPE or is_known(cached_lookup.lookup.lineage[0]):
             return entity_id
-        if self._unknown is Unknown.DENY:
+        if self._unknown is OnUnknown.DENY:
             raise ServiceError(
                 Code.ENTITY_NOT_FOUND,
                 "nobody registered this identifier in its scope; create the entity first",
                 field="identifier",
             )
-        if self._unknown is Unknown.SHARED:
+        if self._unknown is OnUnknown.SHARED:
             return shared_entity_id(scope)
         if self._gate is not None:
             self._gate.admit(entity_id, now_ms)
@@ -135,6 +135,6 @@ class NewIdentifiers:
         )
 
 
-def is_known(standing: Standing) -> bool:
+def is_known(standing: EntityConfig) -> bool:
     """Whether somebody registered the entity or stored limits for it."""
     return any((standing.entity, standing.own, standing.own_default))

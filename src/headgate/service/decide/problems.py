@@ -56,7 +56,7 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
-class Problem(NamedTuple):
+class ProblemType(NamedTuple):
     """How a code is said on each wire."""
 
     http_status: int
@@ -65,68 +65,76 @@ class Problem(NamedTuple):
     type_uri: str
 
 
-def _own(http_status: int, grpc_status: str, title: str, name: str) -> Problem:
-    return Problem(http_status, grpc_status, title, f"urn:headgate:problem:{name}")
+def _problem_type(http_status: int, grpc_status: str, title: str, name: str) -> ProblemType:
+    return ProblemType(http_status, grpc_status, title, f"urn:headgate:problem:{name}")
 
 
-PROBLEMS: dict[Code, Problem] = {
-    Code.INVALID_REQUEST: _own(
+PROBLEMS: dict[Code, ProblemType] = {
+    Code.INVALID_REQUEST: _problem_type(
         400, "INVALID_ARGUMENT", "The request cannot be used", "invalid-request"
     ),
-    Code.UNAUTHENTICATED: _own(401, "UNAUTHENTICATED", "A valid key is needed", "unauthenticated"),
-    Code.FORBIDDEN: _own(403, "PERMISSION_DENIED", "The key may not do this", "forbidden"),
+    Code.UNAUTHENTICATED: _problem_type(
+        401, "UNAUTHENTICATED", "A valid key is needed", "unauthenticated"
+    ),
+    Code.FORBIDDEN: _problem_type(403, "PERMISSION_DENIED", "The key may not do this", "forbidden"),
     # A namespace that is missing and one the key may not use look the same, so that a key cannot
     # be used to find out which namespaces there are.
-    Code.NOT_FOUND: _own(404, "NOT_FOUND", "There is no such thing for this key", "not-found"),
-    Code.METHOD_NOT_ALLOWED: _own(
+    Code.NOT_FOUND: _problem_type(
+        404, "NOT_FOUND", "There is no such thing for this key", "not-found"
+    ),
+    Code.METHOD_NOT_ALLOWED: _problem_type(
         405, "UNIMPLEMENTED", "The method is not offered here", "method-not-allowed"
     ),
-    Code.CONFLICT: _own(409, "ABORTED", "It is in another state than this needs", "conflict"),
-    Code.PAYLOAD_TOO_LARGE: _own(
+    Code.CONFLICT: _problem_type(
+        409, "ABORTED", "It is in another state than this needs", "conflict"
+    ),
+    Code.PAYLOAD_TOO_LARGE: _problem_type(
         413, "RESOURCE_EXHAUSTED", "The request is too large", "payload-too-large"
     ),
-    Code.UNSUPPORTED_MEDIA_TYPE: _own(
+    Code.UNSUPPORTED_MEDIA_TYPE: _problem_type(
         415, "INVALID_ARGUMENT", "The body must be JSON", "unsupported-media-type"
     ),
-    Code.DEMAND_TOO_LARGE: _own(
+    Code.DEMAND_TOO_LARGE: _problem_type(
         422, "OUT_OF_RANGE", "No wait will ever admit this much at once", "demand-too-large"
     ),
-    Code.CONFIGURATION_ERROR: _own(
+    Code.CONFIGURATION_ERROR: _problem_type(
         422, "FAILED_PRECONDITION", "The service's limits do not cover this", "configuration-error"
     ),
-    Code.ENTITY_NOT_FOUND: _own(
+    Code.ENTITY_NOT_FOUND: _problem_type(
         404, "NOT_FOUND", "The entity is not registered", "entity-not-found"
     ),
-    Code.ENTITY_DISABLED: _own(
+    Code.ENTITY_DISABLED: _problem_type(
         403, "PERMISSION_DENIED", "An operator switched this off", "entity-disabled"
     ),
-    Code.LEASE_NOT_FOUND: _own(404, "NOT_FOUND", "There is no such lease", "lease-not-found"),
-    Code.TOO_MANY_NEW_IDENTIFIERS: _own(
+    Code.LEASE_NOT_FOUND: _problem_type(
+        404, "NOT_FOUND", "There is no such lease", "lease-not-found"
+    ),
+    Code.TOO_MANY_NEW_IDENTIFIERS: _problem_type(
         429,
         "RESOURCE_EXHAUSTED",
         "Too many new identifiers came at once",
         "too-many-new-identifiers",
     ),
-    Code.TOO_MANY_LEASES: _own(
+    Code.TOO_MANY_LEASES: _problem_type(
         503, "UNAVAILABLE", "The service holds all the leases it can", "too-many-leases"
     ),
-    Code.TOO_MANY_CALLS: _own(
+    Code.TOO_MANY_CALLS: _problem_type(
         503, "RESOURCE_EXHAUSTED", "Too many calls are under way", "too-many-calls"
     ),
-    Code.RATE_LIMIT_EXCEEDED: Problem(
+    Code.RATE_LIMIT_EXCEEDED: ProblemType(
         429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded", QUOTA_EXCEEDED
     ),
-    Code.STORAGE_UNAVAILABLE: _own(
+    Code.STORAGE_UNAVAILABLE: _problem_type(
         503, "UNAVAILABLE", "The store gives no answer", "storage-unavailable"
     ),
     # Not 503 or UNAVAILABLE, which clients retry and take for an outage.
-    Code.STORAGE_DENIED: _own(
+    Code.STORAGE_DENIED: _problem_type(
         500, "FAILED_PRECONDITION", "The store refuses the service", "storage-denied"
     ),
-    Code.DEADLINE_EXCEEDED: _own(
+    Code.DEADLINE_EXCEEDED: _problem_type(
         504, "DEADLINE_EXCEEDED", "There was no answer in time", "deadline-exceeded"
     ),
-    Code.INTERNAL: _own(500, "INTERNAL", "The service failed", "internal"),
+    Code.INTERNAL: _problem_type(500, "INTERNAL", "The service failed", "internal"),
 }
 
 
@@ -148,7 +156,7 @@ class ServiceError(HeadgateError):
         super().__init__(f"{code}: {field + ' ' if field else ''}{detail}")
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> ProblemType:
         return PROBLEMS[self.code]
 
 
@@ -173,7 +181,7 @@ def problem_body(error: ServiceError) -> dict[str, Any]:
     return body
 
 
-def translated(error: HeadgateError) -> ServiceError:
+def to_service_error(error: HeadgateError) -> ServiceError:
     """What a caller is told of an error of the library."""
     match error:
         case ServiceError():
@@ -220,8 +228,8 @@ def translated(error: HeadgateError) -> ServiceError:
     return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
 
 
-def raise_translated(error: HeadgateError) -> NoReturn:
-    problem = translated(error)
+def raise_service_error(error: HeadgateError) -> NoReturn:
+    problem = to_service_error(error)
     raise problem from (None if problem is error else error)
 
 

@@ -26,7 +26,7 @@ from headgate.service.decide.targets import (
     is_identifier,
     is_scope,
 )
-from headgate.service.settings import DEFAULT_SETTINGS, Settings
+from headgate.service.settings import DEFAULT_SETTINGS, ServiceSettings
 
 # --------------------------------------------------------------------------------------------------
 # One field of a request each: what it must look like, and the error that says so.
@@ -170,7 +170,7 @@ class CheckRequest(NamedTuple):
     limits: tuple[Limit, ...] | None = None
 
 
-class Descriptor(NamedTuple):
+class CheckDescriptor(NamedTuple):
     """One of several limits to pass at once. Without an identifier it is found in the request or
     its metadata; `tokens` of 0 looks without taking."""
 
@@ -184,7 +184,7 @@ class Descriptor(NamedTuple):
 class DescriptorsRequest(NamedTuple):
     """All descriptors or none. `identifier` is the one of `scope`."""
 
-    descriptors: tuple[Descriptor, ...]
+    descriptors: tuple[CheckDescriptor, ...]
     scope: str = DEFAULT_SCOPE
     identifier: str | None = None
     tokens: int | None = None
@@ -225,7 +225,7 @@ class ChangeRequest(NamedTuple):
     namespace: str = DEFAULT_NAMESPACE
 
 
-def parse_check(values: object, settings: Settings = DEFAULT_SETTINGS) -> CheckRequest:
+def parse_check(values: object, settings: ServiceSettings = DEFAULT_SETTINGS) -> CheckRequest:
     found = parse_object(values, _CHECK)
     namespace = found.get("namespace")
     return _check(
@@ -235,7 +235,9 @@ def parse_check(values: object, settings: Settings = DEFAULT_SETTINGS) -> CheckR
     )
 
 
-def parse_descriptors(values: object, settings: Settings = DEFAULT_SETTINGS) -> DescriptorsRequest:
+def parse_descriptors(
+    values: object, settings: ServiceSettings = DEFAULT_SETTINGS
+) -> DescriptorsRequest:
     found = parse_object(values, _DESCRIPTORS)
     listed = parse_list(found.get("descriptors"), "descriptors", settings.descriptors_max)
     identifier = found.get("identifier")
@@ -254,7 +256,7 @@ def parse_descriptors(values: object, settings: Settings = DEFAULT_SETTINGS) -> 
     )
 
 
-def parse_batch(values: object, settings: Settings = DEFAULT_SETTINGS) -> BatchRequest:
+def parse_batch(values: object, settings: ServiceSettings = DEFAULT_SETTINGS) -> BatchRequest:
     """Every item must be well formed: one bad item refuses the batch before anything is taken."""
     found = parse_object(values, frozenset({"requests", "namespace"}))
     namespace = parse_namespace_field(found.get("namespace", DEFAULT_NAMESPACE))
@@ -268,7 +270,7 @@ def parse_batch(values: object, settings: Settings = DEFAULT_SETTINGS) -> BatchR
     )
 
 
-def parse_acquire(values: object, settings: Settings = DEFAULT_SETTINGS) -> AcquireRequest:
+def parse_acquire(values: object, settings: ServiceSettings = DEFAULT_SETTINGS) -> AcquireRequest:
     found = parse_object(values, _ACQUIRE)
     asked = _check(found, settings, found.get("namespace", DEFAULT_NAMESPACE))
     amounts = _amounts(found, settings.tokens_max, least=0)
@@ -302,7 +304,7 @@ def parse_release(lease_id: object, values: object) -> ChangeRequest:
     return _change(lease_id, values, least=0, needed=False)
 
 
-def _check(found: Mapping[str, Any], settings: Settings, namespace: str) -> CheckRequest:
+def _check(found: Mapping[str, Any], settings: ServiceSettings, namespace: str) -> CheckRequest:
     scope = parse_scope(found.get("scope", DEFAULT_SCOPE))
     identifier = found.get("identifier")
     if identifier is None and scope == GLOBAL_SCOPE:
@@ -321,14 +323,14 @@ def _check(found: Mapping[str, Any], settings: Settings, namespace: str) -> Chec
     )
 
 
-def _item(values: object, settings: Settings, namespace: str) -> CheckRequest:
+def _item(values: object, settings: ServiceSettings, namespace: str) -> CheckRequest:
     return _check(parse_object(values, _ITEM), settings, namespace)
 
 
-def _descriptor(values: object, settings: Settings) -> Descriptor:
+def _descriptor(values: object, settings: ServiceSettings) -> CheckDescriptor:
     found = parse_object(values, _DESCRIPTOR)
     identifier = found.get("identifier")
-    return Descriptor(
+    return CheckDescriptor(
         parse_scope(found.get("scope")),
         parse_resource_field(found.get("resource")),
         None if identifier is None else parse_identifier(identifier),
@@ -336,7 +338,7 @@ def _descriptor(values: object, settings: Settings) -> Descriptor:
     )
 
 
-def _tokens(found: Mapping[str, Any], settings: Settings) -> int | None:
+def _tokens(found: Mapping[str, Any], settings: ServiceSettings) -> int | None:
     tokens = found.get("tokens")
     return None if tokens is None else parse_whole(tokens, "tokens", 1, settings.tokens_max)
 

@@ -62,12 +62,12 @@ def identity_of(entity_id: str) -> tuple[str, str] | None:
     return (scope, identifier) if entity_id_of(scope, identifier) == entity_id else None
 
 
-PLACES_MAX = 16_384
+TARGETS_MAX = 16_384
 
 Names = tuple[str, str, str]  # scope, identifier, resource
 
 
-class Frame:
+class LimitConstants:
     """The one limit of a bucket as far as it does not change from answer to answer.
 
     `wording` belongs to the wire that tells it: what it has written once.
@@ -87,7 +87,7 @@ class Frame:
         self.wording: Any = None
 
 
-class Place:
+class Target:
     """One (scope, identifier, resource) under one snapshot of rules."""
 
     __slots__ = ("chosen", "entity_id", "frame", "identifier", "resource", "rule", "scope")
@@ -99,9 +99,9 @@ class Place:
         self.entity_id = entity_id_of(scope, identifier)
         self.rule = rule
         self.chosen: Defaults = NO_DEFAULTS if rule is None else rule.defaults
-        self.frame: Frame | None = None
+        self.frame: LimitConstants | None = None
 
-    def framed(self, terms: Terms) -> Frame | None:
+    def frame_for(self, terms: Terms) -> LimitConstants | None:
         """The frame of a bucket kept under these terms; None where it has more than one limit, or
         one that is on trial or never refills."""
         frame = self.frame
@@ -112,30 +112,30 @@ class Place:
         name = terms.specs[0].name
         if self.rule is not None and terms.sources[0] == "limiter":
             name = self.rule.label(name)
-        self.frame = frame = Frame(terms, name)
+        self.frame = frame = LimitConstants(terms, name)
         return frame
 
 
-class Places:
+class TargetCache:
     """Those that were asked about lately."""
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
-        self._known: dict[Names, Place] = {}
+        self._known: dict[Names, Target] = {}
 
-    def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Place:
+    def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Target:
         """The place; ServiceError where nobody has heard of the scope."""
-        known = self.under(rules)
+        known = self.for_rules(rules)
         key = (scope, identifier, resource)
-        place = known.get(key)
-        if place is None:
-            place = Place(scope, identifier, resource, rule_for(rules, scope, resource))
-            if len(known) >= PLACES_MAX:
+        target = known.get(key)
+        if target is None:
+            target = Target(scope, identifier, resource, rule_for(rules, scope, resource))
+            if len(known) >= TARGETS_MAX:
                 known.clear()
-            known[key] = place
-        return place
+            known[key] = target
+        return target
 
-    def under(self, rules: Rules) -> dict[Names, Place]:
+    def for_rules(self, rules: Rules) -> dict[Names, Target]:
         """Those that are known under these rules."""
         if rules is not self._rules:
             self._known.clear()

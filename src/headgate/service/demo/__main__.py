@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from headgate.core.runtime import started
+from headgate.core.runtime import run_program
 
 
 def start() -> int:
-    return started("headgate.service.demo.program:main", "the demo", extra="service")
+    return run_program("headgate.service.demo.program:main", "the demo", extra="service")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Throttled, Unreachable
 from headgate.core.record import BucketKey
-from headgate.core.store import Backend, Sighting, Store
+from headgate.core.store import Backend, PeekResult, Store
 from headgate.layers.layer import Layer
 
 HANG_MS = 400  # what a port would wait for an answer
@@ -23,29 +23,30 @@ THROTTLE_MS = 1_500
 PauseMs = Callable[[int], Awaitable[None]]
 
 
-class Fault(StrEnum):
+class StoreFault(StrEnum):
     WELL = "well"
     FAILING = "failing"
     HANGING = "hanging"
     THROTTLED = "throttled"
 
 
-TOLD = {
-    Fault.WELL: "The store answers.",
-    Fault.FAILING: "Every call fails at once, as with a server that was killed.",
-    Fault.HANGING: f"Every call waits {HANG_MS} ms and then fails, as behind a cut cable.",
-    Fault.THROTTLED: "Every take is throttled: a 429 with its own wait. The breaker stays closed.",
+DESCRIPTIONS = {
+    StoreFault.WELL: "The store answers.",
+    StoreFault.FAILING: "Every call fails at once, as with a server that was killed.",
+    StoreFault.HANGING: f"Every call waits {HANG_MS} ms and then fails, as behind a cut cable.",
+    StoreFault.THROTTLED: "Every take is throttled: a 429 with its own wait. "
+    "The breaker stays closed.",
 }
 
 
 class StoreSwitch:
     """How the store is now, and who may look: the page shows `modes` and `mode`, and turns it."""
 
-    modes: ClassVar = {fault.value: told for fault, told in TOLD.items()}
+    modes: ClassVar = {fault.value: description for fault, description in DESCRIPTIONS.items()}
 
     def __init__(self, pause_ms: PauseMs) -> None:
         self._pause_ms = pause_ms
-        self._fault = Fault.WELL
+        self._fault = StoreFault.WELL
 
     @property
     def mode(self) -> str:
@@ -53,33 +54,33 @@ class StoreSwitch:
 
     def turn(self, mode: str) -> None:
         """ValueError where there is no such mode."""
-        self._fault = Fault(mode)
+        self._fault = StoreFault(mode)
 
-    def over(self, backend: Backend) -> Backend:
+    def wrap(self, backend: Backend) -> Backend:
         """The backend behind this switch."""
-        drawer = backend.drawer
+        expiring = backend.expiring
         return replace(
             backend,
-            store=BrittleStore(backend.store, self),
-            catalog=_behind(self, backend.catalog),
-            ledger=_behind(self, backend.ledger),
-            drawer=None if drawer is None else _behind(self, drawer),
+            store=DemoFaultyStore(backend.store, self),
+            catalog=_wrap(self, backend.catalog),
+            ledger=_wrap(self, backend.ledger),
+            expiring=None if expiring is None else _wrap(self, expiring),
         )
 
-    async def meet(self) -> None:
+    async def apply_fault(self) -> None:
         """What every call meets before it reaches the store."""
-        if self._fault is Fault.HANGING:
+        if self._fault is StoreFault.HANGING:
             await self._pause_ms(HANG_MS)
-        if self._fault in (Fault.FAILING, Fault.HANGING):
+        if self._fault in (StoreFault.FAILING, StoreFault.HANGING):
             raise Unreachable(f"the demo's switch says {self._fault}")
 
-    async def meet_taking(self) -> None:
-        await self.meet()
-        if self._fault is Fault.THROTTLED:
+    async def apply_take_fault(self) -> None:
+        await self.apply_fault()
+        if self._fault is StoreFault.THROTTLED:
             raise Throttled("the demo's switch says throttled", THROTTLE_MS)
 
 
-class BrittleStore(Layer):
+class DemoFaultyStore(Layer):
     """The buckets behind a switch. `close` always reaches them."""
 
     def __init__(self, inner: Store, switch: StoreSwitch) -> None:
@@ -87,7 +88,7 @@ class BrittleStore(Layer):
         self._switch = switch
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        await self._switch.meet_taking()
+        await self._switch.apply_take_fault()
         return await super().consume(demands, now_ms)
 
     async def adjust(
@@ -98,23 +99,23 @@ class BrittleStore(Layer):
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        await self._switch.meet()
+        await self._switch.apply_fault()
         return await super().adjust(demands, now_ms, metered=metered, once=once)
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        await self._switch.meet()
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        await self._switch.apply_fault()
         return await super().peek(keys, now_ms)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._switch.meet()
+        await self._switch.apply_fault()
         await super().forget(keys)
 
     async def find(self, namespace: str, **asked: Any) -> Any:
-        await self._switch.meet()
+        await self._switch.apply_fault()
         return await super().find(namespace, **asked)
 
 
-class Behind:
+class FaultyProxy:
     """Any part of a backend whose verbs are all asynchronous, behind a switch."""
 
     def __init__(self, switch: StoreSwitch, inner: object) -> None:
@@ -125,11 +126,11 @@ class Behind:
         verb = getattr(self._inner, name)
 
         async def called(*given: Any, **named: Any) -> Any:
-            await self._switch.meet()
+            await self._switch.apply_fault()
             return await verb(*given, **named)
 
         return called
 
 
-def _behind(switch: StoreSwitch, inner: Any) -> Any:
-    return cast(Any, Behind(switch, inner))
+def _wrap(switch: StoreSwitch, inner: Any) -> Any:
+    return cast(Any, FaultyProxy(switch, inner))

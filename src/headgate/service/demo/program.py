@@ -11,15 +11,21 @@ from dataclasses import dataclass, replace
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.layers.breaker import Patience
+from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository, open_backend
 from headgate.service.decide.service import Service
 from headgate.service.demo.faulty_store import StoreSwitch
 from headgate.service.demo.sample import MODELS, store_sample
 from headgate.service.demo.traffic import Traffic, calls, pause_ms, run
 from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.program import Options, Program, embedded_store, entrance_of, settings_of
-from headgate.service.server.options import Serving
+from headgate.service.program import (
+    Options,
+    Program,
+    authenticator_for,
+    embedded_store,
+    settings_of,
+)
+from headgate.service.server.options import ServerOptions
 from headgate.service.server.serve import listen, serve, set_up_logs
 
 # --------------------------------------------------------------------------------------------------
@@ -74,7 +80,7 @@ def _within(least: int, most: int) -> type:
 
 
 # Shorter pauses than a service has, so that a person sees the breaker come back.
-PATIENCE = Patience(open_ms=3_000, open_ms_max=6_000)
+PATIENCE = BreakerConfig(open_ms=3_000, open_ms_max=6_000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             switch = StoreSwitch(pause_ms)
             program = program_on(folder, switch)
             if demo.once is not None:
-                _say(run(once(program, demo)))
+                _say(run(run_once(program, demo)))
                 return 0
             return _serve(demo, folder, program, switch)
     except HeadgateError as error:
@@ -97,31 +103,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program_on(folder: str, switch: StoreSwitch) -> Program:
     """The service's program on SQLite behind a switch; it fails open, in dev mode."""
     url = embedded_store(folder)
-    repository = Repository(url, _backend=switch.over(open_backend(url, blocking=False)))
+    repository = Repository(url, _backend=switch.wrap(open_backend(url, blocking=False)))
     options = Options(store=url, fail_open=True)
     metrics = ServiceMetrics()
     metrics.configure((), MODELS)
     service = Service(
         repository,
         settings=settings_of(options),
-        on_answer=metrics.answered,
+        on_answer=metrics.count_answer,
         patience=PATIENCE,
     )
-    return Program(options, service, entrance_of(options, repository), metrics)
+    return Program(options, service, authenticator_for(options, repository), metrics)
 
 
-async def once(program: Program, demo: Demo) -> str:
+async def run_once(program: Program, demo: Demo) -> str:
     """The sample and some requests; what came of them."""
     try:
         await program.start()
-        await store_sample(await program.service.room(DEFAULT_NAMESPACE))
-        told = await Traffic(program.service, calls(demo.seed), demo.rate).send(demo.once or 0)
-        return f"{demo.once} requests, seed {demo.seed}: {told}"
+        await store_sample(await program.service.namespace(DEFAULT_NAMESPACE))
+        counts = await Traffic(program.service, calls(demo.seed), demo.rate).send(demo.once or 0)
+        return f"{demo.once} requests, seed {demo.seed}: {counts}"
     finally:
         await program.close()
 
 
-def started(url: str, demo: Demo, folder: str) -> str:
+def startup_message(url: str, demo: Demo, folder: str) -> str:
     """What to open and what to try: a screen has room for 14 lines."""
     kept = "kept" if demo.data else "deleted at the end"
     traffic = f"{demo.rate} requests a second, seed {demo.seed}" if demo.traffic else "none"
@@ -146,20 +152,25 @@ def started(url: str, demo: Demo, folder: str) -> str:
 
 
 def _serve(demo: Demo, folder: str, program: Program, switch: StoreSwitch) -> int:
-    serving = Serving(program.options, port=demo.port, drain_s=2)
+    serving = ServerOptions(program.options, port=demo.port, drain_s=2)
     listener = listen(serving)
     serving = replace(serving, port=listener.getsockname()[1])
-    greeting = started(serving.url, demo, folder)
+    greeting = startup_message(serving.url, demo, folder)
     return serve(
-        serving, program, listener, greeting, alongside=beside(program, demo), switch=switch
+        serving,
+        program,
+        listener,
+        greeting,
+        alongside=traffic_starter(program, demo),
+        switch=switch,
     )
 
 
-def beside(program: Program, demo: Demo) -> Callable[[], Awaitable[Traffic]]:
+def traffic_starter(program: Program, demo: Demo) -> Callable[[], Awaitable[Traffic]]:
     """The sample, stored once the program runs, and the traffic, which ends before it does."""
 
     async def start() -> Traffic:
-        await store_sample(await program.service.room(DEFAULT_NAMESPACE))
+        await store_sample(await program.service.namespace(DEFAULT_NAMESPACE))
         traffic = Traffic(program.service, calls(demo.seed), demo.rate)
         if demo.traffic:
             traffic.start()

@@ -11,23 +11,23 @@ PRINCIPAL = "demo"
 ORG = "org:acme"
 
 
-class Person(NamedTuple):
+class SampleEntity(NamedTuple):
     id: str
     name: str
     parent_id: str | None = None
     plan: str = ""
 
 
-PEOPLE = (
-    Person(ORG, "Acme"),
-    Person("team:search", "Search", ORG),
-    Person("team:support", "Support", ORG),
-    Person("api_key:search-prod", "Search, production", "team:search", "pro"),
-    Person("api_key:search-batch", "Search, nightly batch", "team:search", "batch"),
-    Person("api_key:support-bot", "Support bot", "team:support", "pro"),
-    Person("api_key:intern", "Intern", "team:support", "trial"),
-    Person("user:ann", "Ann"),
-    Person("user:bob", "Bob"),
+ENTITIES = (
+    SampleEntity(ORG, "Acme"),
+    SampleEntity("team:search", "Search", ORG),
+    SampleEntity("team:support", "Support", ORG),
+    SampleEntity("api_key:search-prod", "Search, production", "team:search", "pro"),
+    SampleEntity("api_key:search-batch", "Search, nightly batch", "team:search", "batch"),
+    SampleEntity("api_key:support-bot", "Support bot", "team:support", "pro"),
+    SampleEntity("api_key:intern", "Intern", "team:support", "trial"),
+    SampleEntity("user:ann", "Ann"),
+    SampleEntity("user:bob", "Bob"),
 )
 
 MODELS: dict[str, tuple[Limit, ...]] = {
@@ -68,7 +68,7 @@ async def store_sample(desk: Operations) -> bool:
     await desk.set_system_defaults(list(SYSTEM), principal=PRINCIPAL)
     for resource, limits in MODELS.items():
         await desk.set_resource_defaults(resource, list(limits), PRINCIPAL)
-    for one in PEOPLE:
+    for one in ENTITIES:
         await desk.create_entity(
             one.id,
             one.name,

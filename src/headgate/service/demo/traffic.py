@@ -22,7 +22,7 @@ BURST_SIZE = 30
 SURPRISE = 0.03  # how often an answer is many times longer than was thought
 
 
-class Call(NamedTuple):
+class DemoCall(NamedTuple):
     """One request, `gap` after the one before, in parts of the mean gap. With `estimate` 0 it is
     a plain check; else it holds a lease for `work_ms` and is settled with `actual`."""
 
@@ -35,7 +35,7 @@ class Call(NamedTuple):
     work_ms: int = 0
 
 
-class Habit(NamedTuple):
+class TrafficPattern(NamedTuple):
     """What one key does: how often, of what, how large."""
 
     weight: int
@@ -45,38 +45,38 @@ class Habit(NamedTuple):
     estimate: int = 0
 
 
-HABITS = (
-    Habit(30, "api_key", "search-prod", "gpt-4-mini", 700),
-    Habit(14, "api_key", "search-prod", "gpt-4", 900),
-    Habit(14, "api_key", "support-bot", "gpt-4", 1200),
-    Habit(8, "api_key", "support-bot", "gpt-4-mini", 500),
-    Habit(6, "api_key", "intern", "gpt-4", 400),
-    Habit(12, "user", "ann", "api.search"),
-    Habit(16, "user", "bob", "api.search"),
+PATTERNS = (
+    TrafficPattern(30, "api_key", "search-prod", "gpt-4-mini", 700),
+    TrafficPattern(14, "api_key", "search-prod", "gpt-4", 900),
+    TrafficPattern(14, "api_key", "support-bot", "gpt-4", 1200),
+    TrafficPattern(8, "api_key", "support-bot", "gpt-4-mini", 500),
+    TrafficPattern(6, "api_key", "intern", "gpt-4", 400),
+    TrafficPattern(12, "user", "ann", "api.search"),
+    TrafficPattern(16, "user", "bob", "api.search"),
 )
-BATCH = Habit(0, "api_key", "search-batch", "gpt-4", 600)
+BATCH = TrafficPattern(0, "api_key", "search-batch", "gpt-4", 600)
 
 
-def calls(seed: int) -> Iterator[Call]:
+def calls(seed: int) -> Iterator[DemoCall]:
     """Without end; about one call per unit of time, bursts on top."""
     rng = Random(seed)
-    weights = [habit.weight for habit in HABITS]
+    weights = [pattern.weight for pattern in PATTERNS]
     while True:
         for _ in range(BURST_EVERY):
-            habit = rng.choices(HABITS, weights)[0]
-            yield _call(rng, habit, rng.expovariate(1))
+            pattern = rng.choices(PATTERNS, weights)[0]
+            yield _call(rng, pattern, rng.expovariate(1))
         for _ in range(BURST_SIZE):
             yield _call(rng, BATCH, 0.05)
 
 
-def _call(rng: Random, habit: Habit, gap: float) -> Call:
-    whom = (habit.scope, habit.identifier, habit.resource)
-    if not habit.estimate:
-        return Call(gap, *whom)
-    estimate = max(1, int(habit.estimate * rng.uniform(0.6, 1.4)))
+def _call(rng: Random, pattern: TrafficPattern, gap: float) -> DemoCall:
+    whom = (pattern.scope, pattern.identifier, pattern.resource)
+    if not pattern.estimate:
+        return DemoCall(gap, *whom)
+    estimate = max(1, int(pattern.estimate * rng.uniform(0.6, 1.4)))
     longer = rng.uniform(20, 40) if rng.random() < SURPRISE else rng.uniform(0.3, 1.5)
     actual = int(estimate * longer)
-    return Call(gap, *whom, estimate, actual, work_ms=rng.randrange(150, 1200))
+    return DemoCall(gap, *whom, estimate, actual, work_ms=rng.randrange(150, 1200))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ async def pause_ms(wait_ms: int) -> None:
     await asyncio.sleep(wait_ms / 1000)
 
 
-class Tally:
+class TrafficCounts:
     """What came of the requests."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Tally:
 class Traffic:
     """Sends calls through the service from `start` to `stop`."""
 
-    def __init__(self, service: Service, calls: Iterable[Call], rate: int) -> None:
-        self.tally = Tally()
+    def __init__(self, service: Service, calls: Iterable[DemoCall], rate: int) -> None:
+        self.counts = TrafficCounts()
         self._service = service
         self._calls = calls
         self._rate = rate
@@ -126,11 +126,11 @@ class Traffic:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def send(self, count: int) -> Tally:
+    async def send(self, count: int) -> TrafficCounts:
         """So many calls, each after the other, none waited for."""
         for call in islice(self._calls, count):
             await self._one(call, in_no_time=True)
-        return self.tally
+        return self.counts
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,17 +143,17 @@ class Traffic:
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
 
-    async def _one(self, call: Call, *, in_no_time: bool = False) -> None:
+    async def _one(self, call: DemoCall, *, in_no_time: bool = False) -> None:
         try:
-            await self._sent(call, in_no_time)
+            await self._send(call, in_no_time)
         except HeadgateError:  # a caller's problem, as with any client; the next one tries again
-            self.tally.failed += 1
+            self.counts.failed += 1
         except Exception:
-            self.tally.failed += 1
+            self.counts.failed += 1
             log.exception("a request of the demo failed in an unforeseen way")
 
-    async def _sent(self, call: Call, in_no_time: bool) -> None:
-        service, tally = self._service, self.tally
+    async def _send(self, call: DemoCall, in_no_time: bool) -> None:
+        service, counts = self._service, self.counts
         whom = {"scope": call.scope, "identifier": call.identifier, "resource": call.resource}
         if not call.estimate:
             answer = await service.check(parse_check(whom, service.settings))
@@ -168,13 +168,13 @@ class Traffic:
             await pause_ms(call.work_ms)
         used = {"amounts": {"rpm": 1, "tpm": call.actual}}
         await service.settle(parse_settle(taken.lease.lease_id, used))
-        tally.settled += 1
+        counts.settled += 1
 
     def _count(self, allowed: bool, degraded: bool) -> None:
-        tally = self.tally
-        tally.admitted += allowed
-        tally.refused += not allowed
-        tally.degraded += allowed and degraded
+        counts = self.counts
+        counts.admitted += allowed
+        counts.refused += not allowed
+        counts.degraded += allowed and degraded
 
 
 def run(flow: Coroutine[Any, Any, str]) -> str:

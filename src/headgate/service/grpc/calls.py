@@ -9,14 +9,14 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from headgate.service.decide.answers import (
-    AcquireAnswer,
-    Applied,
+    AcquireResult,
+    AppliedLimit,
     BatchAnswer,
-    CheckAnswer,
-    CombinedAnswer,
-    Health,
-    HealthAnswer,
-    LeaseAnswer,
+    CheckResult,
+    CombinedResult,
+    HealthResult,
+    HealthState,
+    LeaseResult,
     LeaseState,
 )
 from headgate.service.decide.bodies import DEGRADED_WARNING, message_of
@@ -33,10 +33,10 @@ from headgate.service.decide.requests import (
     parse_release,
     parse_settle,
 )
-from headgate.service.grpc.callers import Visitor, caller_of, let, turned_away
+from headgate.service.grpc.callers import Peer, access_denied, caller_of, permit
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.access import Caller
-from headgate.service.keys.key import Scope
+from headgate.service.keys.access import ApiCaller
+from headgate.service.keys.key import KeyScope
 from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ _STATES = {
     LeaseState.RELEASED: pb.Lease.STATE_RELEASED,
 }
 _HEALTH = {
-    Health.HEALTHY: pb.HealthCheckResponse.HEALTHY,
-    Health.DEGRADED: pb.HealthCheckResponse.DEGRADED,
-    Health.UNHEALTHY: pb.HealthCheckResponse.UNHEALTHY,
+    HealthState.HEALTHY: pb.HealthCheckResponse.HEALTHY,
+    HealthState.DEGRADED: pb.HealthCheckResponse.DEGRADED,
+    HealthState.UNHEALTHY: pb.HealthCheckResponse.UNHEALTHY,
 }
 
 
@@ -89,7 +89,7 @@ def lease_values(message: pb.LeaseRequest) -> tuple[str | None, dict[str, Any]]:
     return values.pop("lease_id", None), values
 
 
-def check_reply(answer: CheckAnswer) -> pb.CheckRateLimitResponse:
+def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
     reply = pb.CheckRateLimitResponse(
         allowed=answer.allowed,
         tokens_remaining=answer.tokens_remaining,
@@ -110,7 +110,7 @@ def check_reply(answer: CheckAnswer) -> pb.CheckRateLimitResponse:
     return reply
 
 
-def combined_reply(answer: CombinedAnswer) -> pb.CheckAllResponse:
+def combined_reply(answer: CombinedResult) -> pb.CheckAllResponse:
     reply = pb.CheckAllResponse(
         allowed=answer.allowed,
         results=[check_reply(result) for result in answer.results],
@@ -129,7 +129,7 @@ def batch_reply(answer: BatchAnswer) -> pb.BatchCheckRateLimitResponse:
     return pb.BatchCheckRateLimitResponse(results=[_result(one) for one in answer.results])
 
 
-def lease_reply(answer: LeaseAnswer) -> pb.Lease:
+def lease_reply(answer: LeaseResult) -> pb.Lease:
     return pb.Lease(
         lease_id=answer.lease_id,
         state=_STATES[answer.state],
@@ -139,14 +139,14 @@ def lease_reply(answer: LeaseAnswer) -> pb.Lease:
     )
 
 
-def acquire_reply(answer: AcquireAnswer) -> pb.AcquireResponse:
+def acquire_reply(answer: AcquireResult) -> pb.AcquireResponse:
     return pb.AcquireResponse(
         check=check_reply(answer.check),
         lease=None if answer.lease is None else lease_reply(answer.lease),
     )
 
 
-def health_reply(answer: HealthAnswer) -> pb.HealthCheckResponse:
+def health_reply(answer: HealthResult) -> pb.HealthCheckResponse:
     return pb.HealthCheckResponse(
         status=_HEALTH[answer.status],
         ready=answer.ready,
@@ -164,7 +164,7 @@ def timestamp(time_ms: int | None) -> Timestamp | None:
     return Timestamp(seconds=time_ms // 1000, nanos=time_ms % 1000 * 1_000_000)
 
 
-def _applied(limit: Applied) -> pb.AppliedLimit:
+def _applied(limit: AppliedLimit) -> pb.AppliedLimit:
     return pb.AppliedLimit(
         name=limit.name,
         capacity=limit.capacity,
@@ -191,7 +191,7 @@ def _refuse(
         reply.retry_after_seconds = retry_after_ms / 1000
 
 
-def _result(result: CheckAnswer | ServiceError) -> pb.BatchResult:
+def _result(result: CheckResult | ServiceError) -> pb.BatchResult:
     if isinstance(result, ServiceError):
         return pb.BatchResult(
             problem=pb.Problem(
@@ -204,19 +204,19 @@ def _result(result: CheckAnswer | ServiceError) -> pb.BatchResult:
     return pb.BatchResult(answer=check_reply(result))
 
 
-Verb = Callable[[Any, Visitor], Awaitable[Any]]
+GrpcHandler = Callable[[Any, Peer], Awaitable[Any]]
 
 
-class Call(NamedTuple):
+class GrpcCall(NamedTuple):
     """One unary call: what does it, the message it takes, and what it answers in place of a gRPC
     error; None there, or for that problem, leaves the error."""
 
-    verb: Verb
+    verb: GrpcHandler
     request: Any
     answer: Callable[[ServiceError], Any | None] | None = None
 
 
-class Unanswered(ServiceError):
+class DecisionUnavailable(ServiceError):
     """An answer of the service that this wire says as a status; the service has counted it.
     `reason` says why the store did not decide."""
 
@@ -230,97 +230,95 @@ class RateLimiterCalls:
     wire = "grpc"
 
     def __init__(self, program: Program) -> None:
-        self._door = program.door
+        self._authenticator = program.authenticator
         self._service = program.service
 
-    def calls(self) -> dict[str, Call]:
+    def calls(self) -> dict[str, GrpcCall]:
         """Every call by its name in the .proto file."""
         return {
-            "CheckRateLimit": Call(self.check, pb.CheckRateLimitRequest),
-            "BatchCheckRateLimit": Call(self.batch, pb.BatchCheckRateLimitRequest),
-            "CheckAll": Call(self.check_all, pb.CheckAllRequest),
-            "HealthCheck": Call(self.health, pb.HealthCheckRequest),
-            "Acquire": Call(self.acquire, pb.AcquireRequest),
-            "Adjust": Call(self.adjust, pb.LeaseRequest),
-            "Settle": Call(self.settle, pb.LeaseRequest),
-            "Release": Call(self.release, pb.LeaseRequest),
+            "CheckRateLimit": GrpcCall(self.check, pb.CheckRateLimitRequest),
+            "BatchCheckRateLimit": GrpcCall(self.batch, pb.BatchCheckRateLimitRequest),
+            "CheckAll": GrpcCall(self.check_all, pb.CheckAllRequest),
+            "HealthCheck": GrpcCall(self.health, pb.HealthCheckRequest),
+            "Acquire": GrpcCall(self.acquire, pb.AcquireRequest),
+            "Adjust": GrpcCall(self.adjust, pb.LeaseRequest),
+            "Settle": GrpcCall(self.settle, pb.LeaseRequest),
+            "Release": GrpcCall(self.release, pb.LeaseRequest),
         }
 
     async def check(
-        self, message: pb.CheckRateLimitRequest, visitor: Visitor
+        self, message: pb.CheckRateLimitRequest, peer: Peer
     ) -> pb.CheckRateLimitResponse:
-        caller = await caller_of(self._door, visitor)
+        caller = await caller_of(self._authenticator, peer)
         request = parse_check(values_of(message), self._service.settings)
-        let(caller, request.namespace, [(request.scope, request.identifier)])
+        permit(caller, request.namespace, [(request.scope, request.identifier)])
         answer = await self._service.check(request)
         if answer.code is Code.STORAGE_UNAVAILABLE:
-            raise_unanswered(answer)
+            raise_unavailable(answer)
         return check_reply(answer)
 
     async def batch(
-        self, message: pb.BatchCheckRateLimitRequest, visitor: Visitor
+        self, message: pb.BatchCheckRateLimitRequest, peer: Peer
     ) -> pb.BatchCheckRateLimitResponse:
-        caller = await caller_of(self._door, visitor)
+        caller = await caller_of(self._authenticator, peer)
         request = parse_batch(batch_values(message), self._service.settings)
-        let(caller, request.namespace, ((one.scope, one.identifier) for one in request.requests))
+        permit(caller, request.namespace, ((one.scope, one.identifier) for one in request.requests))
         return batch_reply(await self._service.batch(request))
 
-    async def check_all(self, message: pb.CheckAllRequest, visitor: Visitor) -> pb.CheckAllResponse:
-        caller = await caller_of(self._door, visitor)
+    async def check_all(self, message: pb.CheckAllRequest, peer: Peer) -> pb.CheckAllResponse:
+        caller = await caller_of(self._authenticator, peer)
         request = parse_descriptors(descriptors_values(message), self._service.settings)
-        let(caller, request.namespace, self._entities(request))
+        permit(caller, request.namespace, self._entities(request))
         answer = await self._service.check_all(request)
         if answer.code is Code.STORAGE_UNAVAILABLE:
-            raise_unanswered(answer)
+            raise_unavailable(answer)
         return combined_reply(answer)
 
-    async def health(
-        self, message: pb.HealthCheckRequest, visitor: Visitor
-    ) -> pb.HealthCheckResponse:
+    async def health(self, message: pb.HealthCheckRequest, peer: Peer) -> pb.HealthCheckResponse:
         """For anybody: it holds no name and no number of a caller."""
         return health_reply(await self._service.health())
 
-    async def acquire(self, message: pb.AcquireRequest, visitor: Visitor) -> pb.AcquireResponse:
-        caller = await caller_of(self._door, visitor)
+    async def acquire(self, message: pb.AcquireRequest, peer: Peer) -> pb.AcquireResponse:
+        caller = await caller_of(self._authenticator, peer)
         request = parse_acquire(acquire_values(message), self._service.settings)
-        let(caller, request.namespace, [(request.scope, request.identifier)])
+        permit(caller, request.namespace, [(request.scope, request.identifier)])
         answer = await self._service.acquire(request)
         if answer.check.code is Code.STORAGE_UNAVAILABLE:
-            raise_unanswered(answer.check)
+            raise_unavailable(answer.check)
         return acquire_reply(answer)
 
-    async def adjust(self, message: pb.LeaseRequest, visitor: Visitor) -> pb.Lease:
-        return await self._changed(message, visitor, parse_adjust, self._service.adjust)
+    async def adjust(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
+        return await self._change(message, peer, parse_adjust, self._service.adjust)
 
-    async def settle(self, message: pb.LeaseRequest, visitor: Visitor) -> pb.Lease:
-        return await self._changed(message, visitor, parse_settle, self._service.settle)
+    async def settle(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
+        return await self._change(message, peer, parse_settle, self._service.settle)
 
-    async def release(self, message: pb.LeaseRequest, visitor: Visitor) -> pb.Lease:
-        return await self._changed(message, visitor, parse_release, self._service.release)
+    async def release(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
+        return await self._change(message, peer, parse_release, self._service.release)
 
-    async def _changed(
+    async def _change(
         self,
         message: pb.LeaseRequest,
-        visitor: Visitor,
+        peer: Peer,
         parse: Callable[[object, object], ChangeRequest],
-        change: Callable[[ChangeRequest], Awaitable[LeaseAnswer]],
+        change: Callable[[ChangeRequest], Awaitable[LeaseResult]],
     ) -> pb.Lease:
-        caller = await caller_of(self._door, visitor)
+        caller = await caller_of(self._authenticator, peer)
         request = parse(*lease_values(message))
-        await self._let_change(caller, request)
+        await self._permit_change(caller, request)
         return lease_reply(await change(request))
 
-    async def _let_change(self, caller: Caller, request: ChangeRequest) -> None:
+    async def _permit_change(self, caller: ApiCaller, request: ChangeRequest) -> None:
         """Another's lease looks as if it were not there."""
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
-            lease = await self._service.leases.shelf.get(request.lease_id)
+            lease = await self._service.leases.store.get(request.lease_id)
             if lease is not None and lease.book.demands:
                 entity_id = lease.book.demands[0].key.entity_id
-        refusal = caller.refuses(Scope.CHECK, request.namespace, entity_id)
+        refusal = caller.refusal_for(KeyScope.CHECK, request.namespace, entity_id)
         if refusal is not None:
-            raise turned_away(refusal, instead=_no_lease())
+            raise access_denied(refusal, instead=_no_lease())
 
     def _entities(self, request: DescriptorsRequest) -> Iterator[tuple[str, str]]:
         rules = self._service.rules
@@ -328,10 +326,10 @@ class RateLimiterCalls:
             yield one.scope, identifier_of(rules, request, place)
 
 
-def raise_unanswered(answer: CheckAnswer | CombinedAnswer) -> NoReturn:
+def raise_unavailable(answer: CheckResult | CombinedResult) -> NoReturn:
     """The store is away and the service fails closed."""
     code = Code.STORAGE_UNAVAILABLE
-    problem = Unanswered(
+    problem = DecisionUnavailable(
         code, message_of(code, answer.retry_after_ms), retry_after_ms=answer.retry_after_ms
     )
     problem.reason = answer.degraded_reason

@@ -14,11 +14,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, translated
-from headgate.service.grpc.callers import TurnedAway, Visitor, is_here, visitor_of
-from headgate.service.grpc.calls import Call, Unanswered
+from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, to_service_error
+from headgate.service.grpc.callers import AccessDenied, Peer, is_local_peer, peer_of
+from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall
 from headgate.service.http.deadlines import Cancelled, Deadlines
-from headgate.service.keys.authenticate import Entrance
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ class GrpcSettings:
     def calls_accepted_max(self) -> int:
         return REJECTED_FROM * self.calls_max
 
-    def must_suit(self, door: Entrance) -> None:
+    def must_suit(self, authenticator: Authenticator) -> None:
         """Without keys whoever is here may do everything, so nobody else may come."""
-        if door.dev and not is_loopback(self.host):
+        if authenticator.is_dev and not is_loopback(self.host):
             raise ValidationError(
                 "host", self.host,
                 "is open to other machines, and there are no keys; give keys or use 127.0.0.1",
@@ -133,7 +133,7 @@ log = logging.getLogger("headgate.service")
 CARRIED = ("traceparent", "tracestate")
 
 
-class Told(NamedTuple):
+class GrpcProblem(NamedTuple):
     """A problem as gRPC says it."""
 
     status: grpc.StatusCode
@@ -141,7 +141,7 @@ class Told(NamedTuple):
     trailing: tuple[tuple[str, str], ...]
 
 
-def told(error: ServiceError) -> Told:
+def grpc_problem(error: ServiceError) -> GrpcProblem:
     trailing = [(CODE_KEY, error.code.value)]
     details = error.detail
     if error.field is not None:
@@ -149,10 +149,10 @@ def told(error: ServiceError) -> Told:
         details = f"{error.field} {details}"
     if error.retry_after_ms is not None:
         trailing.append((RETRY_KEY, str(error.retry_after_ms)))
-    return Told(STATUSES[error.code], details, tuple(trailing))
+    return GrpcProblem(STATUSES[error.code], details, tuple(trailing))
 
 
-class Load:
+class ActiveCalls:
     """How many calls of a server are under way; all its guards share it."""
 
     __slots__ = ("calls_max", "under_way")
@@ -166,7 +166,7 @@ class Load:
         return self.under_way >= self.calls_max
 
 
-class Guard:
+class CallRunner:
     """Runs calls for a wire; whatever happens, the caller gets a reply or a known problem."""
 
     def __init__(
@@ -174,13 +174,13 @@ class Guard:
         program: Program,
         wire: str,
         settings: GrpcSettings | None = None,
-        load: Load | None = None,
+        load: ActiveCalls | None = None,
         *,
         with_certificates: bool = False,
     ) -> None:
         settings = settings or GrpcSettings()
         self._bytes_max = settings.message_bytes_max
-        self.load = load or Load(settings.calls_max)
+        self.load = load or ActiveCalls(settings.calls_max)
         self._metrics = program.metrics
         self._note_refusal = program.note_refusal
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
@@ -188,34 +188,34 @@ class Guard:
         self._with_certificates = with_certificates
         self._spans = program.spans
 
-    def handler(self, call: Call, name: str) -> Any:
+    def handler(self, call: GrpcCall, name: str) -> Any:
         """The call as grpcio makes it, in bytes."""
 
         async def handle(request: bytes, context: Any) -> bytes:
             if self.load.is_full:
                 reply = self.refuse(call, too_many_calls())
-                return await context.abort(*reply) if isinstance(reply, Told) else reply
+                return await context.abort(*reply) if isinstance(reply, GrpcProblem) else reply
             self.load.under_way += 1
             try:
                 reply = await run(request, context)
             finally:
                 self.load.under_way -= 1
-            return await context.abort(*reply) if isinstance(reply, Told) else reply
+            return await context.abort(*reply) if isinstance(reply, GrpcProblem) else reply
 
-        async def run(request: bytes, context: Any) -> bytes | Told:
+        async def run(request: bytes, context: Any) -> bytes | GrpcProblem:
             sans = sans_of(context.auth_context()) if self._with_certificates else ()
-            here = is_here(context.peer())
+            here = is_local_peer(context.peer())
             sent = context.invocation_metadata() or ()
-            visitor = visitor_of(sent, here, sans)
+            peer = peer_of(sent, here, sans)
             if self._spans is None:
-                return await self.reply(call, request, visitor)
-            return await self.spanned(name, sent, self.reply(call, request, visitor))
+                return await self.reply(call, request, peer)
+            return await self.trace_call(name, sent, self.reply(call, request, peer))
 
         return handle
 
-    async def spanned(
-        self, name: str, sent: Iterable[Any], reply: Coroutine[Any, Any, bytes | Told]
-    ) -> bytes | Told:
+    async def trace_call(
+        self, name: str, sent: Iterable[Any], reply: Coroutine[Any, Any, bytes | GrpcProblem]
+    ) -> bytes | GrpcProblem:
         """The reply, with a span around the making of it."""
         assert self._spans is not None
         carried = [(key, value) for key, value in sent if key in CARRIED]
@@ -223,11 +223,11 @@ class Guard:
         about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
         with self._spans.request(name, carried, about) as span:
             found = await reply
-            code = found.status.value[0] if isinstance(found, Told) else 0
+            code = found.status.value[0] if isinstance(found, GrpcProblem) else 0
             span.set_attribute("rpc.grpc.status_code", code)
             return found
 
-    async def reply(self, call: Call, request: bytes, visitor: Visitor) -> bytes | Told:
+    async def reply(self, call: GrpcCall, request: bytes, peer: Peer) -> bytes | GrpcProblem:
         """The reply's bytes, or how the problem is told."""
         began_s = perf_counter()
         task = self._deadlines.enter()
@@ -235,13 +235,13 @@ class Guard:
         try:
             if len(request) > self._bytes_max:
                 raise message_too_large(self._bytes_max)
-            reply = await call.verb(call.request.FromString(request), visitor)
+            reply = await call.verb(call.request.FromString(request), peer)
             written: bytes = reply.SerializeToString()
             return written
         except DecodeError:
             problem = ServiceError(Code.INVALID_REQUEST, "the bytes are no message of this call")
         except HeadgateError as error:
-            problem = translated(error)
+            problem = to_service_error(error)
         except Cancelled:
             if not self._deadlines.passed():
                 raise
@@ -254,18 +254,18 @@ class Guard:
             problem = ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
         finally:
             self._deadlines.leave(task)
-            self._metrics.took(self._wire, perf_counter() - began_s)
+            self._metrics.observe_duration(self._wire, perf_counter() - began_s)
         return self.refuse(call, problem)
 
-    def refuse(self, call: Call, problem: ServiceError) -> bytes | Told:
+    def refuse(self, call: GrpcCall, problem: ServiceError) -> bytes | GrpcProblem:
         """The problem, counted: as the call answers it, else as gRPC tells it."""
-        if isinstance(problem, TurnedAway):
+        if isinstance(problem, AccessDenied):
             self._note_refusal(problem.refusal)
-        if not isinstance(problem, Unanswered):
-            self._metrics.failed(problem.code)
+        if not isinstance(problem, DecisionUnavailable):
+            self._metrics.count_error(problem.code)
         answer = None if call.answer is None else call.answer(problem)
         if answer is None:
-            return told(problem)
+            return grpc_problem(problem)
         written: bytes = answer.SerializeToString()
         return written
 

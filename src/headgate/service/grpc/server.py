@@ -12,11 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.service import Service
-from headgate.service.grpc.callers import Visitor
-from headgate.service.grpc.calls import Call, RateLimiterCalls
+from headgate.service.grpc.callers import Peer
+from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING, EnvoyMapping
-from headgate.service.grpc.guard import GrpcSettings, Guard, Load, Tls
+from headgate.service.grpc.guard import ActiveCalls, CallRunner, GrpcSettings, Tls
 from headgate.service.grpc.proto.envoy import rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.http.deadlines import Ticker
@@ -60,14 +60,14 @@ class HealthReport:
         self.serving = False
         await self._servicer.enter_graceful_shutdown()
 
-    async def check(self, message: Any, visitor: Visitor) -> Any:
+    async def check(self, message: Any, peer: Peer) -> Any:
         """The Check call for a wire without grpcio's servicers; for anybody."""
         if message.service not in self._names:
             raise ServiceError(Code.NOT_FOUND, "there is no such service here")
         return health_pb2.HealthCheckResponse(status=self._status())
 
-    def calls(self) -> dict[str, Call]:
-        return {"Check": Call(self.check, health_pb2.HealthCheckRequest)}
+    def calls(self) -> dict[str, GrpcCall]:
+        return {"Check": GrpcCall(self.check, health_pb2.HealthCheckRequest)}
 
     def _status(self) -> Any:
         kinds = health_pb2.HealthCheckResponse
@@ -93,16 +93,16 @@ class GrpcServer:
     ) -> Self:
         """A server for the program, listening; ValidationError where it cannot."""
         settings = settings or GrpcSettings()
-        settings.must_suit(program.door)
+        settings.must_suit(program.authenticator)
         tls = settings.tls
         offers = (RateLimiterCalls(program), RateLimitServiceCalls(program, mapping))
         names = [offer.name for offer in offers]
         server = grpc.aio.server(
             options=settings.options(), maximum_concurrent_rpcs=settings.calls_accepted_max
         )
-        load = Load(settings.calls_max)
+        load = ActiveCalls(settings.calls_max)
         for offer in offers:
-            guard = Guard(
+            guard = CallRunner(
                 program,
                 offer.wire,
                 settings,
@@ -128,7 +128,7 @@ class GrpcServer:
         await self._server.stop(self.settings.grace_s)
 
 
-def _handlers(offer: Any, guard: Guard) -> Any:
+def _handlers(offer: Any, guard: CallRunner) -> Any:
     return grpc.method_handlers_generic_handler(
         offer.name,
         {

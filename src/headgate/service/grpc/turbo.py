@@ -10,15 +10,15 @@ import grpc
 
 from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import ServiceError
-from headgate.service.grpc.callers import Visitor, visitor_of
-from headgate.service.grpc.calls import Call, RateLimiterCalls
+from headgate.service.grpc.callers import Peer, peer_of
+from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING, EnvoyMapping
 from headgate.service.grpc.guard import (
+    ActiveCalls,
+    CallRunner,
+    GrpcProblem,
     GrpcSettings,
-    Guard,
-    Load,
-    Told,
     is_loopback,
     message_too_large,
     too_many_calls,
@@ -58,10 +58,10 @@ class UnaryGrpc:
     """The application. It takes `settings.calls_max` calls at a time."""
 
     def __init__(self, program: Program, offers: Sequence[Any], settings: GrpcSettings) -> None:
-        self._calls: dict[str, tuple[Guard, Call]] = {}
-        self._load = Load(settings.calls_max)
+        self._calls: dict[str, tuple[CallRunner, GrpcCall]] = {}
+        self._load = ActiveCalls(settings.calls_max)
         for offer in offers:
-            guard = Guard(program, offer.wire, settings, self._load)
+            guard = CallRunner(program, offer.wire, settings, self._load)
             for name, call in offer.calls().items():
                 self._calls[f"/{offer.name}/{name}"] = (guard, call)
         self._bytes_max = settings.receive_bytes_max
@@ -78,7 +78,7 @@ class UnaryGrpc:
         if reply is None:
             return
         await send(_START)
-        if isinstance(reply, Told):
+        if isinstance(reply, GrpcProblem):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             await send(_trailers(reply))
         else:
@@ -86,11 +86,11 @@ class UnaryGrpc:
             await send({"type": "http.response.body", "body": body, "more_body": False})
             await send(_DONE)
 
-    async def _reply(self, scope: Any, receive: Any) -> bytes | Told | None:
+    async def _reply(self, scope: Any, receive: Any) -> bytes | GrpcProblem | None:
         """The reply's bytes or a problem; None where nobody waits for it any more."""
         found = self._calls.get(scope["path"])
         if found is None:
-            return Told(grpc.StatusCode.UNIMPLEMENTED, "there is no such call", ())
+            return GrpcProblem(grpc.StatusCode.UNIMPLEMENTED, "there is no such call", ())
         guard, call = found
         if self._load.is_full:
             return guard.refuse(call, too_many_calls())
@@ -99,17 +99,17 @@ class UnaryGrpc:
             message = await self._message(receive)
             if isinstance(message, ServiceError):
                 return guard.refuse(call, message)
-            if message is None or isinstance(message, Told):
+            if message is None or isinstance(message, GrpcProblem):
                 return message
-            reply = guard.reply(call, message, _visitor(scope))
+            reply = guard.reply(call, message, _peer(scope))
             if not self._spans:
                 return await reply
             sent = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"]]
-            return await guard.spanned(scope["path"][1:], sent, reply)
+            return await guard.trace_call(scope["path"][1:], sent, reply)
         finally:
             self._load.under_way -= 1
 
-    async def _message(self, receive: Any) -> bytes | Told | ServiceError | None:
+    async def _message(self, receive: Any) -> bytes | GrpcProblem | ServiceError | None:
         """The one message of a unary request."""
         event = await receive()
         if event["type"] != "http.request":
@@ -125,9 +125,11 @@ class UnaryGrpc:
         if len(body) > self._bytes_max + PREFIX:
             return message_too_large(self._bytes_max)
         if body[:1] == b"\x01":
-            return Told(grpc.StatusCode.UNIMPLEMENTED, "compressed messages are not read", ())
+            return GrpcProblem(
+                grpc.StatusCode.UNIMPLEMENTED, "compressed messages are not read", ()
+            )
         if len(body) < PREFIX or int.from_bytes(body[1:PREFIX], "big") != len(body) - PREFIX:
-            return Told(grpc.StatusCode.INTERNAL, "the request is not one whole message", ())
+            return GrpcProblem(grpc.StatusCode.INTERNAL, "the request is not one whole message", ())
         return bytes(body[PREFIX:])
 
 
@@ -140,21 +142,21 @@ def _is_grpc(scope: Any) -> bool:
     return False
 
 
-def _visitor(scope: Any) -> Visitor:
+def _peer(scope: Any) -> Peer:
     client = scope.get("client")
     sent = [
         (name.decode(), value.decode("latin-1"))
         for name, value in scope["headers"]
         if name in _KEYS
     ]
-    return visitor_of(sent, client is not None and is_loopback(client[0]))
+    return peer_of(sent, client is not None and is_loopback(client[0]))
 
 
-def _trailers(told: Told) -> dict[str, Any]:
+def _trailers(problem: GrpcProblem) -> dict[str, Any]:
     headers = [
-        (b"grpc-status", str(told.status.value[0]).encode()),
-        (b"grpc-message", _percent_encoded(told.details)),
-        *((name.encode(), value.encode("ascii")) for name, value in told.trailing),
+        (b"grpc-status", str(problem.status.value[0]).encode()),
+        (b"grpc-message", _percent_encoded(problem.details)),
+        *((name.encode(), value.encode("ascii")) for name, value in problem.trailing),
     ]
     return {"type": "http.response.trailers", "headers": headers, "more_trailers": False}
 
@@ -201,7 +203,7 @@ class TurboServer:
     ) -> Self:
         """A server for the program, listening; ValidationError where it cannot."""
         settings = settings or GrpcSettings()
-        settings.must_suit(program.door)
+        settings.must_suit(program.authenticator)
         if settings.reflection or (settings.tls is not None and settings.tls.client_ca):
             raise ValidationError(
                 "turbo", True, "has no reflection and no client certificates; do without turbo"

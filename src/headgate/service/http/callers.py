@@ -7,15 +7,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.service.decide.namespaces import Room
+from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import invalid
 from headgate.service.decide.requests import parse_identifier, parse_object, parse_scope
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
 from headgate.service.http.read import Head
-from headgate.service.keys.access import DEV_CALLER, Because, Caller, Refusal
-from headgate.service.keys.authenticate import Entrance
-from headgate.service.keys.key import ANY_NAMESPACE, Scope
+from headgate.service.keys.access import DEV_CALLER, ApiCaller, DenyReason, Refusal
+from headgate.service.keys.authenticate import Authenticator
+from headgate.service.keys.key import ANY_NAMESPACE, KeyScope
 from headgate.service.program import Program
 
 SANS = "headgate.sans"  # in a scope's extensions: names of the client certificate, if verified
@@ -26,25 +26,27 @@ _HERE = frozenset({"127.0.0.1", "::1"})
 _LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 
 
-async def recognised(door: Entrance, scope: Any, head: Head) -> Caller | Refusal:
+async def authenticate_request(
+    authenticator: Authenticator, scope: Any, head: Head
+) -> ApiCaller | Refusal:
     """The caller, or why there is none."""
-    if door.dev:
-        return here_or_nobody(scope, head)
+    if authenticator.is_dev:
+        return local_caller(scope, head)
     bearer, plain = head.get(b"authorization"), head.get(b"x-api-key")
     if bearer is None and plain is None:
-        return await door.recognise(None, sans=_sans(scope))
+        return await authenticator.authenticate(None, sans=_sans(scope))
     if bearer is not None and plain is not None:
-        return Refusal(Because.MALFORMED)
+        return Refusal(DenyReason.MALFORMED)
     if bearer is not None:
         kind, _, plain = bearer.partition(b" ")
         if kind.lower() != b"bearer":
-            return Refusal(Because.MALFORMED)
-    return await door.recognise((plain or b"").strip().decode("latin-1"))
+            return Refusal(DenyReason.MALFORMED)
+    return await authenticator.authenticate((plain or b"").strip().decode("latin-1"))
 
 
-def here_or_nobody(scope: Any, head: Head) -> Caller | Refusal:
+def local_caller(scope: Any, head: Head) -> ApiCaller | Refusal:
     """Dev mode: whoever is on this machine."""
-    return DEV_CALLER if is_local(scope, head) else Refusal(Because.NO_KEY)
+    return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
 
 
 def is_local(scope: Any, head: Head) -> bool:
@@ -73,11 +75,11 @@ def _sans(scope: Any) -> Sequence[str]:
 # One request of a cold route, already recognised and read: what a handler works with.
 
 
-class Ask(NamedTuple):
+class RouteCall(NamedTuple):
     """`path` and `query` hold texts (or whole numbers), `values` the JSON body."""
 
     program: Program
-    caller: Caller
+    caller: ApiCaller
     path: Mapping[str, str]
     query: Mapping[str, Any]
     values: Any = None
@@ -90,8 +92,8 @@ class Ask(NamedTuple):
     def principal(self) -> str:
         return self.caller.principal
 
-    async def room(self) -> Room:
-        return await self.service.room(self.path["namespace"])
+    async def namespace(self) -> NamespaceService:
+        return await self.service.namespace(self.path["namespace"])
 
     def fields(
         self, *known: str, needed: tuple[str, ...] = (), nullable: tuple[str, ...] = ()
@@ -105,41 +107,41 @@ class Ask(NamedTuple):
 
 
 Document = dict[str, Any] | bytes | None
-Handler = Callable[[Ask], Awaitable[Document]]
-Place = Callable[[Ask], tuple[str | None, str | None]]
+Handler = Callable[[RouteCall], Awaitable[Document]]
+AccessTarget = Callable[[RouteCall], tuple[str | None, str | None]]
 
 
-def whole(ask: Ask) -> tuple[str | None, str | None]:
+def whole(call: RouteCall) -> tuple[str | None, str | None]:
     """The service as a whole."""
     return None, None
 
 
-def namespace(ask: Ask) -> tuple[str | None, str | None]:
+def namespace(call: RouteCall) -> tuple[str | None, str | None]:
     """A namespace as a whole."""
-    return ask.path["namespace"], None
+    return call.path["namespace"], None
 
 
-def entity(ask: Ask) -> tuple[str | None, str | None]:
+def entity(call: RouteCall) -> tuple[str | None, str | None]:
     """The entity that the path, the query or the body names; without one, the namespace."""
-    found = ask.path.get("entity_id") or ask.query.get("entity_id")
-    if found is None and isinstance(ask.values, Mapping):
-        found = ask.values.get("entity_id") or ask.values.get("id")
-    return ask.path["namespace"], found if isinstance(found, str) else None
+    found = call.path.get("entity_id") or call.query.get("entity_id")
+    if found is None and isinstance(call.values, Mapping):
+        found = call.values.get("entity_id") or call.values.get("id")
+    return call.path["namespace"], found if isinstance(found, str) else None
 
 
-def identity(ask: Ask) -> tuple[str | None, str | None]:
+def identity(call: RouteCall) -> tuple[str | None, str | None]:
     """The entity that the query names, or the one behind its scope and identifier."""
-    entity_id = ask.query.get("entity_id")
+    entity_id = call.query.get("entity_id")
     if entity_id is not None:
-        return ask.query.get("namespace", DEFAULT_NAMESPACE), entity_id
-    scope = parse_scope(ask.query.get("scope", "user"))
-    identifier = parse_identifier(ask.query.get("identifier"))
-    return ask.query.get("namespace", DEFAULT_NAMESPACE), entity_id_of(scope, identifier)
+        return call.query.get("namespace", DEFAULT_NAMESPACE), entity_id
+    scope = parse_scope(call.query.get("scope", "user"))
+    identifier = parse_identifier(call.query.get("identifier"))
+    return call.query.get("namespace", DEFAULT_NAMESPACE), entity_id_of(scope, identifier)
 
 
-def own(ask: Ask) -> tuple[str | None, str | None]:
+def own(call: RouteCall) -> tuple[str | None, str | None]:
     """Wherever the caller may act: for routes that look at each thing by themselves."""
-    grant = ask.caller.grant
+    grant = call.caller.grant
     return None if grant.namespace == ANY_NAMESPACE else grant.namespace, grant.entity_prefix
 
 
@@ -153,8 +155,8 @@ class Endpoint(NamedTuple):
     method: str
     path: str
     summary: str
-    needs: Scope | None
-    place: Place
+    needs: KeyScope | None
+    place: AccessTarget
     handler: Handler | None
     query: Mapping[str, type] = {}
     required: tuple[str, ...] = ()

@@ -96,6 +96,6 @@ class Ticker:
                 log.exception("a tick failed; the next one comes")
 
 
-async def aside(call: Callable[[], Any]) -> Any:
+async def run_in_thread(call: Callable[[], Any]) -> Any:
     """Runs what may block in a thread."""
     return await asyncio.get_running_loop().run_in_executor(None, partial(call))

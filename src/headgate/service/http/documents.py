@@ -13,7 +13,7 @@ from headgate.core.limits import Limit
 from headgate.service.decide.bodies import iso_time
 from headgate.service.decide.rules import Rule
 from headgate.service.keys.key import Key
-from headgate.service.policies.watch import Standing
+from headgate.service.policies.watch import PolicyStatus
 
 
 def limit_json(limit: Limit) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def standing_json(standing: Standing) -> dict[str, Any]:
+def policy_status_json(standing: PolicyStatus) -> dict[str, Any]:
     trouble = standing.trouble
     return {
         "loaded_at": iso_time(standing.loaded_ms),

@@ -18,11 +18,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from headgate.service.http.read import WHOLE_BODY
 
 # Status, content, and header fields, or the lines they are.
-Whole = tuple[int, bytes, list[tuple[bytes, bytes]] | bytes]
-Answer = Coroutine[Any, Any, Whole | None]
+RawResponse = tuple[int, bytes, list[tuple[bytes, bytes]] | bytes]
+Answer = Coroutine[Any, Any, RawResponse | None]
 
 
-class Lane(Protocol):
+class ExpressApp(Protocol):
     """The application, as far as it takes part in this."""
 
     at_once: bool  # whether its answers come without waiting
@@ -32,7 +32,7 @@ class Lane(Protocol):
         """The whole answer; None where nobody waits for it any more."""
         ...
 
-    async def timed_answer(self, scope: Any, receive: Any) -> Whole | None:
+    async def timed_answer(self, scope: Any, receive: Any) -> RawResponse | None:
         """The same for a task of its own, within the deadline of requests."""
         ...
 
@@ -62,7 +62,7 @@ class Express:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": bytes(self.body), "more_body": False}
 
-    def start(self, lane: Lane, scope: Any) -> None:
+    def start(self, lane: ExpressApp, scope: Any) -> None:
         """The request is there; its answer is written now or by a task."""
         self.started = True
         scope[WHOLE_BODY] = bytes(self.body)
@@ -86,7 +86,7 @@ class Express:
     async def _finish(self, answer: Any) -> None:
         self._write(await answer)
 
-    def _write(self, whole: Whole | None) -> None:
+    def _write(self, whole: RawResponse | None) -> None:
         protocol = self._protocol
         self.response_complete = True
         if whole is None or self.disconnected:
@@ -119,7 +119,7 @@ def header_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @types.coroutine
-def _rest_of(answer: Answer, waits_for: Any) -> Generator[Any, Any, Whole | None]:
+def _rest_of(answer: Answer, waits_for: Any) -> Generator[Any, Any, RawResponse | None]:
     """The rest of an answer that turned out to wait, for a task to run."""
     try:
         while True:
@@ -130,5 +130,5 @@ def _rest_of(answer: Answer, waits_for: Any) -> Generator[Any, Any, Whole | None
             else:
                 waits_for = answer.send(sent)
     except StopIteration as done:
-        told: Whole | None = done.value
-        return told
+        response: RawResponse | None = done.value
+        return response

@@ -23,17 +23,19 @@ from headgate.service.decide.requests import (
     parse_check,
 )
 from headgate.service.http.read import values_of
-from headgate.service.settings import Settings
+from headgate.service.settings import ServiceSettings
 
 KNOWN_MAX = 16_384
 
 Names = tuple[str, str, str, str]
-Known = tuple[CheckRequest, int]  # and how many colons stand in it, beyond those of other keys
+KnownRequest = tuple[
+    CheckRequest, int
+]  # and how many colons stand in it, beyond those of other keys
 
 _UNKNOWN: tuple[None, int] = (None, 0)
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class CheckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The fields most checks have. A number may be a float here, so that it is seen to be one."""
 
     identifier: str
@@ -43,21 +45,21 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     namespace: str | UnsetType = UNSET
 
 
-class AskedOfMany(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    requests: list[Asked]
+class BatchBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    requests: list[CheckBody]
 
 
-_one = msgspec.json.Decoder(Asked).decode
-_many = msgspec.json.Decoder(AskedOfMany).decode
+_one = msgspec.json.Decoder(CheckBody).decode
+_many = msgspec.json.Decoder(BatchBody).decode
 _odd = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
-class Reader:
+class BodyReader:
     """Bodies to requests, under the bounds of one service; bounded."""
 
-    def __init__(self, settings: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Callable[[], ServiceSettings]) -> None:
         self._settings = settings
-        self._known: dict[Names, Known] = {}
+        self._known: dict[Names, KnownRequest] = {}
 
     def check(self, body: bytes) -> CheckRequest:
         try:
@@ -68,7 +70,7 @@ class Reader:
             found = self._requests(asked, body.count(b":"), asked[0].namespace)
             if found is not None:
                 return found[0]
-        return self._remembered(self._long(body, parse_check))
+        return self._remember(self._parse_fully(body, parse_check))
 
     def batch(self, body: bytes) -> BatchRequest:
         try:
@@ -79,13 +81,13 @@ class Reader:
             found = self._requests(asked, body.count(b":") - 1)
             if found is not None:
                 return BatchRequest(tuple(found))
-        batch: BatchRequest = self._long(body, parse_batch)
+        batch: BatchRequest = self._parse_fully(body, parse_batch)
         for one in batch.requests:
-            self._remembered(one)
+            self._remember(one)
         return batch
 
     def _requests(
-        self, asked: list[Asked], colons: int, namespace: str | UnsetType = UNSET
+        self, asked: list[CheckBody], colons: int, namespace: str | UnsetType = UNSET
     ) -> list[CheckRequest] | None:
         """The requests, if their names are known to be fine and their tokens are numbers of them.
 
@@ -110,14 +112,14 @@ class Reader:
             if tokens is not UNSET:
                 if type(tokens) is not int or not 1 <= tokens <= tokens_max:
                     return None
-                request = _costing(request, tokens)
+                request = _with_tokens(request, tokens)
                 colons -= 1
             found.append(request)
         if namespace is not UNSET:
             colons -= 1 + namespace.count(":")
         return found if colons == 0 else None
 
-    def _remembered(self, request: CheckRequest) -> CheckRequest:
+    def _remember(self, request: CheckRequest) -> CheckRequest:
         scope, identifier, resource, *_ = request
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
@@ -129,14 +131,14 @@ class Reader:
         self._known[names] = plain, 2 + extra
         return request
 
-    def _long(self, body: bytes, parse: Callable[..., Any]) -> Any:
+    def _parse_fully(self, body: bytes, parse: Callable[..., Any]) -> Any:
         def parsed(values: Any) -> Any:
             return parse(values, self._settings())
 
         return parsed(values_of(body, parsed))
 
 
-def _costing(request: CheckRequest, tokens: int) -> CheckRequest:
+def _with_tokens(request: CheckRequest, tokens: int) -> CheckRequest:
     """The request for so many tokens; `_replace` would take ten times as long."""
     scope, identifier, resource, _, _, metadata, namespace, _, _ = request
     values = (scope, identifier, resource, tokens, False, metadata, namespace, None, None)

@@ -12,10 +12,10 @@ from functools import lru_cache
 import msgspec
 
 from headgate.core.http_fields import SF_INTEGER_MAX, policy_item, sf_string
-from headgate.service.decide.answers import BatchAnswer, CheckAnswer, Yes
+from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
 from headgate.service.decide.bodies import batch_body, iso_time
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.targets import Frame
+from headgate.service.decide.targets import LimitConstants
 
 CACHED = 4096
 
@@ -26,12 +26,12 @@ _LENGTHS = [(b"content-length", b"%d" % length) for length in range(512)]
 Fields = list[tuple[bytes, bytes]]
 
 
-class Wording:
+class AnswerTemplate:
     """What is always the same in answers about one limit."""
 
     __slots__ = ("content", "item", "limit", "lines", "policy", "standing")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: LimitConstants) -> None:
         capacity = b"%d" % frame.capacity
         quoted = sf_string(frame.name)
         policy = policy_item(frame.name, frame.capacity, frame.window_s)
@@ -52,10 +52,10 @@ class Wording:
         self.item = b'{"status":200,' + rest
 
 
-def said_plainly(yes: Yes) -> tuple[bytes, Fields]:
+def admitted_fields(admitted: Admission) -> tuple[bytes, Fields]:
     """The content and the header fields."""
-    frame, remaining, wait_ms, reset_ms = yes
-    wording = frame.wording or _worded(frame)
+    frame, remaining, wait_ms, reset_ms = admitted
+    wording = frame.wording or _template_for(frame)
     content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
     left = remaining if remaining > 0 else 0
     return content, [
@@ -72,10 +72,10 @@ def said_plainly(yes: Yes) -> tuple[bytes, Fields]:
     ]  # fmt: skip
 
 
-def lined_plainly(yes: Yes) -> tuple[bytes, bytes]:
+def admitted_lines(admitted: Admission) -> tuple[bytes, bytes]:
     """The content, and the header fields as the lines they are."""
-    frame, remaining, wait_ms, reset_ms = yes
-    wording = frame.wording or _worded(frame)
+    frame, remaining, wait_ms, reset_ms = admitted
+    wording = frame.wording or _template_for(frame)
     content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
     left = remaining if remaining > 0 else 0
     shown, wait_s = left, -(-wait_ms // 1000)
@@ -85,13 +85,13 @@ def lined_plainly(yes: Yes) -> tuple[bytes, bytes]:
     return content, wording.lines % values
 
 
-def batch_content(results: Sequence[Yes | CheckAnswer | ServiceError]) -> bytes:
+def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> bytes:
     """The whole document of a batch, most of it the short way."""
     items: list[bytes] = []
     for result in results:
-        if type(result) is Yes:
+        if type(result) is Admission:
             frame, remaining, _, reset_ms = result
-            wording = frame.wording or _worded(frame)
+            wording = frame.wording or _template_for(frame)
             moment = _moment(reset_ms // 1000)
             items.append(wording.item % (remaining, moment, reset_ms % 1000))
         else:
@@ -100,8 +100,8 @@ def batch_content(results: Sequence[Yes | CheckAnswer | ServiceError]) -> bytes:
     return b'{"results":[%b]}' % b",".join(items)
 
 
-def _worded(frame: Frame) -> Wording:
-    frame.wording = wording = Wording(frame)
+def _template_for(frame: LimitConstants) -> AnswerTemplate:
+    frame.wording = wording = AnswerTemplate(frame)
     return wording
 
 

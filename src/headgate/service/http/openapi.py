@@ -18,7 +18,7 @@ from headgate.service.decide.targets import IDENTIFIER_LENGTH_MAX
 from headgate.service.http.callers import Endpoint
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.http.write import PROBLEM_JSON
-from headgate.service.keys.key import Scope
+from headgate.service.keys.key import KeyScope
 from headgate.service.settings import DEFAULT_SETTINGS
 
 # --------------------------------------------------------------------------------------------------
@@ -399,13 +399,13 @@ def _responses(one: Endpoint) -> dict[str, Any]:
     codes = {*EVERYWHERE, *one.problems}
     if one.needs is not None:
         codes |= {"401", "403", "404"}
-    if one.needs is Scope.CHECK:
+    if one.needs is KeyScope.CHECK:
         codes |= {"422"}
     if one.body is not None:
         codes |= {"413", "415"}
     found = {str(one.status): _success(one)}
     for code in sorted(codes):
-        decided = one.needs is Scope.CHECK and code in ("429", "503")
+        decided = one.needs is KeyScope.CHECK and code in ("429", "503")
         schema = ref("RefusalOrProblem" if decided else "Problem")
         found[code] = _response(int(code), {PROBLEM_JSON.decode(): {"schema": schema}})
     return found

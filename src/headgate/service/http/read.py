@@ -106,15 +106,15 @@ def values_of(body: bytes, parse: Callable[[Any], object] | None = None) -> Any:
         values = _decode(body)
         count = _keys(values, 0)
     except _unreadable:
-        raise (unreadable() if parse is None else explained(body, parse)) from None
+        raise (unreadable() if parse is None else explain_unreadable(body, parse)) from None
     # Every key has a colon. As many colons as keys: none is repeated. More of them: some are in
     # strings, or a key was there twice, and only a slower look can tell.
     if body.count(b":") != count:
-        slowly(body)
+        decode_strictly(body)
     return values
 
 
-def slowly(body: bytes) -> Any:
+def decode_strictly(body: bytes) -> Any:
     """The JSON value, read pair by pair so that a repeated key shows."""
     try:
         return json.loads(body.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant)
@@ -122,11 +122,11 @@ def slowly(body: bytes) -> Any:
         raise unreadable() from None
 
 
-def explained(body: bytes, parse: Callable[[Any], object]) -> ServiceError:
+def explain_unreadable(body: bytes, parse: Callable[[Any], object]) -> ServiceError:
     """Why a body cannot be used, by the field where that can be told: half of a surrogate pair is
     no JSON for one reader and text of a field for another."""
     try:
-        parse(slowly(body))
+        parse(decode_strictly(body))
     except ServiceError as error:
         return error
     return unreadable()

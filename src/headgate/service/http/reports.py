@@ -9,7 +9,7 @@ from headgate.core.errors import ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_entity_id
 from headgate.core.plan_cache import Defaults
 from headgate.service.decide.bodies import health_body
-from headgate.service.decide.namespaces import Room
+from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found
 from headgate.service.decide.requests import (
     parse_identifier,
@@ -17,200 +17,200 @@ from headgate.service.decide.requests import (
     parse_resource_field,
     parse_scope,
 )
-from headgate.service.http.callers import Ask, Document
-from headgate.service.http.deadlines import aside
+from headgate.service.http.callers import Document, RouteCall
+from headgate.service.http.deadlines import run_in_thread
 from headgate.service.http.documents import (
     bucket_json,
     event_json,
     explanation_json,
     key_json,
+    policy_status_json,
     rule_json,
-    standing_json,
     usage_json,
 )
 from headgate.service.keys.key import (
     ANY_NAMESPACE,
     Key,
-    Scope,
+    KeyScope,
     mint,
     parse_grant,
     parse_key_id,
     parse_key_name,
 )
-from headgate.service.keys.stored import KeyShelf
+from headgate.service.keys.stored import KeyStore
 from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import Result
+from headgate.service.policies.watch import ReloadResult
 
 PAGE = 100
 MS_DIGITS_MAX = 15
 DETAIL_LENGTH_MAX = 2000
 
 
-async def get_buckets(ask: Ask) -> Document:
-    room = await ask.room()
-    found = await room.get_buckets(ask.path["entity_id"], ask.query.get("resource"))
+async def get_buckets(call: RouteCall) -> Document:
+    ns = await call.namespace()
+    found = await ns.get_buckets(call.path["entity_id"], call.query.get("resource"))
     return {"items": [bucket_json(one) for one in found]}
 
 
-async def reset_bucket(ask: Ask) -> None:
-    given = ask.fields("entity_id", "resource", needed=("entity_id", "resource"))
-    room = await ask.room()
-    await room.reset_bucket(given["entity_id"], given["resource"], ask.principal)
+async def reset_bucket(call: RouteCall) -> None:
+    given = call.fields("entity_id", "resource", needed=("entity_id", "resource"))
+    ns = await call.namespace()
+    await ns.reset_bucket(given["entity_id"], given["resource"], call.principal)
 
 
-async def top_up(ask: Ask) -> Document:
+async def top_up(call: RouteCall) -> Document:
     names = ("entity_id", "resource", "amounts")
-    given = ask.fields(*names, "idempotency_key", needed=names)
+    given = call.fields(*names, "idempotency_key", needed=names)
     amounts = given["amounts"]
     if not isinstance(amounts, Mapping):
         raise invalid("amounts", "must map limit names to whole numbers")
-    desk = await _desk(ask, given["entity_id"], given["resource"])
+    desk = await _desk(call, given["entity_id"], given["resource"])
     applied = await desk.top_up(
         given["entity_id"],
         given["resource"],
         amounts,
         given.get("idempotency_key"),
-        ask.principal,
+        call.principal,
     )
     return {"applied": applied}
 
 
-async def list_usage(ask: Ask) -> Document:
-    room = await ask.room()
-    query = ask.query
-    found, cursor = await room.get_usage_snapshots(
+async def list_usage(call: RouteCall) -> Document:
+    ns = await call.namespace()
+    query = call.query
+    found, cursor = await ns.get_usage_snapshots(
         query.get("entity_id"),
         query.get("resource"),
         query.get("window"),
-        _moment(ask, "start"),
-        _moment(ask, "end"),
+        _moment(call, "start"),
+        _moment(call, "end"),
         query.get("limit", PAGE),
         query.get("cursor"),
     )
     return {"items": [usage_json(one) for one in found], "cursor": cursor}
 
 
-async def list_audit(ask: Ask) -> Document:
-    room = await ask.room()
-    found = await room.get_audit_events(
-        ask.query["entity_id"], ask.query.get("limit", PAGE), ask.query.get("after")
+async def list_audit(call: RouteCall) -> Document:
+    ns = await call.namespace()
+    found = await ns.get_audit_events(
+        call.query["entity_id"], call.query.get("limit", PAGE), call.query.get("after")
     )
     return {"items": [event_json(one) for one in found]}
 
 
-async def explain(ask: Ask) -> Document:
+async def explain(call: RouteCall) -> Document:
     """By scope and identifier as requests name them, or by an entity's id."""
-    namespace = parse_namespace_field(ask.query.get("namespace", DEFAULT_NAMESPACE))
-    resource = parse_resource_field(ask.query["resource"])
-    entity_id = ask.query.get("entity_id")
+    namespace = parse_namespace_field(call.query.get("namespace", DEFAULT_NAMESPACE))
+    resource = parse_resource_field(call.query["resource"])
+    entity_id = call.query.get("entity_id")
     if entity_id is None:
-        scope = parse_scope(ask.query.get("scope", "user"))
-        identifier = parse_identifier(ask.query.get("identifier"))
-        rule, found = await ask.service.explain(namespace, scope, identifier, resource)
-    elif ask.query.keys() & {"scope", "identifier"}:
+        scope = parse_scope(call.query.get("scope", "user"))
+        identifier = parse_identifier(call.query.get("identifier"))
+        rule, found = await call.service.explain(namespace, scope, identifier, resource)
+    elif call.query.keys() & {"scope", "identifier"}:
         raise invalid("entity_id", "stands instead of scope and identifier; send one or the other")
     else:
-        rule, found = await ask.service.explain_entity(
+        rule, found = await call.service.explain_entity(
             namespace, parse_entity_id(entity_id), resource
         )
     return {"policy": rule_json(rule), **explanation_json(found)}
 
 
-async def get_policies(ask: Ask) -> Document:
-    rules, watcher = ask.service.rules, ask.program.watcher
+async def get_policies(call: RouteCall) -> Document:
+    rules, watcher = call.service.rules, call.program.watcher
     if not isinstance(rules, Policies) or watcher is None:
         return {"digest": None, "rate_limits": [], "token_costs": [], "standing": None}
-    return {**rules.as_json(), "standing": standing_json(watcher.standing())}
+    return {**rules.as_json(), "standing": policy_status_json(watcher.standing())}
 
 
-async def reload_policies(ask: Ask) -> Document:
-    watcher = ask.program.watcher
+async def reload_policies(call: RouteCall) -> Document:
+    watcher = call.program.watcher
     if watcher is None:
         raise ServiceError(Code.CONFLICT, "the service was started without a policy file")
-    result = await ask.program.look(aside)
+    result = await call.program.look(run_in_thread)
     standing = watcher.standing()
     if standing.trouble is not None:
         told = str(standing.trouble.broken)[:DETAIL_LENGTH_MAX]
         raise ServiceError(Code.CONFIGURATION_ERROR, f"the policies stay as they are: {told}")
-    said = "loaded" if result is Result.LOADED else "same"
-    return {"result": said, "digest": standing.digest, "standing": standing_json(standing)}
+    said = "loaded" if result is ReloadResult.LOADED else "same"
+    return {"result": said, "digest": standing.digest, "standing": policy_status_json(standing)}
 
 
-async def list_keys(ask: Ask) -> Document:
+async def list_keys(call: RouteCall) -> Document:
     """Those that the caller could have made."""
-    found, cursor = await _shelf(ask).list_keys(
-        limit=ask.query.get("limit", PAGE), cursor=ask.query.get("cursor")
+    found, cursor = await _key_store(call).list_keys(
+        limit=call.query.get("limit", PAGE), cursor=call.query.get("cursor")
     )
-    seen = [key for key in found if _reaches(ask, key)]
+    seen = [key for key in found if _reaches(call, key)]
     return {"items": [key_json(key) for key in seen], "cursor": cursor}
 
 
-async def create_key(ask: Ask) -> Document:
+async def create_key(call: RouteCall) -> Document:
     """A key that can do no more, and nowhere else, than whoever makes it may decide about."""
     known = ("scopes", "namespace", "entity_prefix", "name")
-    given = ask.fields(*known, needed=("scopes", "namespace"))
+    given = call.fields(*known, needed=("scopes", "namespace"))
     if not isinstance(given["scopes"], list) or not all(
         isinstance(one, str) for one in given["scopes"]
     ):
         raise invalid("scopes", "must be a list of check, read and admin")
     grant = parse_grant(given["scopes"], given["namespace"], given.get("entity_prefix"))
     name = parse_key_name(given.get("name") or "")
-    made = mint(grant, name=name, principal=ask.principal, now_ms=ask.service.clock())
-    shelf = _shelf(ask)
-    if not _reaches(ask, made.key):
+    made = mint(grant, name=name, principal=call.principal, now_ms=call.service.clock())
+    store = _key_store(call)
+    if not _reaches(call, made.key):
         raise not_found()
-    await shelf.put(made.key)
-    ask.program.door.forget(made.key.id)
+    await store.put(made.key)
+    call.program.authenticator.forget(made.key.id)
     return {**key_json(made.key), "key": made.text}
 
 
-async def revoke_key(ask: Ask) -> None:
-    shelf = _shelf(ask)
-    key = await shelf.get(_key_id(ask))
-    if key is None or not _reaches(ask, key):
+async def revoke_key(call: RouteCall) -> None:
+    store = _key_store(call)
+    key = await store.get(_key_id(call))
+    if key is None or not _reaches(call, key):
         raise not_found()
-    await shelf.revoke(key.id, ask.principal, ask.service.clock())
-    ask.program.door.forget(key.id)
+    await store.revoke(key.id, call.principal, call.service.clock())
+    call.program.authenticator.forget(key.id)
 
 
-async def healthz(ask: Ask) -> Document:
+async def healthz(call: RouteCall) -> Document:
     return {"status": "ok"}
 
 
-async def readyz(ask: Ask) -> Document:
-    answer = await ask.service.health()
-    if not answer.ready or ask.program.closing:
+async def readyz(call: RouteCall) -> Document:
+    answer = await call.service.health()
+    if not answer.ready or call.program.closing:
         raise ServiceError(
             Code.STORAGE_UNAVAILABLE, "the store gives no answer", retry_after_ms=1000
         )
     return health_body(answer)
 
 
-async def metrics(ask: Ask) -> Document:
-    return ask.program.exposed()
+async def metrics(call: RouteCall) -> Document:
+    return call.program.render()
 
 
 class PolicyDesk(Reports):
     """Operator flows on buckets whose limits a policy gives where none are stored."""
 
-    def __init__(self, room: Room, defaults: Defaults) -> None:
-        self._sit(room.backend, room.configs, room.clock, drives_time=room.drives_time)
+    def __init__(self, ns: NamespaceService, defaults: Defaults) -> None:
+        self._bind(ns.backend, ns.configs, ns.clock, drives_time=ns.drives_time)
         self._given = defaults
 
     def _defaults(self) -> Defaults:
         return self._given
 
 
-async def _desk(ask: Ask, entity_id: object, resource: object) -> Reports:
-    room = await ask.room()
+async def _desk(call: RouteCall, entity_id: object, resource: object) -> Reports:
+    ns = await call.namespace()
     scope, colon, _ = parse_entity_id(entity_id).partition(":")
-    rule = ask.service.rules.limits_for(scope if colon else "", parse_resource_field(resource))
-    return room if rule is None else PolicyDesk(room, rule.defaults)
+    rule = call.service.rules.limits_for(scope if colon else "", parse_resource_field(resource))
+    return ns if rule is None else PolicyDesk(ns, rule.defaults)
 
 
-def _moment(ask: Ask, name: str) -> str | int | None:
+def _moment(call: RouteCall, name: str) -> str | int | None:
     """ISO 8601, or milliseconds since 1970."""
-    text: str | None = ask.query.get(name)
+    text: str | None = call.query.get(name)
     if text is None or not (text.isascii() and text.isdigit()):
         return text
     if len(text) > MS_DIGITS_MAX:
@@ -218,21 +218,21 @@ def _moment(ask: Ask, name: str) -> str | int | None:
     return int(text)
 
 
-def _shelf(ask: Ask) -> KeyShelf:
-    shelf = ask.program.door.shelf
-    if shelf is None:
+def _key_store(call: RouteCall) -> KeyStore:
+    store = call.program.authenticator.store
+    if store is None:
         raise ServiceError(Code.CONFLICT, "the service was started without keys (dev mode)")
-    return shelf
+    return store
 
 
-def _reaches(ask: Ask, key: Key) -> bool:
+def _reaches(call: RouteCall, key: Key) -> bool:
     grant = key.grant
     where = None if grant.namespace == ANY_NAMESPACE else grant.namespace
-    return ask.caller.refuses(Scope.ADMIN, where, grant.entity_prefix) is None
+    return call.caller.refusal_for(KeyScope.ADMIN, where, grant.entity_prefix) is None
 
 
-def _key_id(ask: Ask) -> str:
+def _key_id(call: RouteCall) -> str:
     try:
-        return parse_key_id(ask.path["key_id"])
+        return parse_key_id(call.path["key_id"])
     except ValidationError:
         raise not_found() from None

@@ -11,9 +11,9 @@ from headgate.service.http.callers import (
     own,
     whole,
 )
-from headgate.service.keys.key import Scope
+from headgate.service.keys.key import KeyScope
 
-CHECK, READ, ADMIN = Scope.CHECK, Scope.READ, Scope.ADMIN
+CHECK, READ, ADMIN = KeyScope.CHECK, KeyScope.READ, KeyScope.ADMIN
 NS = "/v1/namespaces/{namespace}"
 PAGING: dict[str, type] = {"limit": int, "cursor": str}
 DECIDED = ("429", "503", "422", "504")

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headgate.core.errors import HeadgateError
-from headgate.service.decide.problems import Code, ServiceError, invalid, translated
-from headgate.service.http.callers import Ask, Document, Endpoint, recognised
+from headgate.service.decide.problems import Code, ServiceError, invalid, to_service_error
+from headgate.service.http.callers import Document, Endpoint, RouteCall, authenticate_request
 from headgate.service.http.deadlines import Cancelled
 from headgate.service.http.openapi import document
 from headgate.service.http.read import (
@@ -32,27 +32,27 @@ from headgate.service.http.write import (
     PROBLEM_JSON,
     HttpProblem,
     method_not_allowed,
-    nothing_here,
-    said_of,
+    no_such_path,
+    problem_reply,
 )
-from headgate.service.keys.access import DEV_CALLER, Caller, Refusal
-from headgate.service.keys.key import Scope
+from headgate.service.keys.access import DEV_CALLER, ApiCaller, Refusal
+from headgate.service.keys.key import KeyScope
 from headgate.service.metrics.registry import CONTENT_TYPE
 from headgate.service.program import Program
 
 log = logging.getLogger("headgate.service")
 
-TurnedAway = Callable[[Refusal, Scope | None], ServiceError]
+OnDenied = Callable[[Refusal, KeyScope | None], ServiceError]
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Cold:
+class ColdRoutes:
     """An ASGI application for everything that is asked seldom."""
 
-    def __init__(self, program: Program, turned_away: TurnedAway) -> None:
+    def __init__(self, program: Program, turned_away: OnDenied) -> None:
         self._program = program
-        self._turned_away = turned_away
+        self._deny = turned_away
         self._document = _encode(document())
         by_path: dict[str, dict[str, Endpoint]] = {}
         for one in COLD:
@@ -69,11 +69,11 @@ class Cold:
 
     async def answer(self, endpoint: Endpoint, request: Request) -> Response:
         try:
-            return _shown(endpoint, await self._answered(endpoint, request))
+            return _response(endpoint, await self._run(endpoint, request))
         except (ServiceError, HttpProblem) as error:
             return self.problem(error)
         except HeadgateError as error:
-            return self.problem(translated(error))
+            return self.problem(to_service_error(error))
         except (Cancelled, Gone):
             raise
         except Exception:  # the last line: whatever it is, the client gets no traceback
@@ -82,7 +82,7 @@ class Cold:
                 ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
             )
 
-    async def _answered(self, endpoint: Endpoint, request: Request) -> Document:
+    async def _run(self, endpoint: Endpoint, request: Request) -> Document:
         scope = request.scope
         head = head_of(scope["headers"])
         caller = await self._caller(endpoint, scope, head)
@@ -97,32 +97,32 @@ class Cold:
             values = values_of(body)
         elif body:
             raise invalid("request", "takes no body here")
-        ask = Ask(self._program, caller, request.path_params, query, values)
+        call = RouteCall(self._program, caller, request.path_params, query, values)
         if endpoint.needs is not None:
-            self._permit(endpoint, ask)
+            self._permit(endpoint, call)
         assert endpoint.handler is not None
-        return await endpoint.handler(ask)
+        return await endpoint.handler(call)
 
-    async def _caller(self, endpoint: Endpoint, scope: Any, head: dict[bytes, bytes]) -> Caller:
+    async def _caller(self, endpoint: Endpoint, scope: Any, head: dict[bytes, bytes]) -> ApiCaller:
         if endpoint.needs is None or self._is_open(endpoint):
             return DEV_CALLER
-        found = await recognised(self._program.door, scope, head)
+        found = await authenticate_request(self._program.authenticator, scope, head)
         if isinstance(found, Refusal):
-            raise self._turned_away(found, endpoint.needs)
+            raise self._deny(found, endpoint.needs)
         return found
 
-    def _permit(self, endpoint: Endpoint, ask: Ask) -> None:
+    def _permit(self, endpoint: Endpoint, call: RouteCall) -> None:
         assert endpoint.needs is not None
-        refusal = ask.caller.refuses(endpoint.needs, *endpoint.place(ask))
+        refusal = call.caller.refusal_for(endpoint.needs, *endpoint.place(call))
         if refusal is not None:
-            raise self._turned_away(refusal, endpoint.needs)
+            raise self._deny(refusal, endpoint.needs)
 
     def _is_open(self, endpoint: Endpoint) -> bool:
         return endpoint.path == "/metrics" and self._program.options.open_metrics
 
     def problem(self, error: ServiceError | HttpProblem) -> Response:
-        self._program.metrics.failed(error.code)
-        status, body, headers = said_of(error)
+        self._program.metrics.count_error(error.code)
+        status, body, headers = problem_reply(error)
         if status == 405:
             headers.append(("allow", body["detail"].removeprefix("use ")))
         return Response(_encode(body), status, dict(headers), media_type=PROBLEM_JSON.decode())
@@ -134,14 +134,14 @@ class Cold:
         if isinstance(error, HTTPException) and error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "GET")
             return self.problem(method_not_allowed(allowed))
-        return self.problem(nothing_here())
+        return self.problem(no_such_path())
 
 
 class _Path:
     """The methods of one path, as an ASGI application: so that 405 is said here, with all of
     them."""
 
-    def __init__(self, cold: Cold, by_method: dict[str, Endpoint]) -> None:
+    def __init__(self, cold: ColdRoutes, by_method: dict[str, Endpoint]) -> None:
         self._cold = cold
         self._by_method = by_method
 
@@ -163,7 +163,7 @@ def _pattern(path: str) -> str:
     return path.replace("{resource}", "{resource:path}")
 
 
-def _shown(endpoint: Endpoint, found: Document) -> Response:
+def _response(endpoint: Endpoint, found: Document) -> Response:
     if isinstance(found, bytes):
         return Response(found, media_type=CONTENT_TYPE)
     if endpoint.status == 204:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headgate.service.decide.answers import (
-    AcquireAnswer,
-    CheckAnswer,
-    CombinedAnswer,
-    LeaseAnswer,
-    Yes,
+    AcquireResult,
+    Admission,
+    CheckResult,
+    CombinedResult,
+    LeaseResult,
 )
 from headgate.service.decide.bodies import acquire_body, check_body, combined_body, lease_body
 from headgate.service.decide.combine import identifier_of
@@ -27,36 +27,38 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
-from headgate.service.http.fast_read import Reader
+from headgate.service.http.fast_read import BodyReader
 from headgate.service.http.fast_write import (
     JSON,
     Fields,
+    admitted_fields,
+    admitted_lines,
     batch_content,
-    lined_plainly,
-    said_plainly,
 )
 from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
 from headgate.service.http.write import Headers, check_headers, combined_headers
 
 NO_HEADERS: Headers = []
 
-Plain = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
+EncodedReply = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
 
-Said = tuple[int, dict[str, Any] | Plain, Headers]
+Reply = tuple[int, dict[str, Any] | EncodedReply, Headers]
 
 
-class Verb(NamedTuple):
+class HotRoute(NamedTuple):
     """One thing that can be asked; nothing here knows of ASGI."""
 
     read: Callable[[bytes], Any]
     act: Callable[[Any], Awaitable[Any]]
-    said: Callable[[Any], Said]
+    reply: Callable[[Any], Reply]
     touches: Callable[[Any], Iterator[str]]
     bytes_max: int = BODY_BYTES_MAX
-    lined: Callable[[Any], Said] | None = None  # `said` with lines for fields, where they are cheap
+    reply_lines: Callable[[Any], Reply] | None = (
+        None  # `said` with lines for fields, where they are cheap
+    )
 
 
-def verbs_of(service: Service) -> dict[str, Verb]:
+def hot_routes(service: Service) -> dict[str, HotRoute]:
     """The verbs by path."""
 
     def within(parse: Callable[..., Any]) -> Callable[[bytes], Any]:
@@ -65,26 +67,30 @@ def verbs_of(service: Service) -> dict[str, Verb]:
 
         return lambda body: parsed(values_of(body, parsed))
 
-    async def batch(request: BatchRequest) -> list[Yes | CheckAnswer | ServiceError]:
-        await service.room(request.namespace)  # one that is missing is the whole batch's problem
-        return await service.brief_batch(request)
+    async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
+        await service.namespace(
+            request.namespace
+        )  # one that is missing is the whole batch's problem
+        return await service.decide_batch(request)
 
     def descriptors(request: DescriptorsRequest) -> Iterator[str]:
-        for place, one in enumerate(request.descriptors):
-            yield entity_id_of(one.scope, identifier_of(service.rules, request, place))
+        for index, one in enumerate(request.descriptors):
+            yield entity_id_of(one.scope, identifier_of(service.rules, request, index))
 
-    reader = Reader(lambda: service.settings)
+    reader = BodyReader(lambda: service.settings)
     return {
-        "/v1/ratelimit/check": Verb(reader.check, service.brief, _check, _one, lined=_check_lined),
-        "/v1/ratelimit/batch": Verb(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
-        "/v1/ratelimit/acquire": Verb(
+        "/v1/ratelimit/check": HotRoute(
+            reader.check, service.decide, _check, _one, reply_lines=_check_lines
+        ),
+        "/v1/ratelimit/batch": HotRoute(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
+        "/v1/ratelimit/acquire": HotRoute(
             within(parse_descriptors), service.check_all, _combined, descriptors
         ),
-        "/v1/leases": Verb(within(parse_acquire), service.acquire, _acquired, _one),
+        "/v1/leases": HotRoute(within(parse_acquire), service.acquire, _acquire, _one),
     }
 
 
-def changes_of(service: Service) -> dict[str, tuple[Callable[..., ChangeRequest], Any]]:
+def lease_changes(service: Service) -> dict[str, tuple[Callable[..., ChangeRequest], Any]]:
     """What can be done to a lease, by the last word of the path: a parser of (id, values), and the
     deed."""
     return {
@@ -96,7 +102,7 @@ def changes_of(service: Service) -> dict[str, tuple[Callable[..., ChangeRequest]
 
 async def lease_entity(service: Service, lease_id: str) -> str | None:
     """Whose lease it is; None where it is nobody's or not there."""
-    lease = await service.leases.shelf.get(lease_id)
+    lease = await service.leases.store.get(lease_id)
     demands = () if lease is None else lease.book.demands
     return demands[0].key.entity_id if demands else None
 
@@ -115,31 +121,33 @@ def no_leases_here() -> ServiceError:
     )
 
 
-def lease_said(answer: LeaseAnswer) -> Said:
+def lease_reply(answer: LeaseResult) -> Reply:
     return 200, lease_body(answer), NO_HEADERS
 
 
-def _check(answer: Yes | CheckAnswer) -> Said:
-    if type(answer) is Yes:
-        return 200, said_plainly(answer), NO_HEADERS
-    assert isinstance(answer, CheckAnswer)
+def _check(answer: Admission | CheckResult) -> Reply:
+    if type(answer) is Admission:
+        return 200, admitted_fields(answer), NO_HEADERS
+    assert isinstance(answer, CheckResult)
     return answer.http_status, check_body(answer), check_headers(answer)
 
 
-def _check_lined(answer: Yes | CheckAnswer) -> Said:
-    return (200, lined_plainly(answer), NO_HEADERS) if type(answer) is Yes else _check(answer)
+def _check_lines(answer: Admission | CheckResult) -> Reply:
+    return (
+        (200, admitted_lines(answer), NO_HEADERS) if type(answer) is Admission else _check(answer)
+    )
 
 
-def _batch(results: Sequence[Yes | CheckAnswer | ServiceError]) -> Said:
+def _batch(results: Sequence[Admission | CheckResult | ServiceError]) -> Reply:
     content = batch_content(results)
     return 200, (content, [JSON, (b"content-length", b"%d" % len(content))]), NO_HEADERS
 
 
-def _combined(answer: CombinedAnswer) -> Said:
+def _combined(answer: CombinedResult) -> Reply:
     return answer.http_status, combined_body(answer), combined_headers(answer)
 
 
-def _acquired(answer: AcquireAnswer) -> Said:
+def _acquire(answer: AcquireResult) -> Reply:
     status = answer.check.http_status
     if answer.lease is not None:
         status = 201

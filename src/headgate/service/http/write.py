@@ -10,10 +10,10 @@ from headgate.core.http_fields import (
     Headers,
     policy_item,
     retry_fields,
-    standing_fields,
-    standing_item,
+    status_fields,
+    status_item,
 )
-from headgate.service.decide.answers import Applied, CheckAnswer, CombinedAnswer, tightest_of
+from headgate.service.decide.answers import AppliedLimit, CheckResult, CombinedResult, tightest_of
 from headgate.service.decide.problems import (
     Code,
     ServiceError,
@@ -22,7 +22,7 @@ from headgate.service.decide.problems import (
     storage_denied,
 )
 from headgate.service.keys.access import Refusal
-from headgate.service.keys.key import Scope
+from headgate.service.keys.key import KeyScope
 
 # --------------------------------------------------------------------------------------------------
 # From an answer to HTTP header fields, in lower case as HTTP/2, ASGI and gRPC want them.
@@ -30,11 +30,11 @@ from headgate.service.keys.key import Scope
 __all__ = ["Headers", "check_headers", "combined_headers", "problem_headers"]
 
 
-def check_headers(answer: CheckAnswer) -> Headers:
+def check_headers(answer: CheckResult) -> Headers:
     return _headers(answer, answer.limits, answer.retry_after_ms, answer.code is not None)
 
 
-def combined_headers(answer: CombinedAnswer) -> Headers:
+def combined_headers(answer: CombinedResult) -> Headers:
     limits = [limit for result in answer.results for limit in result.limits]
     found = _headers(answer.foremost, limits, answer.retry_after_ms, answer.code is not None)
     if answer.blocking is not None:
@@ -49,17 +49,17 @@ def problem_headers(error: ServiceError) -> Headers:
 
 
 def _headers(
-    answer: CheckAnswer, limits: Sequence[Applied], retry_after_ms: int | None, refused: bool
+    answer: CheckResult, limits: Sequence[AppliedLimit], retry_after_ms: int | None, refused: bool
 ) -> Headers:
     found: Headers = []
     if answer.tokens_capacity is not None:
         left = answer.tokens_remaining or 0
-        found += standing_fields(answer.tokens_capacity, left, answer.reset_at_ms)
+        found += status_fields(answer.tokens_capacity, left, answer.reset_at_ms)
     if limits:
         told = limits if len(limits) == 1 else _once_each(limits)
         policies = [policy_item(one.name, one.capacity, one.window_s) for one in told]
         found.append(("ratelimit-policy", ", ".join(policies)))
-        items = [standing_item(one.name, one.remaining, one.wait_ms) for one in told]
+        items = [status_item(one.name, one.remaining, one.wait_ms) for one in told]
         found.append(("ratelimit", ", ".join(items)))
     if answer.degraded:
         found.append(("x-ratelimit-degraded", "true"))
@@ -70,9 +70,9 @@ def _headers(
     return found
 
 
-def _once_each(limits: Sequence[Applied]) -> list[Applied]:
+def _once_each(limits: Sequence[AppliedLimit]) -> list[AppliedLimit]:
     """A name stands for one policy: of limits that share it, the tightest is told."""
-    by_name: dict[str, list[Applied]] = {}
+    by_name: dict[str, list[AppliedLimit]] = {}
     for limit in limits:
         by_name.setdefault(limit.name, []).append(limit)
     told = [tightest_of(twins) for twins in by_name.values()]
@@ -105,7 +105,7 @@ class HttpProblem(HeadgateError):
         return cls(*_OWN[name])
 
 
-def said_of(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any], list[Any]]:
+def problem_reply(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any], list[Any]]:
     """Status, document and header fields of a problem."""
     if isinstance(error, HttpProblem):
         name = error.code.lower().replace("_", "-")
@@ -123,7 +123,7 @@ def said_of(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any], lis
     return error.problem.http_status, problem_body(error), headers
 
 
-def of_refusal(refusal: Refusal, need: Scope | None = None) -> ServiceError:
+def refusal_error(refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
     """What a caller who was turned away is told."""
     code = Code(refusal.code)
     if code is Code.NOT_FOUND:
@@ -143,5 +143,5 @@ def method_not_allowed(allowed: str) -> ServiceError:
     return ServiceError(Code.METHOD_NOT_ALLOWED, f"use {allowed}")
 
 
-def nothing_here() -> ServiceError:
+def no_such_path() -> ServiceError:
     return ServiceError(Code.NOT_FOUND, "there is nothing at this path; see /openapi.json")

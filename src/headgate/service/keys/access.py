@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.service.keys.key import ANY_NAMESPACE, Grant, Scope
+from headgate.service.keys.key import ANY_NAMESPACE, Grant, KeyScope
 
 # Keys kept in the store live in a namespace of their own, which no caller can name.
 KEYS_NAMESPACE = "headgate.keys"
 
 
-class Because(StrEnum):
+class DenyReason(StrEnum):
     """Why a caller was turned away: for logs and metrics, never for the caller."""
 
     NO_KEY = "no_key"
@@ -32,11 +32,11 @@ class Because(StrEnum):
 
 
 _CODES = {
-    Because.UNAVAILABLE: "STORAGE_UNAVAILABLE",
-    Because.DENIED: "STORAGE_DENIED",
-    Because.NAMESPACE: "NOT_FOUND",  # what one may not see looks as if it were not there
-    Because.ENTITY: "NOT_FOUND",
-    Because.SCOPE: "FORBIDDEN",
+    DenyReason.UNAVAILABLE: "STORAGE_UNAVAILABLE",
+    DenyReason.DENIED: "STORAGE_DENIED",
+    DenyReason.NAMESPACE: "NOT_FOUND",  # what one may not see looks as if it were not there
+    DenyReason.ENTITY: "NOT_FOUND",
+    DenyReason.SCOPE: "FORBIDDEN",
 }
 
 
@@ -53,23 +53,25 @@ class Refusal:
     """`code` is what the caller is told: the same for a missing, unknown, wrong or revoked key.
     `denial` is there where the answer is 403, `trouble` where keys could not be looked up."""
 
-    because: Because
+    reason: DenyReason
     denial: Denial | None = field(default=None, compare=False)
     trouble: HeadgateError | None = field(default=None, compare=False)
 
     @property
     def code(self) -> str:
-        return _CODES.get(self.because, "UNAUTHENTICATED")
+        return _CODES.get(self.reason, "UNAUTHENTICATED")
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ApiCaller:
     """Somebody who was recognised; `principal` is what audit events name."""
 
     principal: str
     grant: Grant
 
-    def refuses(self, need: Scope, namespace: str | None, entity_id: str | None) -> Refusal | None:
+    def refusal_for(
+        self, need: KeyScope, namespace: str | None, entity_id: str | None
+    ) -> Refusal | None:
         """Why this caller may not; None where they may.
 
         `namespace=None` is the service as a whole, `entity_id=None` a namespace as a whole: a
@@ -78,18 +80,18 @@ class Caller:
         """
         grant = self.grant
         if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):
-            return Refusal(Because.NAMESPACE)
+            return Refusal(DenyReason.NAMESPACE)
         if grant.entity_prefix is not None and (
             entity_id is None or not entity_id.startswith(grant.entity_prefix)
         ):
-            return Refusal(Because.ENTITY)
+            return Refusal(DenyReason.ENTITY)
         if need in grant.scopes:
             return None
-        return Refusal(Because.SCOPE, Denial(self.principal, need, namespace))
+        return Refusal(DenyReason.SCOPE, Denial(self.principal, need, namespace))
 
 
 # Without keys, on the loopback interface, in dev mode only: the server says so when it starts.
-DEV_CALLER = Caller("dev", Grant(frozenset(Scope), ANY_NAMESPACE))
+DEV_CALLER = ApiCaller("dev", Grant(frozenset(KeyScope), ANY_NAMESPACE))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -120,15 +122,15 @@ def parse_san(text: object) -> str:
     return _normal(kind, name)
 
 
-def caller_of(sans: Iterable[str], table: Mapping[str, Grant]) -> Caller | Refusal:
+def caller_of(sans: Iterable[str], table: Mapping[str, Grant]) -> ApiCaller | Refusal:
     """The caller whose name the table has. A certificate that fits two entries fits none: nobody
     can tell which of the two grants was meant."""
     found = [san for san in dict.fromkeys(sans) if san in table]
     if not found:
-        return Refusal(Because.NO_CERTIFICATE)
+        return Refusal(DenyReason.NO_CERTIFICATE)
     if len(found) > 1:
-        return Refusal(Because.AMBIGUOUS_CERTIFICATE)
-    return Caller(f"cert:{found[0]}", table[found[0]])
+        return Refusal(DenyReason.AMBIGUOUS_CERTIFICATE)
+    return ApiCaller(f"cert:{found[0]}", table[found[0]])
 
 
 def _normal(kind: str, name: str) -> str:

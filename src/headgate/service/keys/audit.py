@@ -50,19 +50,19 @@ class KeyFile(Protocol):
         ...
 
 
-def key_as_told(key: Key) -> dict[str, Any]:
+def key_for_audit(key: Key) -> dict[str, Any]:
     """A key as audits tell it: without its digest."""
     return {
         "id": key.id,
         "name": key.name,
-        **grant_as_told(key.grant),
+        **grant_for_audit(key.grant),
         "created_by": key.created_by,
         "changed_by": key.changed_by,
         "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms),
     }
 
 
-def grant_as_told(grant: Grant) -> dict[str, Any]:
+def grant_for_audit(grant: Grant) -> dict[str, Any]:
     return {
         "scopes": sorted(grant.scopes),
         "namespace": grant.namespace,
@@ -99,12 +99,12 @@ def _lines(before: Mapping[str, Key], after: Mapping[str, Key]) -> Iterator[dict
             "action": "key_created" if was is None else "key_revoked",
             "key_id": key_id,
             "principal": key.changed_by,
-            "before": None if was is None else key_as_told(was),
-            "after": key_as_told(key),
+            "before": None if was is None else key_for_audit(was),
+            "after": key_for_audit(key),
         }
 
 
-class KeyNotes:
+class KeyAuditor:
     """Tells the store's audit what changed in a key file."""
 
     def __init__(self, file: KeyFile) -> None:
@@ -130,7 +130,7 @@ class KeyNotes:
         digest = _digest(state)
         if isinstance(last, dict) and last.get("digest") == digest:
             return False
-        before, after = _sides(self._noted, state)
+        before, after = _before_and_after(self._noted, state)
         if self._noted is None:
             before = last if isinstance(last, dict) else None
         event = audit_event(
@@ -145,13 +145,15 @@ class KeyNotes:
         self._noted = self._file.state()
 
 
-def _sides(old: KeyState | None, new: KeyState) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def _before_and_after(
+    old: KeyState | None, new: KeyState
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """What differs, as it was and as it is; where it is not known how it was, all there is."""
     if old is None:
-        return None, _told(new, [*new.keys], [*new.certificates])
+        return None, _audit_details(new, [*new.keys], [*new.certificates])
     keys = _differing(old.keys, new.keys)
     sans = _differing(old.certificates, new.certificates)
-    after = _told(new, keys, sans)
+    after = _audit_details(new, keys, sans)
     replaced = [
         key_id
         for key_id in keys
@@ -160,16 +162,18 @@ def _sides(old: KeyState | None, new: KeyState) -> tuple[dict[str, Any] | None, 
     ]  # fmt: skip
     if replaced:
         after["secrets_replaced"] = replaced[:SHOWN_MAX]
-    return {"digest": _digest(old), **_told(old, keys, sans)}, after
+    return {"digest": _digest(old), **_audit_details(old, keys, sans)}, after
 
 
-def _told(state: KeyState, keys: list[str], sans: list[str]) -> dict[str, Any]:
+def _audit_details(state: KeyState, keys: list[str], sans: list[str]) -> dict[str, Any]:
     there = [key_id for key_id in keys if key_id in state.keys]
     named = [san for san in sans if san in state.certificates]
     shown = {
         "count": len(state.keys),
-        "keys": [key_as_told(state.keys[key_id]) for key_id in there[:SHOWN_MAX]],
-        "certificates": {san: grant_as_told(state.certificates[san]) for san in named[:SHOWN_MAX]},
+        "keys": [key_for_audit(state.keys[key_id]) for key_id in there[:SHOWN_MAX]],
+        "certificates": {
+            san: grant_for_audit(state.certificates[san]) for san in named[:SHOWN_MAX]
+        },
     }
     more = max(0, len(there) - SHOWN_MAX) + max(0, len(named) - SHOWN_MAX)
     return {**shown, "not_shown": more} if more else shown
@@ -181,8 +185,8 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _digest(state: KeyState) -> str:
     """Of all that counts, however it is written down."""
-    keys = [[key.digest, key_as_told(key)] for _, key in sorted(state.keys.items())]
-    certificates = [[san, grant_as_told(one)] for san, one in sorted(state.certificates.items())]
+    keys = [[key.digest, key_for_audit(key)] for _, key in sorted(state.keys.items())]
+    certificates = [[san, grant_for_audit(one)] for san, one in sorted(state.certificates.items())]
     content = json.dumps([keys, certificates], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -15,29 +15,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.errors import HeadgateError, Unreachable, ValidationError
-from headgate.declare.yaml_fields import Reader
+from headgate.declare.yaml_fields import FieldReader
 from headgate.declare.yaml_tree import (
-    Broken,
-    Fault,
+    FileFault,
     Findings,
+    InvalidFile,
+    InvalidNode,
     Listing,
     Node,
     Scalar,
-    Spoiled,
-    tree_of,
+    parse_tree,
 )
 from headgate.service.keys.access import parse_san
 from headgate.service.keys.audit import KeyState, append_trail
 from headgate.service.keys.key import (
     Grant,
     Key,
-    Scope,
+    KeyScope,
     parse_digest,
     parse_grant,
     parse_key_id,
     parse_key_name,
 )
-from headgate.service.keys.stored import KEYS_MAX, added, page_of, revoked_in
+from headgate.service.keys.stored import KEYS_MAX, page_of, with_key, with_key_revoked
 from headgate.service.policies.policies import (
     FILE_BYTES_MAX,
     Identity,
@@ -54,27 +54,27 @@ MS_MAX = 2**53 - 1
 
 _GRANT = ("scopes", "namespace", "entity_prefix")
 _MS = ("created_ms", "revoked_ms")
-_WHO = ("created_by", "changed_by")
-_KEY = ("id", "digest", "name", *_GRANT, *_MS, *_WHO)
+_PRINCIPALS = ("created_by", "changed_by")
+_KEY = ("id", "digest", "name", *_GRANT, *_MS, *_PRINCIPALS)
 
 
-def decode_keys(content: bytes, file: str) -> tuple[dict[str, Key], dict[str, Grant]] | Broken:
+def decode_keys(content: bytes, file: str) -> tuple[dict[str, Key], dict[str, Grant]] | InvalidFile:
     """Keys by id and certificates by name, or every fault of the file."""
     findings = Findings(file, discreet=True)
-    start = Spoiled(1, 1)
+    start = InvalidNode(1, 1)
     if len(content) > FILE_BYTES_MAX:
         findings.add(start, f"the file has more than {FILE_BYTES_MAX} bytes")
-    root = None if findings.faults else tree_of(content, findings)
+    root = None if findings.faults else parse_tree(content, findings)
     if root is None and not findings.faults:
         findings.add(start, "the file is empty; write 'keys: []' to have no keys")
-    work = _Decoding(Reader(findings))
+    work = _KeyFileDecoder(FieldReader(findings))
     if root is not None:
         work.read(root)
     return findings.broken or (work.keys, work.certificates)
 
 
-class _Decoding:
-    def __init__(self, reader: Reader) -> None:
+class _KeyFileDecoder:
+    def __init__(self, reader: FieldReader) -> None:
         self._reader = reader
         self.keys: dict[str, Key] = {}
         self.certificates: dict[str, Grant] = {}
@@ -98,13 +98,13 @@ class _Decoding:
         digest = self._text(given, "digest", parse_digest)
         name = self._text(given, "name", parse_key_name) if "name" in given else ""
         moments = [self._ms(given.get(one), one) for one in _MS]
-        people = [self._who(given.get(one), one) for one in _WHO]
+        principals = [self._principal(given.get(one), one) for one in _PRINCIPALS]
         if key_id is None or digest is None or grant is None or name is None:
             return
         if key_id in self.keys:
             reader.fault(given["id"], f"the key {key_id} is there twice")
         self.keys[key_id] = Key(
-            key_id, digest, grant, name, moments[0] or 0, people[0], people[1], moments[1]
+            key_id, digest, grant, name, moments[0] or 0, principals[0], principals[1], moments[1]
         )
 
     def _certificate(self, node: Node) -> None:
@@ -124,7 +124,7 @@ class _Decoding:
             return None
         scopes = [
             self._reader.text(item, "a scope")
-            for item in self._reader.items(given["scopes"], "scopes", len(Scope))
+            for item in self._reader.items(given["scopes"], "scopes", len(KeyScope))
         ]
         namespace = self._text(given, "namespace")
         prefix = self._text(given, "entity_prefix") if "entity_prefix" in given else None
@@ -145,7 +145,7 @@ class _Decoding:
     def _ms(self, node: Node | None, name: str) -> int | None:
         return None if node is None else self._reader.whole(node, name, 0, MS_MAX)
 
-    def _who(self, node: Node | None, name: str) -> str | None:
+    def _principal(self, node: Node | None, name: str) -> str | None:
         if node is None:
             return None
         if isinstance(node, Scalar) and len(node.text) > PRINCIPAL_LENGTH_MAX:
@@ -161,19 +161,19 @@ if sys.platform != "win32":
 class KeyFileError(HeadgateError):
     """There are no keys to start with, or none can be written."""
 
-    def __init__(self, broken: Broken) -> None:
+    def __init__(self, broken: InvalidFile) -> None:
         self.broken = broken
         super().__init__(f"the key file cannot be used:\n{broken}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _FileContent:
     keys: dict[str, Key]
     certificates: dict[str, Grant]
     state: KeyState
 
 
-class FileShelf:
+class FileKeys:
     """Keys of one file. What others write there is seen at the next question; a file that becomes
     unusable leaves the keys as they were, and `trouble` says so. `last_good` is where workers of
     one service keep a copy, for one that starts while the file is unusable."""
@@ -186,81 +186,83 @@ class FileShelf:
         last_good: str | None = None,
     ) -> None:
         self.path = os.path.realpath(path) if create else str(path)
-        self.trouble: Broken | None = None
+        self.trouble: InvalidFile | None = None
         if create and not os.path.exists(self.path):
             _write(self.path, {}, {})
         self._last_good = last_good
         # The file that was read last, good or not: a broken one is not read for every request.
         self._seen, found = _load(self.path, last_good)
-        if isinstance(found, Broken):
+        if isinstance(found, InvalidFile):
             kept = found if last_good is None else _load(last_good)[1]
-            if isinstance(kept, Broken):
+            if isinstance(kept, InvalidFile):
                 raise KeyFileError(found)
             self.trouble, found = found, kept
-        self._held = found
+        self._content = found
 
     @property
     def certificates(self) -> dict[str, Grant]:
         """Who may come with a certificate instead of a key, by subject alternative name."""
-        return self._fresh().certificates
+        return self._current().certificates
 
     def state(self) -> KeyState:
         """As the file is now; the same object while it stays the same."""
-        return self._fresh().state
+        return self._current().state
 
     async def get(self, key_id: str) -> Key | None:
-        return self._fresh().keys.get(key_id)
+        return self._current().keys.get(key_id)
 
     async def put(self, key: Key) -> None:
-        self._change(lambda keys: added(keys, key, KEYS_MAX))
+        self._change(lambda keys: with_key(keys, key, KEYS_MAX))
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
-        return self._change(lambda keys: revoked_in(keys, key_id, principal, now_ms))
+        return self._change(lambda keys: with_key_revoked(keys, key_id, principal, now_ms))
 
     async def list_keys(
         self, *, limit: int, cursor: str | None = None
     ) -> tuple[list[Key], str | None]:
-        return page_of(self._fresh().keys, limit, cursor)
+        return page_of(self._current().keys, limit, cursor)
 
-    def _fresh(self) -> _Held:
+    def _current(self) -> _FileContent:
         identity = identify(self.path)
         if identity is None or identity != self._seen:
             self._seen, found = _load(self.path, self._last_good)
-            if isinstance(found, Broken):
+            if isinstance(found, InvalidFile):
                 self.trouble = found
             else:
-                self._held, self.trouble = found, None
-        return self._held
+                self._content, self.trouble = found, None
+        return self._content
 
     def _change(self, change: Callable[[dict[str, Key]], dict[str, Key] | None]) -> bool:
         """Read, change and write with no other writer in between; a broken file is not written
         over."""
-        with _alone(self.path):
+        with _file_lock(self.path):
             _, found = _load(self.path)
-            if isinstance(found, Broken):
+            if isinstance(found, InvalidFile):
                 raise KeyFileError(found)
             keys = change(found.keys)
             if keys is not None:
                 append_trail(self.path, found.keys, keys)
                 _write(self.path, keys, found.certificates)
-        self._fresh()
+        self._current()
         return keys is not None
 
 
-def _load(path: str, last_good: str | None = None) -> tuple[Identity | None, _Held | Broken]:
+def _load(
+    path: str, last_good: str | None = None
+) -> tuple[Identity | None, _FileContent | InvalidFile]:
     """Which file it is and what it says; a good one is copied to `last_good`."""
     identity, content = read_stable(path)
-    if isinstance(content, Broken):
+    if isinstance(content, InvalidFile):
         return identity, content
     found = decode_keys(content, path)
-    if isinstance(found, Broken):
+    if isinstance(found, InvalidFile):
         return identity, found
     keep_copy(last_good, content)
-    return identity, _Held(*found, KeyState(*found))
+    return identity, _FileContent(*found, KeyState(*found))
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def _file_lock(path: str) -> Iterator[None]:
     if sys.platform == "win32":  # writers of several processes are not kept apart there
         yield
         return
@@ -284,8 +286,10 @@ def _write(path: str, keys: dict[str, Key], certificates: dict[str, Grant]) -> N
     }
     content = (json.dumps(body, indent=1) + "\n").encode()
     if len(content) > FILE_BYTES_MAX:
-        full = Fault(path, 1, 1, f"would have more than {FILE_BYTES_MAX} bytes; remove old keys")
-        raise KeyFileError(Broken((full,)))
+        full = FileFault(
+            path, 1, 1, f"would have more than {FILE_BYTES_MAX} bytes; remove old keys"
+        )
+        raise KeyFileError(InvalidFile((full,)))
     spare = f"{path}.{os.getpid()}.new"
     try:
         _write_out(spare, content)
@@ -305,17 +309,19 @@ def _write_out(path: str, content: bytes) -> None:
 
 
 def _grant_as_json(grant: Grant) -> dict[str, Any]:
-    told: dict[str, Any] = {"scopes": sorted(grant.scopes), "namespace": grant.namespace}
-    return told if grant.entity_prefix is None else {**told, "entity_prefix": grant.entity_prefix}
+    fields: dict[str, Any] = {"scopes": sorted(grant.scopes), "namespace": grant.namespace}
+    return (
+        fields if grant.entity_prefix is None else {**fields, "entity_prefix": grant.entity_prefix}
+    )
 
 
 def _key_as_json(key: Key) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": key.id, "digest": key.digest, "name": key.name}
+    fields: dict[str, Any] = {"id": key.id, "digest": key.digest, "name": key.name}
     rest = {
         "created_ms": key.created_ms,
         "created_by": key.created_by,
         "changed_by": key.changed_by,
         "revoked_ms": key.revoked_ms,
     }
-    told |= _grant_as_json(key.grant)
-    return told | {name: value for name, value in rest.items() if value is not None}
+    fields |= _grant_as_json(key.grant)
+    return fields | {name: value for name, value in rest.items() if value is not None}

@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-class Scope(StrEnum):
+class KeyScope(StrEnum):
     """What a key may do. Nothing implies anything else: what is not listed is not allowed."""
 
     CHECK = "check"
@@ -39,7 +39,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-class Presented(NamedTuple):
+class PresentedKey(NamedTuple):
     """A key as a caller sent it, in parts; the secret only as its digest."""
 
     id: str
@@ -50,7 +50,7 @@ class Presented(NamedTuple):
 class Grant:
     """What somebody may do: which verbs, in which namespace ("*" is all), for which entities."""
 
-    scopes: frozenset[Scope]
+    scopes: frozenset[KeyScope]
     namespace: str
     entity_prefix: str | None = None
 
@@ -69,7 +69,7 @@ class Key:
     revoked_ms: int | None = None
 
 
-class Minted(NamedTuple):
+class MintedKey(NamedTuple):
     """A new key and its only readable copy; `text` is shown once and kept nowhere."""
 
     key: Key
@@ -79,7 +79,7 @@ class Minted(NamedTuple):
         return f"Minted({self.key!r}, text=<secret>)"
 
 
-def mint(grant: Grant, *, name: str = "", principal: str | None = None, now_ms: int) -> Minted:
+def mint(grant: Grant, *, name: str = "", principal: str | None = None, now_ms: int) -> MintedKey:
     """A key nobody has had before."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -92,17 +92,17 @@ def mint(grant: Grant, *, name: str = "", principal: str | None = None, now_ms: 
         principal,
         principal,
     )
-    return Minted(key, f"hg_{key_id}_{secret}")
+    return MintedKey(key, f"hg_{key_id}_{secret}")
 
 
-def presented(text: object) -> Presented | None:
+def parse_presented(text: object) -> PresentedKey | None:
     """The parts of a key as sent; None where it cannot be one."""
     if not isinstance(text, str) or len(text) > KEY_LENGTH_MAX:
         return None
     found = _KEY.fullmatch(text)
     if found is None:
         return None
-    return Presented(found["id"], digest_of(found["id"], found["secret"]))
+    return PresentedKey(found["id"], digest_of(found["id"], found["secret"]))
 
 
 def digest_of(key_id: str, secret: str) -> str:
@@ -114,12 +114,12 @@ def parse_grant(scopes: object, namespace: object, entity_prefix: object = None)
     """A grant from words; what it says cannot be wider than what was written."""
     if isinstance(scopes, str) or not isinstance(scopes, (list, tuple, set, frozenset)):
         raise ValidationError("scopes", scopes, "must be a list of check, read and admin")
-    unknown = [scope for scope in scopes if scope not in tuple(Scope)]
+    unknown = [scope for scope in scopes if scope not in tuple(KeyScope)]
     if unknown or not scopes:
         raise ValidationError("scopes", scopes, "must be one or more of check, read and admin")
     name = namespace if namespace == ANY_NAMESPACE else parse_namespace(namespace)
     prefix = None if entity_prefix is None else parse_entity_prefix(entity_prefix)
-    return Grant(frozenset(Scope(scope) for scope in scopes), str(name), prefix)
+    return Grant(frozenset(KeyScope(scope) for scope in scopes), str(name), prefix)
 
 
 def parse_entity_prefix(text: object) -> str:

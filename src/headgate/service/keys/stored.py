@@ -38,7 +38,7 @@ KEYS_MAX = 10_000
 PAGE_MAX = 1000
 
 
-class KeyShelf(Protocol):
+class KeyStore(Protocol):
     """Keys at rest. Trouble of the engine below is raised as `StoreTrouble`."""
 
     async def get(self, key_id: str) -> Key | None: ...
@@ -59,7 +59,7 @@ class KeyShelf(Protocol):
         ...
 
 
-class MemoryShelf:
+class MemoryKeys:
     """Keys of this process; at most `keys_max`."""
 
     def __init__(self, keys: tuple[Key, ...] = (), *, keys_max: int = KEYS_MAX) -> None:
@@ -72,11 +72,11 @@ class MemoryShelf:
 
     async def put(self, key: Key) -> None:
         with self._lock:
-            self._keys = added(self._keys, key, self._keys_max)
+            self._keys = with_key(self._keys, key, self._keys_max)
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
         with self._lock:
-            revoked = revoked_in(self._keys, key_id, principal, now_ms)
+            revoked = with_key_revoked(self._keys, key_id, principal, now_ms)
             if revoked is None:
                 return False
             self._keys = revoked
@@ -88,7 +88,7 @@ class MemoryShelf:
         return page_of(self._keys, limit, cursor)
 
 
-def added(keys: dict[str, Key], key: Key, keys_max: int) -> dict[str, Key]:
+def with_key(keys: dict[str, Key], key: Key, keys_max: int) -> dict[str, Key]:
     """The keys with one more."""
     if key.id in keys:
         raise ValidationError("key id", key.id, "is taken; mint another key")
@@ -97,7 +97,7 @@ def added(keys: dict[str, Key], key: Key, keys_max: int) -> dict[str, Key]:
     return {**keys, key.id: key}
 
 
-def revoked_in(
+def with_key_revoked(
     keys: dict[str, Key], key_id: str, principal: str | None, now_ms: int
 ) -> dict[str, Key] | None:
     """The keys with one of them revoked; None where that changes nothing."""
@@ -121,7 +121,7 @@ INDEX_PAGES_MAX = 10
 LOOKUPS_MAX = 50  # a second, for ids beyond the pages of the list
 
 
-class CatalogShelf:
+class StoredKeys:
     """Keys that every process on the same store sees."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from headgate.core.errors import StoreTrouble, ValidationError
-from headgate.core.lease import LeaseBook
+from headgate.core.lease import LeaseAccount
 from headgate.core.runtime import Clock
-from headgate.service.decide.answers import LeaseAnswer, LeaseState
+from headgate.service.decide.answers import LeaseResult, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
 from headgate.service.decide.requests import ChangeRequest
-from headgate.service.leases.store import LeaseShelf, Unwritten, WireLease, too_many
+from headgate.service.leases.store import CreditNotRecorded, LeaseStore, WireLease, too_many_leases
 
 SWEEP_MAX = 100
 
@@ -24,46 +24,46 @@ SWEEP_MAX = 100
 class Leases:
     """The verbs of leases; each first ends those whose time is over."""
 
-    def __init__(self, shelf: LeaseShelf, clock: Clock) -> None:
-        self.shelf = shelf
+    def __init__(self, store: LeaseStore, clock: Clock) -> None:
+        self.store = store
         self._clock = clock
 
-    async def opened(self, namespace: str, book: LeaseBook, ttl_ms: int) -> LeaseAnswer:
+    async def open_lease(self, namespace: str, book: LeaseAccount, ttl_ms: int) -> LeaseResult:
         """An id for what was taken; where it cannot be kept, what was taken goes back."""
         lease = WireLease(namespace, book, self._clock() + ttl_ms)
         try:
-            await self.shelf.put(lease)
+            await self.store.put(lease)
         except BaseException:
-            if not await self.shelf.withdraw(lease):  # it may be there, and will end by itself
-                raise unknown() from None
+            if not await self.store.withdraw(lease):  # it may be there, and will end by itself
+                raise outcome_unknown() from None
             book.keep = False
             await book.settlements.leave(book, True)
             raise
         return lease.answer()
 
-    async def room(self) -> None:
+    async def ensure_capacity(self) -> None:
         """Makes sure that another lease can be kept, before anything is taken for it."""
         await self.sweep()
-        if self.shelf.full:
-            raise too_many()
+        if self.store.is_full:
+            raise too_many_leases()
 
-    async def read(self, lease_id: str, namespace: str) -> LeaseAnswer:
-        return (await self._found(lease_id, namespace)).answer()
+    async def read(self, lease_id: str, namespace: str) -> LeaseResult:
+        return (await self._find(lease_id, namespace)).answer()
 
-    async def adjust(self, request: ChangeRequest) -> LeaseAnswer:
+    async def adjust(self, request: ChangeRequest) -> LeaseResult:
         """Debits (may go into debt) and credits (at most what is held)."""
-        lease = await self._found(request.lease_id, request.namespace)
+        lease = await self._find(request.lease_id, request.namespace)
         if lease.state is not LeaseState.OPEN:
-            raise ended(lease)
+            raise lease_ended(lease)
         book = lease.book
         amounts = _amounts(book, request)
         async with self._changing(lease, lease.state):
             await book.settlements.adjust(book, amounts)
         return lease.answer()
 
-    async def settle(self, request: ChangeRequest) -> LeaseAnswer:
+    async def settle(self, request: ChangeRequest) -> LeaseResult:
         """The lease holds exactly the actual amounts and is over; repeating it changes nothing."""
-        lease = await self._found(request.lease_id, request.namespace)
+        lease = await self._find(request.lease_id, request.namespace)
         book = lease.book
         actual = _amounts(book, request)
         if lease.state is not LeaseState.OPEN:
@@ -72,21 +72,21 @@ class Leases:
                 held.get(name) == amount for name, amount in actual.items()
             ):
                 return lease.answer()
-            raise ended(lease)
+            raise lease_ended(lease)
         async with self._changing(lease, LeaseState.SETTLED):
             await book.settlements.settle(book, actual)
             await book.settlements.leave(book, False)
         return lease.answer()
 
-    async def release(self, request: ChangeRequest) -> LeaseAnswer:
+    async def release(self, request: ChangeRequest) -> LeaseResult:
         """Gives part back; with no amounts everything, and the lease is over."""
-        lease = await self._found(request.lease_id, request.namespace)
+        lease = await self._find(request.lease_id, request.namespace)
         book = lease.book
         whole = request.tokens is None and request.amounts is None
         if whole and lease.state is LeaseState.RELEASED:
             return lease.answer()
         if lease.state is not LeaseState.OPEN:
-            raise ended(lease)
+            raise lease_ended(lease)
         amounts = {} if whole else _amounts(book, request)
         async with self._changing(lease, LeaseState.RELEASED if whole else lease.state):
             if whole:
@@ -101,7 +101,7 @@ class Leases:
         now_ms = self._clock()
         for count in range(most):
             try:  # one by one: a cancelled sweep loses at most one
-                found = await self.shelf.due(now_ms, 1)
+                found = await self.store.due(now_ms, 1)
             except StoreTrouble:  # another sweep, of whatever process, will find them
                 return count
             if not found:
@@ -114,24 +114,24 @@ class Leases:
         """Nobody else changes it meanwhile; it is in that state from before anything is given
         back, and in its old one again where the change did not come about."""
         before = lease.state
-        await self.shelf.claim(lease)
+        await self.store.claim(lease)
         lease.state = state
         try:
             yield
-        except Unwritten:  # it stays claimed for a moment, as it stands in the store
+        except CreditNotRecorded:  # it stays claimed for a moment, as it stands in the store
             raise
         except BaseException:
             lease.state = before
-            await self.shelf.put(lease)
+            await self.store.put(lease)
             raise
         try:
-            await self.shelf.put(lease)
+            await self.store.put(lease)
         except (StoreTrouble, ServiceError) as trouble:  # it was done, but may not be written
-            raise unknown() from trouble
+            raise outcome_unknown() from trouble
 
-    async def _found(self, lease_id: str, namespace: str) -> WireLease:
+    async def _find(self, lease_id: str, namespace: str) -> WireLease:
         await self.sweep()
-        lease = await self.shelf.get(lease_id)
+        lease = await self.store.get(lease_id)
         if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():
             raise ServiceError(
                 Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
@@ -139,7 +139,7 @@ class Leases:
         return lease
 
 
-def _amounts(book: LeaseBook, request: ChangeRequest) -> Mapping[str, int]:
+def _amounts(book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
     """What is asked, by names of limits the lease has."""
     if request.amounts is None:
         return {} if request.tokens is None else dict.fromkeys(book.consumed, request.tokens)
@@ -153,14 +153,14 @@ def _amounts(book: LeaseBook, request: ChangeRequest) -> Mapping[str, int]:
     return request.amounts
 
 
-async def _give_back(book: LeaseBook, amounts: Mapping[str, int]) -> None:
+async def _give_back(book: LeaseAccount, amounts: Mapping[str, int]) -> None:
     try:
         await book.settlements.release(book, amounts)
     except ValidationError as error:
         raise invalid(f"amounts.{error.field}", error.reason) from error
 
 
-def unknown() -> ServiceError:
+def outcome_unknown() -> ServiceError:
     """Whoever gets this says again only what can be said twice."""
     return ServiceError(
         Code.DEADLINE_EXCEEDED,
@@ -169,5 +169,5 @@ def unknown() -> ServiceError:
     )
 
 
-def ended(lease: WireLease) -> ServiceError:
+def lease_ended(lease: WireLease) -> ServiceError:
     return ServiceError(Code.CONFLICT, f"the lease was {lease.state} before; that is final")

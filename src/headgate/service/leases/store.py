@@ -7,16 +7,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from headgate.core.decision import Demand, only_credits
+from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, StoreTrouble
-from headgate.core.lease import LeaseBook
+from headgate.core.lease import LeaseAccount
 from headgate.core.runtime import Clock
-from headgate.core.store import Drawer, Kept, Store
+from headgate.core.store import ExpiringRecord, ExpiringRecords, Store
 from headgate.layers.layer import Layer
-from headgate.service.decide.answers import LeaseAnswer, LeaseState
-from headgate.service.decide.namespaces import Room
+from headgate.service.decide.answers import LeaseResult, LeaseState
+from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError
-from headgate.service.leases.text import lease_as_text, parts_of
+from headgate.service.leases.text import lease_as_text, lease_from_text
 
 # --------------------------------------------------------------------------------------------------
 # Credits of a lease that stands in a store: noted there before they are given.
@@ -26,7 +26,7 @@ from headgate.service.leases.text import lease_as_text, parts_of
 # debit, so no more is admitted than was promised.
 
 
-class Unwritten(ServiceError):
+class CreditNotRecorded(ServiceError):
     """The credit was not given, as nobody knows what the store now says of the lease."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Unwritten(ServiceError):
         )
 
 
-class Foretold(Layer):
+class WriteAheadCredits(Layer):
     """The store of one lease; `keep` writes the lease down as it is with the credit given."""
 
     def __init__(self, inner: Store, keep: Callable[[], Awaitable[None]]) -> None:
@@ -52,11 +52,11 @@ class Foretold(Layer):
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        if all(only_credits(demand) for demand in demands):
+        if all(is_credit_only(demand) for demand in demands):
             try:
                 await self._keep()
             except StoreTrouble as trouble:
-                raise Unwritten from trouble
+                raise CreditNotRecorded from trouble
         return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
 
 
@@ -73,7 +73,7 @@ class WireLease:
     __slots__ = ("book", "busy_until_ms", "expires_ms", "id", "namespace", "state", "version")
 
     def __init__(
-        self, namespace: str, book: LeaseBook, expires_ms: int, lease_id: str | None = None
+        self, namespace: str, book: LeaseAccount, expires_ms: int, lease_id: str | None = None
     ) -> None:
         self.id = lease_id or secrets.token_urlsafe(16)
         self.namespace = namespace
@@ -83,16 +83,16 @@ class WireLease:
         self.busy_until_ms = 0
         self.version: int | None = None  # as last written to or read from the store
 
-    def answer(self) -> LeaseAnswer:
+    def answer(self) -> LeaseResult:
         book = self.book
-        held = dict.fromkeys(book.consumed, 0) if self._given_back() else book.consumed
-        return LeaseAnswer(self.id, self.state, self.expires_ms, held, book.degraded)
+        held = dict.fromkeys(book.consumed, 0) if self._is_given_back() else book.consumed
+        return LeaseResult(self.id, self.state, self.expires_ms, held, book.degraded)
 
-    def _given_back(self) -> bool:
+    def _is_given_back(self) -> bool:
         return self.state is LeaseState.RELEASED
 
 
-class LeaseShelf(Protocol):
+class LeaseStore(Protocol):
     """Where leases are kept. One that outlives the process writes each change through."""
 
     async def put(self, lease: WireLease) -> None:
@@ -117,10 +117,10 @@ class LeaseShelf(Protocol):
     def __len__(self) -> int: ...
 
     @property
-    def full(self) -> bool: ...
+    def is_full(self) -> bool: ...
 
 
-class MemoryShelf:
+class MemoryLeases:
     """Leases of this process; they are gone with it, and what they took stays taken."""
 
     def __init__(self, leases_max: int) -> None:
@@ -132,8 +132,8 @@ class MemoryShelf:
         lease.busy_until_ms = 0
         if lease.id in self._leases:
             return
-        if self.full:
-            raise too_many()
+        if self.is_full:
+            raise too_many_leases()
         self._leases[lease.id] = lease
         heapq.heappush(self._ends, (lease.expires_ms, lease.id))
 
@@ -145,7 +145,7 @@ class MemoryShelf:
 
     async def claim(self, lease: WireLease) -> None:
         if lease.busy_until_ms:
-            raise busy()
+            raise lease_busy()
         lease.busy_until_ms = 1
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
@@ -158,11 +158,11 @@ class MemoryShelf:
         return len(self._leases)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self._leases) >= self._leases_max
 
 
-class DrawerShelf:
+class StoredLeases:
     """Leases in the store: another process can change them, and end them when this one is gone.
 
     A lease on buckets of this process, taken while the store was away, stays in this process.
@@ -170,18 +170,18 @@ class DrawerShelf:
 
     def __init__(
         self,
-        drawer: Drawer,
-        room: Callable[[str], Awaitable[Room]],
-        rooms: Mapping[str, Room],
+        records: ExpiringRecords,
+        ns: Callable[[str], Awaitable[NamespaceService]],
+        namespaces: Mapping[str, NamespaceService],
         clock: Clock,
         leases_max: int,
     ) -> None:
-        self._drawer = drawer
-        self._room = room
-        self._rooms = rooms
+        self._records = records
+        self._open_namespace = ns
+        self._namespaces = namespaces
         self._clock = clock
         self._leases_max = leases_max
-        self._local = MemoryShelf(leases_max)
+        self._local = MemoryLeases(leases_max)
         self._own: dict[str, int] = {}  # ends of leases that this process opened
 
     async def put(self, lease: WireLease) -> None:
@@ -192,8 +192,8 @@ class DrawerShelf:
             lease.id = (await self._namespace_id(lease.namespace)) + SEPARATOR + lease.id
             self._own[lease.id] = lease.expires_ms
         lease.busy_until_ms = 0
-        if not await self._written(lease):
-            raise busy()
+        if not await self._write(lease):
+            raise lease_busy()
         if lease.state is not LeaseState.OPEN:
             self._own.pop(lease.id, None)
 
@@ -203,7 +203,7 @@ class DrawerShelf:
             return await self._local.withdraw(lease)
         self._own.pop(lease.id, None)
         try:
-            await self._drawer.drop(namespace_id, name, seen=FIRST)
+            await self._records.drop(namespace_id, name, seen=FIRST)
         except StoreTrouble:
             return False
         return True
@@ -213,7 +213,7 @@ class DrawerShelf:
         namespace_id, apart, name = lease_id.partition(SEPARATOR)
         if found is not None or not apart:
             return found
-        kept = await self._drawer.get(namespace_id, name)
+        kept = await self._records.get(namespace_id, name)
         return None if kept is None else await self._read(lease_id, kept)
 
     async def claim(self, lease: WireLease) -> None:
@@ -222,29 +222,29 @@ class DrawerShelf:
             return
         now_ms = self._clock()
         if lease.busy_until_ms > now_ms:
-            raise busy()
+            raise lease_busy()
         lease.busy_until_ms = now_ms + BUSY_MS
-        if not await self._written(lease):
-            raise busy()
+        if not await self._write(lease):
+            raise lease_busy()
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
         """Off the shelf by a step that only one process can take."""
         found = await self._local.due(now_ms, most)
-        for namespace in list(self._rooms):
+        for namespace in list(self._namespaces):
             if len(found) >= most:
                 break
             namespace_id = await self._namespace_id(namespace)
             wanted = most - len(found)
-            for name, kept in await self._drawer.due(namespace_id, now_ms + 1, wanted + LOOKS):
-                lease = await self._ended(namespace_id, name, kept, now_ms)
+            for name, kept in await self._records.due(namespace_id, now_ms + 1, wanted + LOOKS):
+                lease = await self._take_expired(namespace_id, name, kept, now_ms)
                 if lease is not None:
                     found.append(lease)
                 if len(found) >= most:
                     break
         return found
 
-    async def _ended(
-        self, namespace_id: str, name: str, kept: Kept, now_ms: int
+    async def _take_expired(
+        self, namespace_id: str, name: str, kept: ExpiringRecord, now_ms: int
     ) -> WireLease | None:
         """The lease, off the shelf; None where somebody else sees to it, or nobody can."""
         lease_id = namespace_id + SEPARATOR + name
@@ -253,13 +253,13 @@ class DrawerShelf:
             lease = await self._read(lease_id, kept)
         except Damaged:  # one that a newer headgate wrote is left to it for a while
             if kept.until_ms + UNREADABLE_MS <= now_ms:
-                await self._drawer.drop(namespace_id, name, seen=kept.version)
+                await self._records.drop(namespace_id, name, seen=kept.version)
             return None
         if lease.busy_until_ms > now_ms:
             return None
-        if not await self._drawer.drop(namespace_id, name, seen=kept.version):
+        if not await self._records.drop(namespace_id, name, seen=kept.version):
             return None
-        assert isinstance(lease.book.store, Foretold)
+        assert isinstance(lease.book.store, WriteAheadCredits)
         lease.book.store = lease.book.store.inner  # nobody else can find it any more
         return lease
 
@@ -267,16 +267,16 @@ class DrawerShelf:
         return len(self._own) + len(self._local)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         if len(self) >= self._leases_max:
             now_ms = self._clock()
             self._own = {name: end for name, end in self._own.items() if end > now_ms}
         return len(self) >= self._leases_max
 
-    async def _written(self, lease: WireLease) -> bool:
+    async def _write(self, lease: WireLease) -> bool:
         namespace_id, _, name = lease.id.partition(SEPARATOR)
         text = lease_as_text(lease.namespace, lease.state, lease.busy_until_ms, lease.book)
-        version = await self._drawer.put(
+        version = await self._records.put(
             namespace_id, name, text, lease.expires_ms, seen=lease.version
         )
         if version is None:
@@ -284,11 +284,11 @@ class DrawerShelf:
         lease.version = version
         return True
 
-    async def _read(self, lease_id: str, kept: Kept) -> WireLease:
-        parts = parts_of(kept.text)
-        room = await self._room(parts.namespace)
-        book = LeaseBook(
-            room.engine.settlements, room.engine.store, parts.demands, parts.at_ms, parts.keep,
+    async def _read(self, lease_id: str, kept: ExpiringRecord) -> WireLease:
+        parts = lease_from_text(kept.text)
+        ns = await self._open_namespace(parts.namespace)
+        book = LeaseAccount(
+            ns.engine.settlements, ns.engine.store, parts.demands, parts.at_ms, parts.keep,
             untaken=parts.untaken,
         )  # fmt: skip
         book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
@@ -296,24 +296,24 @@ class DrawerShelf:
         lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
         lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms
         lease.version = kept.version
-        book.store = Foretold(book.store, lambda: self._foretell(lease))
+        book.store = WriteAheadCredits(book.store, lambda: self._write_ahead(lease))
         return lease
 
-    async def _foretell(self, lease: WireLease) -> None:
-        if not await self._written(lease):
-            raise busy()
+    async def _write_ahead(self, lease: WireLease) -> None:
+        if not await self._write(lease):
+            raise lease_busy()
 
     async def _namespace_id(self, namespace: str) -> str:
-        return await (await self._room(namespace)).configs.namespace_id()
+        return await (await self._open_namespace(namespace)).configs.namespace_id()
 
 
-def busy() -> ServiceError:
+def lease_busy() -> ServiceError:
     return ServiceError(
         Code.CONFLICT, "another call is changing this lease; try again", retry_after_ms=100
     )
 
 
-def too_many() -> ServiceError:
+def too_many_leases() -> ServiceError:
     return ServiceError(
         Code.TOO_MANY_LEASES,
         "settle or release leases you hold; try again",

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.decision import Demand, Joint
+from headgate.core.decision import Demand, JointDemand
 from headgate.core.errors import Damaged
-from headgate.core.lease import Changes, Debit, LeaseBook, Spot
+from headgate.core.lease import Changes, Debit, LeaseAccount, LimitRef
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
 from headgate.service.decide.answers import LeaseState
@@ -17,7 +17,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LeaseParts:
     """What a text says."""
 
     namespace: str
@@ -26,13 +26,13 @@ class Parts:
     at_ms: int
     keep: bool
     demands: list[Demand]
-    untaken: set[Spot]
-    standing: dict[Spot, list[Debit]] | None
+    untaken: set[LimitRef]
+    standing: dict[LimitRef, list[Debit]] | None
     owed: Changes | None
     settled: set[str] | None
 
 
-def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseBook) -> str:
+def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseAccount) -> str:
     return json.dumps(
         {
             "format": FORMAT,
@@ -51,13 +51,13 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
     )
 
 
-def parts_of(text: str) -> Parts:
+def lease_from_text(text: str) -> LeaseParts:
     try:
         values = json.loads(text)
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
         standing, owed, settled = values["standing"], values["owed"], values["settled"]
-        return Parts(
+        return LeaseParts(
             values["namespace"],
             LeaseState(values["state"]),
             values["busy_until_ms"],
@@ -77,7 +77,7 @@ def parts_of(text: str) -> Parts:
         ) from error
 
 
-def _rows(values: dict[Spot, Any] | None) -> list[list[Any]] | None:
+def _rows(values: dict[LimitRef, Any] | None) -> list[list[Any]] | None:
     return None if values is None else [[*spot, value] for spot, value in values.items()]
 
 
@@ -103,5 +103,7 @@ def _demand_from_json(row: dict[str, Any]) -> Demand:
     terms = Terms(specs, row["version"], own=row["own"], sources=tuple(row["sources"]))
     key, amounts, parts = BucketKey.from_text(row["key"]), tuple(row["amounts"]), row["parts"]
     return (
-        Demand(key, terms, amounts) if parts is None else Joint(key, terms, amounts, tuple(parts))
+        Demand(key, terms, amounts)
+        if parts is None
+        else JointDemand(key, terms, amounts, tuple(parts))
     )

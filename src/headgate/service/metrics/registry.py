@@ -32,12 +32,12 @@ class Exposable(Protocol):
     def kind(self) -> str: ...
 
     @property
-    def told(self) -> str: ...
+    def help_text(self) -> str: ...
 
     def samples(self) -> Iterable[Sample]: ...
 
 
-class Cell:
+class Series:
     """One number: add to `value`."""
 
     __slots__ = ("value",)
@@ -46,7 +46,7 @@ class Cell:
         self.value: float = 0
 
 
-class Spread:
+class HistogramSeries:
     """One histogram: how many observations fell between which bounds, and their sum."""
 
     __slots__ = ("_bounds", "counts", "sum")
@@ -68,7 +68,7 @@ class Family:
         self,
         kind: str,
         name: str,
-        told: str,
+        help_text: str,
         labels: Sequence[str] = (),
         *,
         series_max: int = SERIES_MAX,
@@ -77,14 +77,14 @@ class Family:
             raise ValueError(f"{name} {labels} cannot be the names of a metric and its labels")
         self.kind = kind
         self.name = name
-        self.told = told
+        self.help_text = help_text
         self.labels = tuple(labels)
         self._series_max = series_max
-        self._cells: dict[tuple[str, ...], Cell] = {}
+        self._cells: dict[tuple[str, ...], Series] = {}
         if not labels:
-            self.cell()  # a series without labels is there from the start, at 0
+            self.series()  # a series without labels is there from the start, at 0
 
-    def cell(self, *values: str) -> Cell:
+    def series(self, *values: str) -> Series:
         """The series of these labels, made where there is room for it."""
         found = self._cells.get(values)
         if found is not None:
@@ -93,18 +93,18 @@ class Family:
             raise ValueError(f"{self.name} has the labels {self.labels}")
         if len(self._cells) >= self._series_max:
             values = (OTHER,) * len(values)
-        return self._cells.setdefault(values, Cell())
+        return self._cells.setdefault(values, Series())
 
     def samples(self) -> Iterator[Sample]:
-        for values, cell in self._cells.items():
-            yield self.name, tuple(zip(self.labels, values, strict=True)), cell.value
+        for values, series in self._cells.items():
+            yield self.name, tuple(zip(self.labels, values, strict=True)), series.value
 
 
-class Reading(Family):
+class CallbackGauge(Family):
     """A gauge without labels that is asked for its value when somebody looks."""
 
-    def __init__(self, name: str, told: str, ask: Callable[[], float]) -> None:
-        super().__init__("gauge", name, told)
+    def __init__(self, name: str, help_text: str, ask: Callable[[], float]) -> None:
+        super().__init__("gauge", name, help_text)
         self._ask = ask
 
     def samples(self) -> Iterator[Sample]:
@@ -115,44 +115,44 @@ class Histogram(Family):
     def __init__(
         self,
         name: str,
-        told: str,
+        help_text: str,
         bounds: Sequence[float],
         label: str,
         values: Sequence[str],
     ) -> None:
         """One spread for each of the label's values, which are all there are."""
-        super().__init__("histogram", name, told, (label,))
+        super().__init__("histogram", name, help_text, (label,))
         if list(bounds) != sorted(set(bounds)):
             raise ValueError("bounds must rise")
         self._bounds = tuple(bounds)
-        self.spreads = {value: Spread(self._bounds) for value in values}
+        self.by_value = {value: HistogramSeries(self._bounds) for value in values}
 
     def samples(self) -> Iterator[Sample]:
-        for value, spread in self.spreads.items():
+        for value, spread in self.by_value.items():
             label = (self.labels[0], value)
             passed = 0
             for bound, count in zip((*self._bounds, math.inf), spread.counts, strict=True):
                 passed += count
-                yield f"{self.name}_bucket", (label, ("le", written(bound))), passed
+                yield f"{self.name}_bucket", (label, ("le", number_text(bound))), passed
             yield f"{self.name}_sum", (label,), spread.sum
             yield f"{self.name}_count", (label,), passed
 
 
-def exposed(families: Iterable[Exposable]) -> bytes:
+def render_text(families: Iterable[Exposable]) -> bytes:
     """All of it as Prometheus reads it; its content type is CONTENT_TYPE."""
     lines: list[str] = []
     for family in families:
-        told = family.told.replace("\\", "\\\\").replace("\n", "\\n")
-        lines.append(f"# HELP {family.name} {told}")
+        help_text = family.help_text.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"# HELP {family.name} {help_text}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for name, labels, value in family.samples():
             inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
             series = f"{name}{{{inner}}}" if inner else name
-            lines.append(f"{series} {written(value)}")
+            lines.append(f"{series} {number_text(value)}")
     return ("\n".join(lines) + "\n").encode()
 
 
-def written(value: float) -> str:
+def number_text(value: float) -> str:
     """A number as the format wants it: whole numbers whole, the others so that they come back."""
     if isinstance(value, int):
         return str(value)

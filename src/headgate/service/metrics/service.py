@@ -8,33 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.layers.breaker import State
-from headgate.service.decide.answers import CheckAnswer
+from headgate.layers.breaker import BreakerState
+from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
 from headgate.service.decide.rules import BUILTIN_SCOPES
-from headgate.service.keys.access import Because
-from headgate.service.metrics.registry import OTHER, Cell, Family, Histogram, Reading, exposed
-from headgate.service.policies.watch import Result, Standing
+from headgate.service.keys.access import DenyReason
+from headgate.service.metrics.registry import (
+    OTHER,
+    CallbackGauge,
+    Family,
+    Histogram,
+    Series,
+    render_text,
+)
+from headgate.service.policies.watch import PolicyStatus, ReloadResult
 
 DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 WIRES = ("rest", "grpc", "rls")
-LANES_MAX = 1000
-SERIES_MAX = 2 * LANES_MAX + 2  # one allowed and one refused for each lane, and the others'
+TARGETS_MAX = 1000
+SERIES_MAX = 2 * TARGETS_MAX + 2  # one allowed and one refused for each lane, and the others'
 
-_STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+_STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _ERRORS = frozenset(code.value for code in Code) - {Code.RATE_LIMIT_EXCEEDED.value}
 
 
-class Lane:
+class TargetCounters:
     """The counters of one (scope, resource)."""
 
     __slots__ = ("allowed", "exceeded", "refused", "tokens")
 
     def __init__(self, metrics: ServiceMetrics, scope: str, resource: str) -> None:
-        self.allowed: Cell = metrics.requests.cell(scope, resource, "true")
-        self.refused: Cell = metrics.requests.cell(scope, resource, "false")
-        self.exceeded: Cell = metrics.exceeded.cell(scope, resource)
-        self.tokens: Cell = metrics.tokens.cell(scope, resource)
+        self.allowed: Series = metrics.requests.series(scope, resource, "true")
+        self.refused: Series = metrics.requests.series(scope, resource, "false")
+        self.exceeded: Series = metrics.exceeded.series(scope, resource)
+        self.tokens: Series = metrics.tokens.series(scope, resource)
 
 
 class ServiceMetrics:
@@ -43,15 +50,15 @@ class ServiceMetrics:
     def __init__(self, scopes: Iterable[str] = (), resources: Iterable[str] = ()) -> None:
         self.families: list[Family] = []
         place = ("scope", "resource")
-        self.requests = self._counted("requests_total", "Decisions.", *place, "allowed")
-        self.exceeded = self._counted("exceeded_total", "Refusals by a limit.", *place)
-        self.tokens = self._counted("tokens_consumed_total", "Tokens taken by checks.", *place)
-        self.errors = self._counted("errors_total", "Requests that got a problem.", "type")
-        self.envoy_problems = self._counted(
+        self.requests = self._counter("requests_total", "Decisions.", *place, "allowed")
+        self.exceeded = self._counter("exceeded_total", "Refusals by a limit.", *place)
+        self.tokens = self._counter("tokens_consumed_total", "Tokens taken by checks.", *place)
+        self.errors = self._counter("errors_total", "Requests that got a problem.", "type")
+        self.envoy_problems = self._counter(
             "envoy_problems_total", "Requests of Envoy that got a problem for an answer.", "cause"
         )
-        self.turned_away = self._counted("auth_refused_total", "Callers turned away.", "because")
-        self.reloads = self._counted("policy_reload_total", "Policy files read anew.", "result")
+        self.denied = self._counter("auth_refused_total", "Callers turned away.", "because")
+        self.reloads = self._counter("policy_reload_total", "Policy files read anew.", "result")
         self.durations = Histogram(
             "headgate_request_duration_seconds",
             "Time from a request read to its answer written.",
@@ -60,51 +67,51 @@ class ServiceMetrics:
             WIRES,
         )
         self.families.append(self.durations)
-        self._dry_runs = self._counted("dry_runs_total", "Checks that took nothing.").cell()
-        self._fallbacks = self._counted(
+        self._dry_runs = self._counter("dry_runs_total", "Checks that took nothing.").series()
+        self._fallbacks = self._counter(
             "storage_fallback_total", "Decisions made without the store."
-        ).cell()
-        self._degraded = self._counted(
+        ).series()
+        self._degraded = self._counter(
             "degraded_admitted_total", "Requests admitted without the store."
-        ).cell()
-        self._shadowed = self._counted(
+        ).series()
+        self._shadowed = self._counter(
             "shadowed_total", "Requests that a policy on trial would have refused."
-        ).cell()
+        ).series()
         self._breaker = self._gauge("breaker_state", "0 closed, 1 half-open, 2 open.")
         self._trouble = self._gauge("policy_trouble", "1 while the policy file is not in force.")
-        self._loaded = self._gauge(
+        self._load_signer = self._gauge(
             "policy_loaded_timestamp_seconds", "When the policies in force were read."
         )
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._counters: dict[tuple[str, str], TargetCounters] = {}
         self._scopes: frozenset[str] = frozenset()
         self._resources: frozenset[str] = frozenset()
-        for result in (Result.LOADED, Result.BROKEN):
-            self.reloads.cell(result.value)  # from 0, so that the first one is an increase
+        for result in (ReloadResult.LOADED, ReloadResult.BROKEN):
+            self.reloads.series(result.value)  # from 0, so that the first one is an increase
         self.configure(scopes, resources)
 
     def configure(self, scopes: Iterable[str], resources: Iterable[str]) -> None:
         """The names that may be labels from now on; `Policies.names` gives them."""
         self._scopes = BUILTIN_SCOPES | frozenset(scopes)
         self._resources = frozenset(resources)
-        self._lanes.clear()
+        self._counters.clear()
 
-    def answered(self, answer: CheckAnswer) -> None:
+    def count_answer(self, answer: CheckResult) -> None:
         if answer.dry_run:
             self._dry_runs.value += 1
             return
-        lane = self._lanes.get((answer.scope, answer.resource))
-        if lane is None:
-            lane = self._lane(answer.scope, answer.resource)
+        counters = self._counters.get((answer.scope, answer.resource))
+        if counters is None:
+            counters = self._counters_for(answer.scope, answer.resource)
         if answer.allowed:
-            lane.allowed.value += 1
+            counters.allowed.value += 1
             if not answer.degraded and not answer.shadowed:
-                lane.tokens.value += answer.tokens
+                counters.tokens.value += answer.tokens
         else:
-            lane.refused.value += 1
+            counters.refused.value += 1
             if answer.code is Code.RATE_LIMIT_EXCEEDED:
-                lane.exceeded.value += 1
+                counters.exceeded.value += 1
             elif answer.code is not None:
-                self.failed(answer.code)
+                self.count_error(answer.code)
         if answer.degraded:
             self._fallbacks.value += 1
             if answer.allowed:
@@ -112,56 +119,56 @@ class ServiceMetrics:
         if answer.shadowed:
             self._shadowed.value += 1
 
-    def admitted(self, scope: str, resource: str, tokens: int, checks: int) -> None:
+    def count_admitted(self, scope: str, resource: str, tokens: int, checks: int) -> None:
         """What `answered` counts of plain yeses; it is the service's `on_yes`."""
-        lane = self._lanes.get((scope, resource)) or self._lane(scope, resource)
-        lane.allowed.value += checks
-        lane.tokens.value += tokens
+        counters = self._counters.get((scope, resource)) or self._counters_for(scope, resource)
+        counters.allowed.value += checks
+        counters.tokens.value += tokens
 
-    def took(self, wire: str, seconds: float) -> None:
-        self.durations.spreads[wire].observe(seconds)
+    def observe_duration(self, wire: str, seconds: float) -> None:
+        self.durations.by_value[wire].observe(seconds)
 
-    def failed(self, code: str) -> None:
-        self.errors.cell(code if code in _ERRORS else OTHER).value += 1
+    def count_error(self, code: str) -> None:
+        self.errors.series(code if code in _ERRORS else OTHER).value += 1
 
-    def refused_entry(self, because: Because) -> None:
-        self.turned_away.cell(because.value).value += 1
+    def count_denied(self, reason: DenyReason) -> None:
+        self.denied.series(reason.value).value += 1
 
-    def breaker_changed(self, state: State) -> None:
+    def set_breaker_state(self, state: BreakerState) -> None:
         self._breaker.value = _STATES[state]
 
-    def looked(self, result: Result, standing: Standing) -> None:
-        if result in (Result.LOADED, Result.BROKEN):
-            self.reloads.cell(result.value).value += 1
+    def count_reload(self, result: ReloadResult, standing: PolicyStatus) -> None:
+        if result in (ReloadResult.LOADED, ReloadResult.BROKEN):
+            self.reloads.series(result.value).value += 1
         self._trouble.value = 0 if standing.healthy else 1
-        self._loaded.value = standing.loaded_ms / 1000
+        self._load_signer.value = standing.loaded_ms / 1000
 
-    def read(self, reading: Reading) -> None:
+    def add_gauge(self, reading: CallbackGauge) -> None:
         """One more gauge, for what its owner knows best: leases held, connections open."""
         self.families.append(reading)
 
-    def exposed(self) -> bytes:
-        return exposed(self.families)
+    def render(self) -> bytes:
+        return render_text(self.families)
 
-    def _lane(self, scope: str, resource: str) -> Lane:
+    def _counters_for(self, scope: str, resource: str) -> TargetCounters:
         """The lane of configured names; all others share "other" and are not remembered."""
         known = (
             scope if scope in self._scopes else OTHER,
             resource if resource in self._resources else OTHER,
         )
-        if known not in self._lanes and len(self._lanes) >= LANES_MAX:
+        if known not in self._counters and len(self._counters) >= TARGETS_MAX:
             known = (OTHER, OTHER)
-        lane = self._lanes.get(known)
-        if lane is None:
-            lane = self._lanes[known] = Lane(self, *known)
-        return lane
+        counters = self._counters.get(known)
+        if counters is None:
+            counters = self._counters[known] = TargetCounters(self, *known)
+        return counters
 
-    def _counted(self, name: str, told: str, *labels: str) -> Family:
-        family = Family("counter", f"headgate_{name}", told, labels, series_max=SERIES_MAX)
+    def _counter(self, name: str, help_text: str, *labels: str) -> Family:
+        family = Family("counter", f"headgate_{name}", help_text, labels, series_max=SERIES_MAX)
         self.families.append(family)
         return family
 
-    def _gauge(self, name: str, told: str) -> Cell:
-        family = Family("gauge", f"headgate_{name}", told)
+    def _gauge(self, name: str, help_text: str) -> Series:
+        family = Family("gauge", f"headgate_{name}", help_text)
         self.families.append(family)
-        return family.cell()
+        return family.series()

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.service.metrics.registry import Exposable, Sample, exposed
+from headgate.service.metrics.registry import Exposable, Sample, render_text
 
 POSTS_MAX = 256
 POST_BYTES_MAX = 4_000_000
 
 
 @dataclass(slots=True)
-class Total:
+class FamilyTotal:
     """A family over all workers: counts are added, of gauges the highest counts."""
 
     name: str
     kind: str
-    told: str
+    help_text: str
     numbers: dict[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
 
     def add(self, samples: Sequence[Sample]) -> None:
@@ -41,7 +41,7 @@ class Total:
         return [(name, labels, value) for (name, labels), value in self.numbers.items()]
 
 
-class Board:
+class WorkerMetrics:
     """A worker's place among its siblings. The directory is the service's own (mode 0700) and
     begins empty with it."""
 
@@ -50,29 +50,36 @@ class Board:
         self._families = families
         self._mine = self._directory / f"{os.getpid()}-{os.urandom(4).hex()}.json"
 
-    def post(self) -> None:
+    def publish(self) -> None:
         """This worker's numbers are where its siblings see them: to be called every second or so,
         and at the end."""
         body = [
-            {"name": one.name, "kind": one.kind, "told": one.told, "samples": list(one.samples())}
+            {
+                "name": one.name,
+                "kind": one.kind,
+                "told": one.help_text,
+                "samples": list(one.samples()),
+            }
             for one in self._families
         ]
         spare = self._mine.with_suffix(".new")
         spare.write_text(json.dumps(body))
         spare.replace(self._mine)
 
-    def exposed(self) -> bytes:
+    def render(self) -> bytes:
         """The numbers of all workers that there are and were."""
-        self.post()
-        totals: dict[str, Total] = {}
+        self.publish()
+        totals: dict[str, FamilyTotal] = {}
         for path in sorted(self._directory.glob("*.json"))[:POSTS_MAX]:
-            for one in _posted(path):
-                total = totals.setdefault(one["name"], Total(one["name"], one["kind"], one["told"]))
+            for one in _read_published(path):
+                total = totals.setdefault(
+                    one["name"], FamilyTotal(one["name"], one["kind"], one["told"])
+                )
                 total.add([(name, _labels(labels), v) for name, labels, v in one["samples"]])
-        return exposed(totals.values())
+        return render_text(totals.values())
 
 
-def _posted(path: Path) -> list[dict[str, Any]]:
+def _read_published(path: Path) -> list[dict[str, Any]]:
     with suppress(OSError, ValueError):  # a sibling that died at the wrong moment counts nothing
         if path.stat().st_size <= POST_BYTES_MAX:
             found: list[dict[str, Any]] = json.loads(path.read_bytes())

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_resource
-from headgate.declare.yaml_fields import Reader
+from headgate.declare.yaml_fields import FieldReader
 from headgate.declare.yaml_tree import Findings, Node, Scalar
 from headgate.repository import layer_switches
 from headgate.service.decide.rules import TOKENS
@@ -38,7 +38,7 @@ _BREAKER = (
 class RuntimeSection:
     """What `read` found; the defaults where the file says nothing."""
 
-    def __init__(self, reader: Reader, amounts: Amounts) -> None:
+    def __init__(self, reader: FieldReader, amounts: Amounts) -> None:
         self._reader = reader
         self._amounts = amounts
         self.runtime = Runtime()
@@ -139,7 +139,7 @@ class Decoded:
 
 def decode(root: Node, findings: Findings, warnings: Findings) -> Decoded:
     """The whole file; all that is wrong goes to `findings`, what has no effect to `warnings`."""
-    work = _Decoding(findings, warnings)
+    work = _PolicyDecoder(findings, warnings)
     sections = work.reader.fields(root, "the file", _SECTIONS) or {}
     if "rate_limits" in sections:
         work.rate_limits(sections["rate_limits"])
@@ -152,9 +152,9 @@ def decode(root: Node, findings: Findings, warnings: Findings) -> Decoded:
     return work.decoded
 
 
-class _Decoding:
+class _PolicyDecoder:
     def __init__(self, findings: Findings, warnings: Findings) -> None:
-        self.reader = Reader(findings)
+        self.reader = FieldReader(findings)
         self.amounts = Amounts(self.reader, warnings)
         self.decoded = Decoded()
         self._names: dict[str, int] = {}
@@ -187,7 +187,7 @@ class _Decoding:
         policy = Policy(name, scope, resource, limit, pattern)
         if pattern is not None:
             self._identifier(given["key_pattern"], policy)
-        return self._seated(node, policy)
+        return self._add_limit(node, policy)
 
     def _name(self, node: Node | None) -> str | None:
         if node is None:
@@ -220,7 +220,7 @@ class _Decoding:
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
             )
 
-    def _seated(self, node: Node, policy: Policy) -> Policy:
+    def _add_limit(self, node: Node, policy: Policy) -> Policy:
         """Policies for one (scope, resource) are limits of one bucket, which has so many seats.
 
         The first is the plain limit, the others go by their names: a bucket that gets a second

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import Limit
-from headgate.declare.yaml_tree import Broken, Fault, Findings, Spoiled, tree_of
+from headgate.declare.yaml_tree import FileFault, Findings, InvalidFile, InvalidNode, parse_tree
 from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule
 from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, decode
 from headgate.service.policies.values import Policy, Runtime
@@ -59,7 +59,7 @@ def identify(path: str) -> Identity | None:
     return Identity(real, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def read_stable(path: str) -> tuple[Identity | None, bytes | Broken]:
+def read_stable(path: str) -> tuple[Identity | None, bytes | InvalidFile]:
     """A file and which one it was. What changes under the reader is not taken for a file: half of
     a list of limits is a good list, too."""
     said = "keeps changing while it is read"
@@ -75,7 +75,7 @@ def read_stable(path: str) -> tuple[Identity | None, bytes | Broken]:
             break
         if before is not None and before == identify(path):
             return before, content
-    return None, Broken((Fault(path, 1, 1, said),))
+    return None, InvalidFile((FileFault(path, 1, 1, said),))
 
 
 def keep_copy(copy: str | None, content: bytes) -> None:
@@ -98,7 +98,7 @@ def keep_copy(copy: str | None, content: bytes) -> None:
 class PolicyFileError(HeadgateError):
     """There are no policies to start with."""
 
-    def __init__(self, broken: Broken) -> None:
+    def __init__(self, broken: InvalidFile) -> None:
         self.broken = broken
         super().__init__(f"the policy file cannot be used:\n{broken}")
 
@@ -106,7 +106,9 @@ class PolicyFileError(HeadgateError):
 class Policies:
     """The rules of one file. Equal questions get the identical `Rule`."""
 
-    def __init__(self, decoded: Decoded, digest: str = "", warnings: Sequence[Fault] = ()) -> None:
+    def __init__(
+        self, decoded: Decoded, digest: str = "", warnings: Sequence[FileFault] = ()
+    ) -> None:
         self.digest = digest
         self.warnings = tuple(warnings)
         self.policies: tuple[Policy, ...] = tuple(decoded.policies)
@@ -143,7 +145,7 @@ class Policies:
         """The scopes and the resources that policies name: what metrics may be labelled with."""
         return self.scopes, frozenset(p.resource for p in self.policies if p.resource is not None)
 
-    def keeping(self, old: Policies) -> Policies:
+    def with_rules_of(self, old: Policies) -> Policies:
         """The same, with the old snapshot's rules where they did not change: what is cached by a
         rule's identity outlives a reload that did not touch it."""
         known = {_contents(rule): rule for rule in old._all()}
@@ -179,27 +181,27 @@ class Policies:
         }
 
 
-def check_file(path: str | os.PathLike[str]) -> Policies | Broken:
+def check_file(path: str | os.PathLike[str]) -> Policies | InvalidFile:
     """The policies of a file, or all that is wrong with it. Nothing else is touched."""
     try:
         content = read_bounded(path)
     except OSError as error:
-        return Broken((Fault(str(path), 1, 1, f"cannot be read: {error.strerror}"),))
+        return InvalidFile((FileFault(str(path), 1, 1, f"cannot be read: {error.strerror}"),))
     return check_content(content, str(path))
 
 
-def check_content(content: bytes, file: str) -> Policies | Broken:
+def check_content(content: bytes, file: str) -> Policies | InvalidFile:
     """The same for a file already read."""
     findings, warnings = Findings(file), Findings(file)
-    start = Spoiled(1, 1)
+    start = InvalidNode(1, 1)
     if len(content) > FILE_BYTES_MAX:
         findings.add(start, f"the file has more than {FILE_BYTES_MAX} bytes")
-    root = None if findings.faults else tree_of(content, findings)
+    root = None if findings.faults else parse_tree(content, findings)
     if root is None and not findings.faults:
         findings.add(start, "the file is empty; write 'rate_limits: []' to have no policies")
     decoded = Decoded() if root is None else decode(root, findings, warnings)
     return findings.broken or Policies(
-        decoded, hashlib.sha256(content).hexdigest(), warnings.in_order
+        decoded, hashlib.sha256(content).hexdigest(), warnings.sorted_faults
     )
 
 

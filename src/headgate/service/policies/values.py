@@ -8,9 +8,9 @@ from fractions import Fraction
 
 from headgate.core.errors import InvalidNameError, ValidationError
 from headgate.core.limits import Limit
-from headgate.declare.yaml_fields import Reader
+from headgate.declare.yaml_fields import FieldReader
 from headgate.declare.yaml_tree import Findings, Node
-from headgate.layers.breaker import Patience
+from headgate.layers.breaker import BreakerConfig
 from headgate.service.decide.targets import SCOPE_LENGTH_MAX, is_scope
 
 ENDPOINT_LENGTH_MAX = 256
@@ -56,8 +56,8 @@ class BreakerSettings:
     backoff_multiplier: Fraction = Fraction(2)
 
     @property
-    def patience(self) -> Patience:
-        return Patience(
+    def patience(self) -> BreakerConfig:
+        return BreakerConfig(
             self.failure_threshold,
             self.success_threshold,
             self.timeout_ms,
@@ -130,7 +130,7 @@ AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
 class Amounts:
     """Makes limits; notes what does not fit together, and what has no effect as a warning."""
 
-    def __init__(self, reader: Reader, warnings: Findings) -> None:
+    def __init__(self, reader: FieldReader, warnings: Findings) -> None:
         self._reader = reader
         self._warnings = warnings
 
@@ -151,9 +151,9 @@ class Amounts:
             self._interval(given["min_refill_interval_ms"])
         if capacity is None or rate is None or burst is None or shadow is None:
             return None
-        return self._made(given["refill_rate"], name, capacity, rate, burst, shadow)
+        return self._build_limit(given["refill_rate"], name, capacity, rate, burst, shadow)
 
-    def _made(
+    def _build_limit(
         self, at: Node, name: str, capacity: int, rate: Fraction, burst: Fraction, shadow: bool
     ) -> Limit | None:
         whole = int(capacity * burst)  # floor: a part of a token admits nothing

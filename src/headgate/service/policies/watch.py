@@ -25,7 +25,7 @@ from functools import partial
 
 from headgate.core.history import audit_event
 from headgate.core.runtime import Clock
-from headgate.declare.yaml_tree import Broken
+from headgate.declare.yaml_tree import InvalidFile
 from headgate.repository import Repository
 from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import Identity, Policies, PolicyFileError, check_content
@@ -33,7 +33,7 @@ from headgate.service.policies.policies import Identity, Policies, PolicyFileErr
 POLL_MS = 2000
 
 
-class Result(StrEnum):
+class ReloadResult(StrEnum):
     """What a look came to."""
 
     EARLY = "early"  # it was not time yet
@@ -44,15 +44,15 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PolicyTrouble:
     """Why the file is not what the service goes by."""
 
-    broken: Broken
+    broken: InvalidFile
     since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyStatus:
     """What the watcher can say about itself: for health, metrics and admin."""
 
     path: str
@@ -60,7 +60,7 @@ class Standing:
     loaded_ms: int
     loads: int
     failures: int
-    trouble: Trouble | None
+    trouble: PolicyTrouble | None
     restart_needed: bool  # the file asks for another store or breaker than the service runs on
 
     @property
@@ -69,13 +69,13 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FileVersion:
     identity: Identity | None
     digest: str
     settled: bool  # read again after its time stamp could have hidden a second write
 
 
-OnLook = Callable[[Result, Standing], None]
+OnLook = Callable[[ReloadResult, PolicyStatus], None]
 
 
 class Watcher:
@@ -102,78 +102,80 @@ class Watcher:
         self._taken = 0
         self._next_ms = now_ms + poll_ms
         identity, content = policies_file.read_stable(self.path)
-        found = _checked(content, self.path)
-        self._trouble: Trouble | None = None
-        if isinstance(found, Broken):
-            self._trouble = Trouble(found, now_ms)
-            found = self._kept(found)
+        found = _check(content, self.path)
+        self._trouble: PolicyTrouble | None = None
+        if isinstance(found, InvalidFile):
+            self._trouble = PolicyTrouble(found, now_ms)
+            found = self._load_last_good(found)
         elif isinstance(content, bytes):
             policies_file.keep_copy(last_good, content)
         self.current: Policies = found
         self._first = found.runtime
-        self._seen = _Seen(identity, _digest(content), settled=False)
+        self._seen = _FileVersion(identity, _digest(content), settled=False)
         self._loaded_ms = now_ms
         self._loads = 1
         self._failures = 0 if self._trouble is None else 1
 
-    def look(self, now_ms: int, *, at_once: bool = False) -> Result:
+    def look(self, now_ms: int, *, at_once: bool = False) -> ReloadResult:
         """Looks where it is time, or `at_once`. May be called from any thread."""
         with self._lock:
             if now_ms < self._next_ms and not at_once:
-                return Result.EARLY
+                return ReloadResult.EARLY
             self._next_ms = now_ms + self.poll_ms
             self._tickets += 1
             ticket, seen = self._tickets, self._seen
         identity = policies_file.identify(self.path)
         if identity is not None and identity == seen.identity and seen.settled and not at_once:
-            return Result.SAME
+            return ReloadResult.SAME
         identity, content = policies_file.read_stable(self.path)
         digest = _digest(content)
-        news = _Seen(identity, digest, settled=identity == seen.identity)
-        found: Policies | Broken | None = None
+        news = _FileVersion(identity, digest, settled=identity == seen.identity)
+        found: Policies | InvalidFile | None = None
         if digest != self.current.digest and (digest != seen.digest or not digest):
-            found = _checked(content, self.path)
+            found = _check(content, self.path)
         with self._lock:
             if ticket < self._taken:  # somebody who began later has been faster
-                return Result.SAME
+                return ReloadResult.SAME
             self._taken = ticket
             result = self._take_up(news, found, now_ms)
-            if result is Result.LOADED and isinstance(content, bytes):
+            if result is ReloadResult.LOADED and isinstance(content, bytes):
                 policies_file.keep_copy(self._last_good, content)
-        if self._on_look is not None and result is not Result.SAME:
+        if self._on_look is not None and result is not ReloadResult.SAME:
             self._on_look(result, self.standing())
         return result
 
-    def _kept(self, broken: Broken) -> Policies:
+    def _load_last_good(self, broken: InvalidFile) -> Policies:
         if self._last_good is None:
             raise PolicyFileError(broken)
-        found = _checked(policies_file.read_stable(self._last_good)[1], self.path)
-        if isinstance(found, Broken):
+        found = _check(policies_file.read_stable(self._last_good)[1], self.path)
+        if isinstance(found, InvalidFile):
             raise PolicyFileError(broken)
         return found
 
-    def _take_up(self, news: _Seen, found: Policies | Broken | None, now_ms: int) -> Result:
+    def _take_up(
+        self, news: _FileVersion, found: Policies | InvalidFile | None, now_ms: int
+    ) -> ReloadResult:
         self._seen = news
         if isinstance(found, Policies) and found.digest != self.current.digest:
-            self.current = found.keeping(self.current)
+            self.current = found.with_rules_of(self.current)
             self._loaded_ms, self._loads = now_ms, self._loads + 1
             self._trouble = None
-            return Result.LOADED
-        if isinstance(found, Broken):
+            return ReloadResult.LOADED
+        if isinstance(found, InvalidFile):
             if self._trouble is not None and self._trouble.broken == found:
-                return Result.SAME
+                return ReloadResult.SAME
             since_ms = now_ms if self._trouble is None else self._trouble.since_ms
-            self._trouble = Trouble(found, since_ms)
+            self._trouble = PolicyTrouble(found, since_ms)
             self._failures += 1
-            return Result.BROKEN
+            return ReloadResult.BROKEN
         if self._trouble is not None and news.digest == self.current.digest:
             self._trouble = None
-            return Result.OVER
-        return Result.SAME
+            return ReloadResult.OVER
+        return ReloadResult.SAME
 
-    def standing(self) -> Standing:
+    def standing(self) -> PolicyStatus:
         runtime = self.current.runtime
-        return Standing(
+        return PolicyStatus(
             self.path,
             self.current.digest,
             self._loaded_ms,
@@ -189,7 +191,7 @@ async def watch(
     clock: Clock,
     *,
     nap: Callable[[float], Awaitable[bool]],
-    aside: Callable[[Callable[[], Result]], Awaitable[Result]],
+    aside: Callable[[Callable[[], ReloadResult]], Awaitable[ReloadResult]],
 ) -> None:
     """Looks for ever. `nap` waits that many seconds and returns True if it was woken (a SIGHUP, an
     admin's call): then the look is at once. `aside` runs a call where it may block, such as
@@ -199,11 +201,11 @@ async def watch(
         await aside(partial(watcher.look, clock(), at_once=woken))
 
 
-def _checked(content: bytes | Broken, path: str) -> Policies | Broken:
-    return content if isinstance(content, Broken) else check_content(content, path)
+def _check(content: bytes | InvalidFile, path: str) -> Policies | InvalidFile:
+    return content if isinstance(content, InvalidFile) else check_content(content, path)
 
 
-def _digest(content: bytes | Broken) -> str:
+def _digest(content: bytes | InvalidFile) -> str:
     return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
 
 
@@ -219,7 +221,7 @@ ACTION = "policies_changed"
 NAMES_MAX = 100
 
 
-async def note_policies(repository: Repository, policies: Policies, standing: Standing) -> bool:
+async def note_policies(repository: Repository, policies: Policies, standing: PolicyStatus) -> bool:
     """The newest event tells of the policies in force; True where that had to be written."""
     found = await repository.get_audit_events(SUBJECT, 1)
     before = found[0].details.get("after") if found else None

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from headgate.core.errors import HeadgateError
 from headgate.repository import layer_switches
 from headgate.service.program import DEADLINE_MS, Options
-from headgate.service.settings import Undecided, Unknown
+from headgate.service.settings import OnUndecided, OnUnknown
 
 PREFIX = "HEADGATE_"
 DEFAULT, TURBO = "default", "turbo"
@@ -25,7 +25,7 @@ class OptionError(HeadgateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServerOptions:
     """Where and how to listen, and the program's own options."""
 
     program: Options
@@ -49,26 +49,26 @@ class Serving:
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
 
-def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Serving:
+def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
     """The options as chosen; OptionError says what cannot be, and what to do."""
     parser = _parser(environment)
     given = parser.parse_args(arguments)
     options = Options(
-        store=_checked_store(given.store),
+        store=_check_store(given.store),
         data_dir=given.data_dir,
         policies=given.policies,
         keys=given.keys,
         fail_open=given.fail_open,
-        unknown=Unknown(given.unknown),
+        unknown=OnUnknown(given.unknown),
         new_identifiers_per_minute=given.new_identifiers_per_minute,
-        envoy_undecided=Undecided(given.envoy_undecided),
+        envoy_undecided=OnUndecided(given.envoy_undecided),
         deadline_ms=given.deadline_ms,
         open_metrics=given.open_metrics,
         spans=given.spans,
         workers=given.workers,
         board=given.board,
     )
-    serving = Serving(
+    serving = ServerOptions(
         options,
         given.host,
         given.port,
@@ -84,7 +84,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         given.descriptor,
         given.parent,
     )
-    _fits(serving)
+    _check_options(serving)
     return serving
 
 
@@ -97,7 +97,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _fits(serving: Serving) -> None:
+def _check_options(serving: ServerOptions) -> None:
     """Raises where two options do not go together."""
     if serving.program.keys is None and not is_loopback(serving.host):
         raise OptionError(
@@ -111,7 +111,7 @@ def _fits(serving: Serving) -> None:
         raise OptionError("--tls-client-ca needs --tls-certificate and --tls-key")
 
 
-def _checked_store(url: str | None) -> str | None:
+def _check_store(url: str | None) -> str | None:
     """A URL that headgate can open; it may hold a password, so the error does not repeat it."""
     if url is not None:
         try:
@@ -147,11 +147,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--grpc-port", "also listen for gRPC and Envoy there", type=_within(0, 65_535))
     add("--workers", "processes", type=_within(1, WORKERS_MAX), default=1)
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
-    add("--unknown", "entities nobody registered", choices=[*map(str, Unknown)], default="create")
+    add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)], default="create")
     add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
         type=_within(0, 1_000_000_000), default=0)  # fmt: skip
     add("--envoy-undecided", "answer to Envoy where nothing can be decided",
-        choices=[*map(str, Undecided)], default="refuse")  # fmt: skip
+        choices=[*map(str, OnUndecided)], default="refuse")  # fmt: skip
     add("--deadline-ms", "longest a request may take", type=_within(50, 60_000),
         default=DEADLINE_MS)  # fmt: skip
     add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,

@@ -26,8 +26,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headgate.service.http.callers import SANS
-from headgate.service.http.express import Express, Lane, header_lines
-from headgate.service.http.write import PROBLEM_JSON, HttpProblem, said_of
+from headgate.service.http.express import Express, ExpressApp, header_lines
+from headgate.service.http.write import PROBLEM_JSON, HttpProblem, problem_reply
 from headgate.service.keys.access import sans_of
 
 HEAD_BYTES_MAX = 32_768  # trailers count as head
@@ -59,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
     connections_max = 1_000
-    lane: Lane | None = None
+    lane: ExpressApp | None = None
     paths: Mapping[bytes, str] = MappingProxyType({})  # those of the lane, as a request has them
     flow: BoundedFlow
     _part = HEAD
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if data:
             self._hold()
         elif type(cycle) is Express and not cycle.started:
-            self._go_the_usual_way(cycle)
+            self._use_usual_cycle(cycle)
 
     def _continue(self) -> None:
         """Goes on with what waits, if nothing must be waited for any more."""
@@ -287,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
             and not self.parser.should_upgrade()
         )
 
-    def _go_the_usual_way(self, express: Express) -> None:
+    def _use_usual_cycle(self, express: Express) -> None:
         """The body did not come with the head: it is waited for, with all that belongs to it."""
         if self._part is REFUSED or self.transport.is_closing():
             return
@@ -347,7 +347,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _refusal_answer(self) -> bytes:
-        status, body, _ = said_of(HttpProblem.of(self._refusal))
+        status, body, _ = problem_reply(HttpProblem.of(self._refusal))
         content = _encode(body)
         fields = [
             *self.server_state.default_headers,
@@ -381,7 +381,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()  # not `close`, which waits for a client that does not read
 
 
-def protocol_with(connections_max: int, lane: Lane | None = None) -> type[BoundedProtocol]:
+def protocol_with(connections_max: int, lane: ExpressApp | None = None) -> type[BoundedProtocol]:
     """The protocol with its own bound on connections, and an express lane where there is one."""
     paths = {} if lane is None else {path.encode(): path for path in lane.paths}
     own = {"connections_max": connections_max, "lane": lane, "paths": paths}

@@ -29,25 +29,25 @@ import uvicorn
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.repository import Repository
-from headgate.service.dashboard import Dashboard, Switch
-from headgate.service.http.asgi import Alongside, Rest, Wire
-from headgate.service.http.callers import recognised
-from headgate.service.http.express import Lane
-from headgate.service.keys.file import FileShelf
+from headgate.service.dashboard import Dashboard, FaultSwitch
+from headgate.service.http.asgi import Rest, SideServer, StartSideServer
+from headgate.service.http.callers import authenticate_request
+from headgate.service.http.express import ExpressApp
+from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
-from headgate.service.keys.stored import CatalogShelf, KeyShelf
+from headgate.service.keys.stored import KeyStore, StoredKeys
 from headgate.service.program import STORE_KEYS, Program
 from headgate.service.server.options import (
     NO_SNIFFING,
     TURBO,
     OptionError,
-    Serving,
+    ServerOptions,
     environment,
     read_options,
 )
 from headgate.service.server.protocol import protocol_with
 from headgate.service.server.tls import TlsListener, tls_context
-from headgate.service.server.turbo import TurboServer
+from headgate.service.server.turbo import TurboHttpServer
 from headgate.service.server.workers import Workers, ready_file, unblock_hangup
 
 # --------------------------------------------------------------------------------------------------
@@ -92,21 +92,21 @@ def make_key(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     grant = parse_grant(given.scopes.split(","), given.namespace, given.entity_prefix)
     made = mint(grant, name=given.name, principal=given.principal, now_ms=wall_clock_ms())
-    run(_shelf(given.keys, given.store).put(made.key))
+    run(_key_store(given.keys, given.store).put(made.key))
     sys.stdout.write(made.text + "\n")
     return 0
 
 
-def _shelf(keys: str, store: str | None) -> KeyShelf:
+def _key_store(keys: str, store: str | None) -> KeyStore:
     if keys != STORE_KEYS:
-        return FileShelf(keys, create=True)
+        return FileKeys(keys, create=True)
     if store is None:
         raise OptionError("--keys store needs --store URL: the store that keeps the keys")
     repository = run(Repository.open(store, _blocking=True))
-    return CatalogShelf(repository.backend.catalog, repository.clock)
+    return StoredKeys(repository.backend.catalog, repository.clock)
 
 
-def _who() -> str:
+def _cli_principal() -> str:
     user = os.environ.get("USER") or os.environ.get("LOGNAME")
     return f"cli:{user}" if user else "cli"
 
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--namespace", default="default", help="'*' is all of them")
     parser.add_argument("--entity-prefix", help="only entities whose id begins so, as user:")
     parser.add_argument("--name", default="", help="for people")
-    parser.add_argument("--principal", default=_who(), help="whom the audit names")
+    parser.add_argument("--principal", default=_cli_principal(), help="whom the audit names")
     return parser
 
 
@@ -145,24 +145,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _serve(serving: Serving, given: Sequence[str]) -> int:
+def _serve(serving: ServerOptions, given: Sequence[str]) -> int:
     if serving.descriptor is not None:
         return _work(serving, socket.socket(fileno=serving.descriptor))
     listener = listen(serving)
     serving = replace(serving, port=listener.getsockname()[1])
     if serving.workers == 1:
-        return _work(serving, listener, told=True)
+        return _work(serving, listener, announce=True)
     with tempfile.TemporaryDirectory(prefix="headgate-", ignore_cleanup_errors=True) as board:
         serving = replace(serving, program=replace(serving.program, board=board))
         program = Program.build(serving.program)  # a mistake in a file shows here, once
         listener.listen(BACKLOG)  # clients that come before the workers are there wait for them
         listener.set_inheritable(True)
         workers = Workers(serving, given, listener, program.service.repository.url)
-        _say(started(serving, program))
+        _say(startup_message(serving, program))
         return workers.run()
 
 
-def listen(serving: Serving) -> socket.socket:
+def listen(serving: ServerOptions) -> socket.socket:
     """The socket of a service; OptionError where it cannot be had."""
     family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -178,28 +178,28 @@ def listen(serving: Serving) -> socket.socket:
     return listener
 
 
-def _work(serving: Serving, listener: socket.socket, *, told: bool = False) -> int:
+def _work(serving: ServerOptions, listener: socket.socket, *, announce: bool = False) -> int:
     """One worker, or the only one."""
     program = Program.build(serving.program)
-    greeting = started(serving, program) if told else ""
-    return serve(serving, program, listener, greeting, alongside=alongside_of(serving, program))
+    greeting = startup_message(serving, program) if announce else ""
+    return serve(serving, program, listener, greeting, alongside=side_server_of(serving, program))
 
 
 def serve(
-    serving: Serving,
+    serving: ServerOptions,
     program: Program,
     listener: socket.socket,
     greeting: str,
     *,
-    alongside: Alongside | None = None,
-    switch: Switch | None = None,
+    alongside: StartSideServer | None = None,
+    switch: FaultSwitch | None = None,
 ) -> int:
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
-    dashboard = Dashboard(program, partial(recognised, program.door), switch)
+    dashboard = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
     rest = with_spans(program, Rest(program, alongside))
-    server: Server | TurboServer
+    server: Server | TurboHttpServer
     if serving.server == TURBO:
-        server = turbo = TurboServer(serving, dashboard.before(rest))
+        server = turbo = TurboHttpServer(serving, dashboard.before(rest))
         dashboard.leaving = lambda: turbo.leaving
     else:
         server = usual = Server(config_of(serving, dashboard.before(rest), rest))
@@ -213,7 +213,7 @@ def serve(
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
         unblock_hangup()
-    if isinstance(server, TurboServer):
+    if isinstance(server, TurboHttpServer):
         return server.run(listener)
     try:
         server.run(sockets=[listener])
@@ -226,9 +226,9 @@ def with_spans(program: Program, rest: Rest) -> Any:
     """The wire with spans where they are wanted, else as it is."""
     if program.spans is None:
         return rest
-    from headgate.service.tracing import SpannedRest
+    from headgate.service.tracing import TracedRest
 
-    return SpannedRest(rest, program.spans)
+    return TracedRest(rest, program.spans)
 
 
 class Server(uvicorn.Server):
@@ -278,7 +278,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def config_of(serving: Serving, app: Any, lane: Lane | None = None) -> uvicorn.Config:
+def config_of(serving: ServerOptions, app: Any, lane: ExpressApp | None = None) -> uvicorn.Config:
     """The default server's settings: nothing in front of the application but HTTP."""
     return uvicorn.Config(
         app,
@@ -297,7 +297,7 @@ def config_of(serving: Serving, app: Any, lane: Lane | None = None) -> uvicorn.C
     )
 
 
-def alongside_of(serving: Serving, program: Program) -> Alongside | None:
+def side_server_of(serving: ServerOptions, program: Program) -> StartSideServer | None:
     """The gRPC wire, where it is wanted and installed."""
     if serving.grpc_port is None:
         return None
@@ -323,13 +323,13 @@ def alongside_of(serving: Serving, program: Program) -> Alongside | None:
         host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
     )
 
-    async def start() -> Wire:
+    async def start() -> SideServer:
         return await GrpcServer.start(program, settings)
 
     return start
 
 
-def started(serving: Serving, program: Program) -> str:
+def startup_message(serving: ServerOptions, program: Program) -> str:
     """What a person wants to know when it has started; no secrets."""
     url = serving.url
     policies = serving.program.policies
@@ -367,7 +367,7 @@ def _say(text: str) -> None:
         sys.stdout.flush()
 
 
-def _say_started(serving: Serving, greeting: str) -> None:
+def _say_started(serving: ServerOptions, greeting: str) -> None:
     """Tells people, and the supervisor where there is one, that this process serves now."""
     _say(greeting)
     if serving.parent is not None and serving.program.board is not None:

@@ -13,14 +13,14 @@ import ssl
 from collections.abc import Callable, Sized
 from typing import Any
 
-from headgate.service.server.options import OptionError, Serving
+from headgate.service.server.options import OptionError, ServerOptions
 
 HANDSHAKE_S = 10.0
 CLOSE_S = 5.0  # for the client's part of a good end
 NO_DESCRIPTOR_S = 1.0  # before the next try to accept, where the process has none left
 
 
-def tls_context(serving: Serving) -> ssl.SSLContext | None:
+def tls_context(serving: ServerOptions) -> ssl.SSLContext | None:
     """The server's side of TLS as the options want it; None where they do not."""
     if serving.tls_certificate is None:
         return None

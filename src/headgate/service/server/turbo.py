@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.service.http.deadlines import Ticker
-from headgate.service.server.options import NO_SNIFFING, OptionError, Serving
+from headgate.service.server.options import NO_SNIFFING, OptionError, ServerOptions
 
 HEAD_BYTES_MAX = 32_768
 HEAD_S = 10.0
@@ -25,12 +25,12 @@ BODY_BYTES_MAX = (
 )
 
 
-class TurboServer:
+class TurboHttpServer:
     """One worker."""
 
     parent: int | None = None
 
-    def __init__(self, serving: Serving, app: Any) -> None:
+    def __init__(self, serving: ServerOptions, app: Any) -> None:
         if serving.tls_client_ca is not None:
             raise OptionError(
                 "--server turbo does not know client certificates: do without --tls-client-ca, or "
@@ -48,14 +48,14 @@ class TurboServer:
         """Serves until SIGTERM or SIGINT; the exit code."""
         listener.listen(2048)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._serve_until_told(listener))
+            runner.run(self._serve_until_stopped(listener))
         return 0 if self.started or self.leaving else 1
 
     def end_at_once(self, number: int, frame: object) -> None:
         """For a signal that comes before the event loop runs: it never begins to serve."""
         self.leaving = True
 
-    async def _serve_until_told(self, listener: socket.socket) -> None:
+    async def _serve_until_stopped(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
@@ -64,7 +64,7 @@ class TurboServer:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serves until `end` is called in its event loop."""
-        h2corn = imported()
+        h2corn = import_h2corn()
         self._listener = listener
         self._server = h2corn.Server(self._app, config_of(h2corn, self._serving, listener))
         loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class TurboServer:
             self.end()
 
 
-def imported() -> Any:
+def import_h2corn() -> Any:
     try:
         import h2corn
     except ModuleNotFoundError:
@@ -109,7 +109,7 @@ def imported() -> Any:
     return h2corn
 
 
-def config_of(h2corn: Any, serving: Serving, listener: socket.socket) -> Any:
+def config_of(h2corn: Any, serving: ServerOptions, listener: socket.socket) -> Any:
     """The server's settings: the bounds of the default server."""
     return h2corn.Config(
         bind=(f"fd://{listener.fileno()}",),

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headgate.service.metrics.registry import Family
-from headgate.service.metrics.workers import Board
-from headgate.service.server.options import PREFIX, Serving
+from headgate.service.metrics.workers import WorkerMetrics
+from headgate.service.server.options import PREFIX, ServerOptions
 
 EARLY_S = 10.0
 FAILED_STARTS_MAX = 3
@@ -75,7 +75,11 @@ class Workers:
     """The supervisor: starts workers, replaces them, passes signals on, and ends them."""
 
     def __init__(
-        self, serving: Serving, arguments: Sequence[str], listener: socket.socket, store_url: str
+        self,
+        serving: ServerOptions,
+        arguments: Sequence[str],
+        listener: socket.socket,
+        store_url: str,
     ) -> None:
         assert serving.program.board is not None
         self._serving = serving
@@ -94,8 +98,8 @@ class Workers:
         self._has_served = False
         self._ending = False
         deaths = worker_deaths()
-        self._deaths = {when: deaths.cell(when) for when in ("starting", "serving")}
-        self._board = Board(self._folder, [deaths])
+        self._deaths = {when: deaths.series(when) for when in ("starting", "serving")}
+        self._worker_metrics = WorkerMetrics(self._folder, [deaths])
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         if hasattr(signal, "SIGHUP"):
@@ -103,7 +107,7 @@ class Workers:
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT; the program's exit code."""
-        self._board.post()
+        self._worker_metrics.publish()
         while not self._ending:
             now_s = time.monotonic()
             for worker in self._workers:
@@ -151,7 +155,7 @@ class Workers:
         when = "starting" if worker.serves_since_s is None else "serving"
         worker.note_death(now_s)
         self._deaths[when].value += 1
-        self._board.post()
+        self._worker_metrics.publish()
         log.error(
             "%s while %s, after %.1f s (early deaths in a row: %d); %d of %d workers are left, "
             "the next start is in %.1f s",
@@ -193,8 +197,8 @@ class Workers:
 
 def worker_deaths() -> Family:
     """The one metric of the supervisor."""
-    told = "Workers that ended by themselves or were killed; with --workers above 1."
-    return Family("counter", "headgate_worker_deaths_total", told, ["when"])
+    help_text = "Workers that ended by themselves or were killed; with --workers above 1."
+    return Family("counter", "headgate_worker_deaths_total", help_text, ["when"])
 
 
 def restart_delay_s(early_deaths: int) -> float:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.catalog.expiring import DynamoDrawer
+from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention
-from headgate.stores.dynamodb.client.port import Port, open_port
+from headgate.stores.dynamodb.client.port import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.protocol.state_cache import Book
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
-from headgate.stores.dynamodb.usage_buffer import Tally
-from headgate.transport.gates import pace_for
+from headgate.stores.dynamodb.usage_buffer import UsageBuffer
+from headgate.transport.gates import gate_factory_for
 
 
 def open_dynamodb(
@@ -44,7 +44,7 @@ def open_dynamodb(
 
 
 def over_port(
-    port: Port,
+    port: DynamoPort,
     name: str,
     *,
     blocking: bool,
@@ -54,12 +54,12 @@ def over_port(
 ) -> Backend:
     """The same over a port of one's own. Usage is counted by each process ("local"), by whoever
     reads the table's stream ("stream"), or not at all ("off")."""
-    table = Table(port, name, pace_for(None, blocking=blocking), retention)
+    table = Table(port, name, gate_factory_for(None, blocking=blocking), retention)
     ledger = DynamoLedger(table)
-    tally = Tally(ledger.add_usage) if usage == "local" else None
-    store = DynamoStore(table, Book(), tally, strict=strict)
-    if tally is not None:
-        ledger.live = tally.live
+    usage_buffer = UsageBuffer(ledger.add_usage) if usage == "local" else None
+    store = DynamoStore(table, StateCache(), usage_buffer, strict=strict)
+    if usage_buffer is not None:
+        ledger.live = usage_buffer.live
     catalog = DynamoCatalog(table, store.prime)
     capabilities = Capabilities(
         name="dynamodb",
@@ -68,4 +68,4 @@ def over_port(
         obeys_clock=True,
         durable=True,
     )
-    return Backend(store, catalog, ledger, capabilities, DynamoDrawer(table))
+    return Backend(store, catalog, ledger, capabilities, DynamoExpiringRecords(table))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from headgate.core.errors import ValidationError
-from headgate.core.history import WINDOW_TYPES, AuditEvent, Usage, UsageQuery
+from headgate.core.history import WINDOW_TYPES, AuditEvent, UsageQuery, WindowUsage
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
 from headgate.stores.dynamodb import schema
@@ -23,7 +23,7 @@ from headgate.stores.dynamodb.catalog.items import (
     usage_from_item,
     usage_key,
 )
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 
@@ -38,13 +38,13 @@ END = "~"  # sorts after everything a key can hold
 
 
 async def add(
-    table: Table, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+    table: Table, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
 ) -> None:
     """Each window's row holds so much more; what got no answer is not added twice.
 
     A window type that the table does not keep has no rows.
     """
-    kept_ms, now_ms = (await table.kept()).usage_ms, table.port.now_ms()
+    kept_ms, now_ms = (await table.periods()).usage_ms, table.port.now_ms()
     requests = [
         addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
         for usage in usages
@@ -59,23 +59,23 @@ def addition(
     namespace: str,
     entity_id: str,
     resource: str,
-    usage: Usage,
+    usage: WindowUsage,
     now_ms: int,
     kept_ms: int,
-) -> Request:
+) -> DynamoRequest:
     row = ask.update(
         usage_key(namespace, entity_id, resource, usage),
         sets=usage_attributes(namespace, entity_id, resource, usage, now_ms, kept_ms),
         adds=usage_counters(usage),
     )
-    return ask.single(table, row, credit=True)
+    return ask.single_write(table, row, credit=True)
 
 
-async def found(table: Table, namespace: str, query: UsageQuery) -> Page:
+async def find_usage(table: Table, namespace: str, query: UsageQuery) -> Page:
     """Newest window first, then by type, entity and resource."""
     _check_cursor(query.cursor)
     if query.entity_id is not None:
-        return await _of_entity(table, namespace, query.entity_id, query)
+        return await _find_entity_usage(table, namespace, query.entity_id, query)
     requests = index_queries(table.name, namespace, query)
     replies = await table.together(*requests) if requests else []
     items: list[Item] = []
@@ -86,7 +86,7 @@ async def found(table: Table, namespace: str, query: UsageQuery) -> Page:
     return Page(tuple(usage_from_item(rows[key]) for key in keys if key in rows), cursor)
 
 
-def index_queries(table: str, namespace: str, query: UsageQuery) -> list[Request]:
+def index_queries(table: str, namespace: str, query: UsageQuery) -> list[DynamoRequest]:
     """One per window type that can hold something of the page."""
     index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/USAGE"
     if query.resource is not None:
@@ -102,14 +102,16 @@ def index_queries(table: str, namespace: str, query: UsageQuery) -> list[Request
     ]
 
 
-async def _of_entity(table: Table, namespace: str, entity_id: str, query: UsageQuery) -> Page:
+async def _find_entity_usage(
+    table: Table, namespace: str, entity_id: str, query: UsageQuery
+) -> Page:
     stem = schema.USAGE if query.resource is None else f"{schema.USAGE}{query.resource}#"
     if query.resource is not None and query.window_type is not None:
         stem += f"{query.window_type}#"
     pk = schema.pk_entity(namespace, entity_id)
     items = await table.every(ask.query(table.name, pk, ask.begins(stem)))
     rows = {key_of(item): item for item in items}
-    keys, cursor = _page([key for key in rows if _is_asked(key, query)], query)
+    keys, cursor = _page([key for key in rows if _is_in_query(key, query)], query)
     return Page(tuple(usage_from_item(rows[key]) for key in keys), cursor)
 
 
@@ -121,7 +123,7 @@ def _page(keys: Sequence[Key], query: UsageQuery) -> tuple[list[Key], str | None
     return [key for _, key in page], page[-1][0] if len(placed) > query.limit else None
 
 
-def _is_asked(key: Key, query: UsageQuery) -> bool:
+def _is_in_query(key: Key, query: UsageQuery) -> bool:
     row = schema.parse_usage_sk(key[1])
     start_ms = start_ms_of(row)
     return (
@@ -178,14 +180,14 @@ class DynamoLedger:
         self.live: Live = _nothing_live
 
     async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """One UpdateItem per window, all at once, each sent at most once."""
         await add(self._table, namespace, entity_id, resource, usages)
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
-        kept = await self._table.kept()
-        item = event_as_item(namespace, event, self._table.port.now_ms(), kept.audit_ms)
+        periods = await self._table.periods()
+        item = event_as_item(namespace, event, self._table.port.now_ms(), periods.audit_ms)
         await self._table.write(ask.put(item))
 
     async def audit(
@@ -193,20 +195,22 @@ class DynamoLedger:
     ) -> list[AuditEvent]:
         span = ask.begins(schema.AUDIT)
         if before is not None:
-            span = ask.below(schema.sk_audit(schema.clipped(before)))
-        pk = schema.pk_audit(namespace, schema.clipped(entity_id))  # anybody may ask for anything
+            span = ask.below(schema.sk_audit(schema.clip_cursor(before)))
+        pk = schema.pk_audit(
+            namespace, schema.clip_cursor(entity_id)
+        )  # anybody may ask for anything
         request = ask.query(self._table.name, pk, span, forward=False, limit=limit)
         items = await self._table.every(request, limit)
         return [event_from_item(item) for item in items[:limit]]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         await self.live(namespace, query.entity_id, query.resource, now_ms)
-        return await found(self._table, namespace, query)
+        return await find_usage(self._table, namespace, query)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Rows of every namespace, in whatever state it is."""
         gone = 0
-        for namespace in await tenants.every(self._table):
+        for namespace in await tenants.list_every(self._table):
             for window_type in WINDOW_TYPES:
                 request = old_usage(self._table.name, namespace.id, window_type, usage_before_ms)
                 gone += await self._trim(request, lambda item: True)
@@ -215,7 +219,7 @@ class DynamoLedger:
             gone += await self._trim(request, lambda item: _event_ms(item) < audit_before_ms)
         return gone
 
-    async def _trim(self, request: Request, is_old: Callable[[Item], bool]) -> int:
+    async def _trim(self, request: DynamoRequest, is_old: Callable[[Item], bool]) -> int:
         gone, start = 0, None
         while True:
             items, start = await self._table.page(request, start)
@@ -225,7 +229,7 @@ class DynamoLedger:
                 return gone
 
 
-def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> Request:
+def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> DynamoRequest:
     """The rows of windows that began before a moment."""
     stem = f"{namespace}/USAGE#{window_type}#"
     low = stem + schema.newest_first(before_ms - 1)

@@ -61,7 +61,7 @@ AUDIT = "#AUDIT#"
 NAMESPACE = "#NAMESPACE#"
 NSID = "#NSID#"
 ONCE = "#ONCE"
-DRAWER = "#KEPT"
+EXPIRING = "#KEPT"
 
 
 class BucketPk(NamedTuple):
@@ -113,19 +113,19 @@ def pk_once(namespace: str, digest: str) -> str:
     return f"{namespace}/ONCE#{digest}"
 
 
-def pk_drawer(namespace: str, name: str) -> str:
+def pk_expiring(namespace: str, name: str) -> str:
     return f"{namespace}/DRAWER#{name}"
 
 
-def sk_drawer() -> str:
-    return DRAWER
+def sk_expiring() -> str:
+    return EXPIRING
 
 
-def gsi2_pk_drawer(namespace: str) -> str:
+def gsi2_pk_expiring(namespace: str) -> str:
     return f"{namespace}/DRAWER#"
 
 
-def gsi2_sk_drawer(until_ms: int, name: str) -> str:
+def gsi2_sk_expiring(until_ms: int, name: str) -> str:
     return f"{max(0, until_ms):015d}#{name}"
 
 
@@ -238,7 +238,7 @@ def newest_first(time_ms: int) -> str:
     return f"{min(max(ORDER_BASE - time_ms, 0), 10 * ORDER_BASE - 1):015d}"
 
 
-def clipped(cursor: str) -> str:
+def clip_cursor(cursor: str) -> str:
     """A caller's cursor as something a key can be compared with."""
     text = cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.encode()[:KEY_BYTES_MAX].decode(errors="ignore")
@@ -315,4 +315,4 @@ def terms_from(layout: str, version: int, numbers: Numbers) -> Terms:
     terms = Terms(
         tuple(specs[:core]), 0 if own else version, own=own, sources=tuple(sources[:core])
     )
-    return terms.extended(tuple(specs[core:]), version)
+    return terms.extend(tuple(specs[core:]), version)

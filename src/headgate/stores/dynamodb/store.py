@@ -9,28 +9,33 @@ from typing import Any
 from headgate.core.decision import Demand, Verdict, credit_of
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
 from headgate.core.levels import Page
-from headgate.core.record import TERMS, BucketKey, Record, Terms, opened
-from headgate.core.store import Outcome, Shard, Sighting, one_by_one, raise_trouble
+from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
+from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.port import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
-from headgate.stores.dynamodb.protocol.adjust import Adjuster, Once
+from headgate.stores.dynamodb.protocol.adjust import Adjuster, OnceAdjuster
 from headgate.stores.dynamodb.protocol.find import forget
-from headgate.stores.dynamodb.protocol.flow import Together, alone, outcome_of
+from headgate.stores.dynamodb.protocol.flow import ParallelFlows, outcome_of, run_flow
 from headgate.stores.dynamodb.protocol.item import bucket_key
-from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, standing_under
-from headgate.stores.dynamodb.protocol.state_cache import Book, Known
+from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, record_under
+from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
 from headgate.stores.dynamodb.protocol.take import Taker
 from headgate.stores.dynamodb.protocol.transaction import take_all
-from headgate.stores.dynamodb.sharding.pool import Pool, PooledVerdict, judged, read_shards
+from headgate.stores.dynamodb.sharding.pool import (
+    PooledVerdict,
+    ShardPool,
+    judge_pools,
+    read_shards,
+)
 from headgate.stores.dynamodb.table.table import Table
-from headgate.stores.dynamodb.usage_buffer import Tally
+from headgate.stores.dynamodb.usage_buffer import UsageBuffer
 
 # --------------------------------------------------------------------------------------------------
 # Which of several decisions may be under way at the same time. Pure.
 
 
-def waves(groups: Sequence[Sequence[Demand]]) -> list[list[int]]:
+def independent_rounds(groups: Sequence[Sequence[Demand]]) -> list[list[int]]:
     """The groups by their places, in waves: no bucket twice in one, and each bucket's groups in
     their order from wave to wave."""
     found: list[list[int]] = []
@@ -54,22 +59,27 @@ class DynamoStore:
     """All buckets of one table. `tally` collects usage where no aggregator does."""
 
     def __init__(
-        self, table: Table, book: Book, tally: Tally | None, *, strict: bool = False
+        self,
+        table: Table,
+        cache: StateCache,
+        usage_buffer: UsageBuffer | None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._table = table
         self._port = table.port
-        self._book = book
-        self._tally = tally
-        self._taker = Taker(table.name, book, strict=strict)
+        self._cache = cache
+        self._tally = usage_buffer
+        self._taker = Taker(table.name, cache, strict=strict)
         self._adjuster = Adjuster(self._taker)
-        self._once = Once(table, book, self._adjuster)
+        self._once = OnceAdjuster(table, cache, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if self._tally is not None:
             await self._tally.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
-            result = await alone(self._port, self._taker.take(demands[0], moment_ms))
+            result = await run_flow(self._port, self._taker.take(demands[0], moment_ms))
             if isinstance(result, Landed):
                 verdict: Verdict = TakenVerdict(demands, (result,), moment_ms)
             else:
@@ -85,12 +95,12 @@ class DynamoStore:
     ) -> list[Outcome]:
         """Buckets of different names side by side, those of one name one after another."""
         found: dict[int, Outcome] = {}
-        for wave in waves(groups):
+        for wave in independent_rounds(groups):
             singles = [place for place in wave if len(groups[place]) == 1]
             found.update(await self._side_by_side(groups, singles, now_ms))
             for place in wave:
                 if place not in found:
-                    found[place] = (await one_by_one(self, [groups[place]], now_ms))[0]
+                    found[place] = (await consume_one_by_one(self, [groups[place]], now_ms))[0]
         return [found[place] for place in range(len(groups))]
 
     async def _side_by_side(
@@ -100,7 +110,7 @@ class DynamoStore:
             await self._tally.shed(len(places) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         flows = [outcome_of(self._taker.take(groups[place][0], moment_ms)) for place in places]
-        together = Together(self._port, flows)
+        together = ParallelFlows(self._port, flows)
         await together.finish()
         found: dict[int, Outcome] = {}
         for at, place in enumerate(places):
@@ -133,13 +143,13 @@ class DynamoStore:
             self._tally.count_all(demands, moment_ms, 0)
         return applied
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         found = await self._table.get_all(bucket_key(key) for key in keys)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         records: list[Record | None] = []
-        pools: dict[str, Pool] = {}
+        pools: dict[str, ShardPool] = {}
         for key in keys:
-            known = self._book.open(key)
+            known = self._cache.open(key)
             seen = known.note(0, found.get(bucket_key(key)), moment_ms)
             if seen is not None and seen.depth:
                 pool = await self._pool(known, moment_ms)
@@ -149,24 +159,24 @@ class DynamoStore:
             else:
                 records.append(None if seen is None else seen.record)
         if not pools:
-            return Sighting(moment_ms, records)
-        return Sighting(
-            moment_ms, records, lambda demands: judged(demands, records, pools, moment_ms)
+            return PeekResult(moment_ms, records)
+        return PeekResult(
+            moment_ms, records, lambda demands: judge_pools(demands, records, pools, moment_ms)
         )
 
-    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[Shard]]:
+    async def shards(self, key: BucketKey, now_ms: int | None) -> tuple[int, Sequence[BucketShard]]:
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
-        known = self._book.open(key)
-        found = await alone(self._port, read_shards(self._table.name, known, moment_ms))
+        known = self._cache.open(key)
+        found = await run_flow(self._port, read_shards(self._table.name, known, moment_ms))
         return moment_ms, [
-            Shard(seen.shard, seen.depth, known.written_per_s(seen.shard), seen.record)
+            BucketShard(seen.shard, seen.depth, known.written_per_s(seen.shard), seen.record)
             for seen in found
         ]
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         for key in keys:
-            await alone(self._port, forget(self._table.name, self._book.open(key)))
-            self._book.drop(key)
+            await run_flow(self._port, forget(self._table.name, self._cache.open(key)))
+            self._cache.drop(key)
 
     async def find(
         self,
@@ -188,22 +198,22 @@ class DynamoStore:
 
     def prime(self, key: BucketKey, item: Item | None, now_ms: int) -> None:
         """What a lookup found of a bucket, so that the first take plans on it."""
-        known = self._book.open(key)
+        known = self._cache.open(key)
         if not known.shards:
             known.note(0, item, now_ms)
 
-    async def _pool(self, known: Known, now_ms: int) -> Pool | None:
-        shards = await alone(self._port, read_shards(self._table.name, known, now_ms))
-        return Pool.of(shards) if shards else None
+    async def _pool(self, known: BucketView, now_ms: int) -> ShardPool | None:
+        shards = await run_flow(self._port, read_shards(self._table.name, known, now_ms))
+        return ShardPool.of(shards) if shards else None
 
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""
         if self._taker.strict:
-            results = await alone(self._port, take_all(self._taker, demands, now_ms))
+            results = await run_flow(self._port, take_all(self._taker, demands, now_ms))
             if results is not None:
                 return _verdict(demands, results, now_ms)
         flows = [self._taker.take(demand, now_ms) for demand in demands]
-        together = Together(self._port, flows)
+        together = ParallelFlows(self._port, flows)
         try:
             await together.finish(Refused, StoreTrouble)
         except BaseException:
@@ -224,7 +234,7 @@ class DynamoStore:
         """How buckets stand that were given up half-way: the wait of a refusal counts on them."""
         for demand in undecided:
             with contextlib.suppress(StoreTrouble):  # then what is known has to do
-                await self._pool(self._book.open(demand.key), now_ms)
+                await self._pool(self._cache.open(demand.key), now_ms)
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""
@@ -234,14 +244,14 @@ class DynamoStore:
             if isinstance(result, Refused):
                 stand.append(result)
                 continue
-            shards = list(self._book.open(demand.key).shards.values())
-            records = [standing_under(seen, demand, now_ms) for seen in shards]
+            shards = list(self._cache.open(demand.key).shards.values())
+            records = [record_under(seen, demand, now_ms) for seen in shards]
             if len(records) == 1:
                 stand.append(Refused(records[0]))
             elif records:
-                stand.append(Refused(Pool(shards[0].whole, records).record(now_ms)))
+                stand.append(Refused(ShardPool(shards[0].whole, records).record(now_ms)))
             else:
-                stand.append(Refused(opened(demand.terms, now_ms)))
+                stand.append(Refused(new_record(demand.terms, now_ms)))
         return _verdict(demands, stand, now_ms)
 
     async def _undo(
@@ -256,7 +266,7 @@ class DynamoStore:
         kept: StoreTrouble | None = None
         away = 0
         left = [
-            credit_of(demand, result.passed(demand, now_ms))
+            credit_of(demand, result.overdrawn(demand, now_ms))
             for place, demand in enumerate(demands)
             if isinstance(result := results.get(place), Landed)
         ]
@@ -264,7 +274,7 @@ class DynamoStore:
             if not left:
                 break
             flows = [self._adjuster.adjust(demand, now_ms, metered=True) for demand in left]
-            together = Together(self._port, flows)
+            together = ParallelFlows(self._port, flows)
             try:
                 await together.finish()
             except BaseException as error:
@@ -293,9 +303,9 @@ class DynamoStore:
     async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
         flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]
         if len(flows) == 1:
-            await alone(self._port, flows[0])
+            await run_flow(self._port, flows[0])
             return
-        together = Together(self._port, flows)
+        together = ParallelFlows(self._port, flows)
         await together.finish()
         for result in together.results.values():
             if isinstance(result, StoreTrouble):
@@ -338,7 +348,7 @@ class TakenVerdict(Verdict):
         return [
             (place, name)
             for place, (demand, one) in enumerate(zip(self.demands, self._landed, strict=True))
-            for name in one.passed(demand, self.now_ms)
+            for name in one.overdrawn(demand, self.now_ms)
         ]
 
 

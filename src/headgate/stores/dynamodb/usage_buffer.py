@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble
-from headgate.core.history import WINDOW_TYPES, Usage, window_around
+from headgate.core.history import WINDOW_TYPES, WindowUsage, window_around
 from headgate.core.record import HOUR_MS, BucketKey
 
 _log = logging.getLogger("headgate.dynamodb")
 
 HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
 
-Add = Callable[[str, str, str, Iterable[Usage]], Awaitable[None]]
+Add = Callable[[str, str, str, Iterable[WindowUsage]], Awaitable[None]]
 
 
-class Tally:
+class UsageBuffer:
     def __init__(self, add: Add) -> None:
         self._add = add
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class Tally:
         if not used and not events:
             return
         usages = [
-            Usage(window_type, window_around(window_type, hour * HOUR_MS)[0], used, events)
+            WindowUsage(window_type, window_around(window_type, hour * HOUR_MS)[0], used, events)
             for window_type in WINDOW_TYPES
         ]
         await self._add(key.namespace, key.entity_id, key.resource, usages)

@@ -6,7 +6,7 @@ from headgate.core.runtime import Clock
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.memory.buckets import BUCKETS_MAX, MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.stores.memory.records import MemoryCatalog, MemoryDrawer
+from headgate.stores.memory.records import MemoryCatalog, MemoryExpiringRecords
 
 CAPABILITIES = Capabilities(
     name="memory", shared="process", atomic="one step", obeys_clock=True, durable=False
@@ -17,6 +17,6 @@ def open_memory(clock: Clock | None = None, *, buckets_max: int = BUCKETS_MAX) -
     """A backend of this process's own; what it knows ends with it."""
     ledger = MemoryLedger()
     store = MemoryStore(clock, ledger=ledger, buckets_max=buckets_max)
-    drawer = MemoryDrawer()
-    catalog = MemoryCatalog(store, ledger, drawer)
-    return Backend(store, catalog, ledger, CAPABILITIES, drawer)
+    expiring = MemoryExpiringRecords()
+    catalog = MemoryCatalog(store, ledger, expiring)
+    return Backend(store, catalog, ledger, CAPABILITIES, expiring)

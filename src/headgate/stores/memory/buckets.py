@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from headgate.core.decision import (
     Demand,
     Verdict,
-    adjusted,
+    adjust_record,
     decide,
-    only_credits,
+    is_credit_only,
+    needs_write,
     take,
-    worth_keeping,
 )
 from headgate.core.errors import Contended, Full, HeadgateError
-from headgate.core.history import counted, uncounted
+from headgate.core.history import has_uncounted_usage, mark_counted
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
 from headgate.core.record import (
@@ -34,10 +34,10 @@ from headgate.core.record import (
     after_clock_step,
     cells_of,
     full_at_ms,
-    opened,
+    new_record,
 )
 from headgate.core.runtime import Clock, steady_clock
-from headgate.core.store import Outcome, Sighting
+from headgate.core.store import Outcome, PeekResult
 from headgate.stores.memory.ledger import USAGE_ROWS_MAX, MemoryLedger
 
 BUCKETS_MAX = 1_000_000
@@ -113,10 +113,10 @@ class MemoryStore:
             verdict, after = decide(demands, found, now_ms)
             if verdict.allowed:
                 self._make_room(sum(record is None for record in found), now_ms)
-            if not self._moved(demands, found):
+            if not self._has_moved(demands, found):
                 break
         for demand, before, record in zip(demands, found, after, strict=True):
-            if worth_keeping(verdict, before, record):
+            if needs_write(verdict, before, record):
                 self._buckets[demand.key.text] = record
         return verdict
 
@@ -134,21 +134,21 @@ class MemoryStore:
             while True:
                 found = [self._in_this_hour(demand.key, now_ms) for demand in demands]
                 after = {
-                    demand.key.text: adjusted(
-                        record or opened(demand.terms, now_ms), demand, now_ms, metered=metered
+                    demand.key.text: adjust_record(
+                        record or new_record(demand.terms, now_ms), demand, now_ms, metered=metered
                     )
                     for demand, record in zip(demands, found, strict=True)
-                    if record is not None or not only_credits(demand)
+                    if record is not None or not is_credit_only(demand)
                 }
                 self._make_room(sum(text not in self._buckets for text in after), now_ms)
                 if once is not None and not self._claim(demands[0].key, once, now_ms):
                     return False
                 once = None
-                if not self._moved(demands, found):
+                if not self._has_moved(demands, found):
                     self._buckets.update(after)
                     return True
 
-    def _moved(self, demands: Sequence[Demand], found: Sequence[Record | None]) -> bool:
+    def _has_moved(self, demands: Sequence[Demand], found: Sequence[Record | None]) -> bool:
         """Whether a bucket changed under the lock. Collecting garbage may end a generator that has
         a lease, and so give back in the middle of whatever this thread does here."""
         for demand, record in zip(demands, found, strict=True):
@@ -156,12 +156,12 @@ class MemoryStore:
                 return True
         return False
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         now_ms = self._clock() if now_ms is None else now_ms
         found = [self._buckets.get(key.text) for key in keys]
-        return Sighting(now_ms, [one and after_clock_step(one, now_ms) for one in found])
+        return PeekResult(now_ms, [one and after_clock_step(one, now_ms) for one in found])
 
-    def glance(self, key: BucketKey) -> Record | None:
+    def peek_local(self, key: BucketKey) -> Record | None:
         """The record now, without waiting: this store is the process's own."""
         return self._buckets.get(key.text)
 
@@ -200,9 +200,9 @@ class MemoryStore:
         now_ms = self._clock() if now_ms is None else now_ms
         with self._lock:
             for text, record in self._buckets.items():
-                if _matches(text, namespace, entity_id, resource) and uncounted(record):
+                if _matches(text, namespace, entity_id, resource) and has_uncounted_usage(record):
                     self._ledger.count(BucketKey.from_text(text), record)
-                    self._buckets[text] = counted(record, now_ms)
+                    self._buckets[text] = mark_counted(record, now_ms)
 
     def drop_namespace(self, namespace: str) -> int:
         with self._lock:
@@ -220,7 +220,7 @@ class MemoryStore:
         if record is None or record[HOUR] == now_ms // HOUR_MS:
             return record
         self._ledger.count(key, record)
-        record = self._buckets[key.text] = counted(record, now_ms)
+        record = self._buckets[key.text] = mark_counted(record, now_ms)
         return record
 
     def _make_room(self, new: int, now_ms: int) -> None:

@@ -9,11 +9,11 @@ from itertools import islice
 
 from headgate.core.history import (
     AuditEvent,
-    Usage,
     UsageQuery,
+    WindowUsage,
     event_time_ms,
+    has_uncounted_usage,
     snapshot,
-    uncounted,
     usage_of,
 )
 from headgate.core.levels import Page
@@ -39,16 +39,16 @@ class MemoryLedger:
 
     def count(self, key: BucketKey, record: Record) -> None:
         """Adds what the record consumed since it was last counted."""
-        if self._usage_rows_max and uncounted(record):
+        if self._usage_rows_max and has_uncounted_usage(record):
             self._add(key, usage_of(record))
 
     async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Adds what was counted elsewhere."""
         self._add(BucketKey(namespace, entity_id, resource), usages)
 
-    def _add(self, key: BucketKey, usages: Iterable[Usage]) -> None:
+    def _add(self, key: BucketKey, usages: Iterable[WindowUsage]) -> None:
         with self._lock:
             for usage in usages:
                 row = (
@@ -89,13 +89,14 @@ class MemoryLedger:
         self.live(namespace, query.entity_id, query.resource, now_ms)
         with self._lock:
             rows = sorted(
-                (row for row in self._usage if _asked(row, namespace, query)), key=_cursor
+                (row for row in self._usage if _is_in_query(row, namespace, query)), key=_cursor
             )
             if query.cursor is not None:
                 rows = [row for row in rows if _cursor(row) > query.cursor]
             page = rows[: query.limit]
             items = tuple(
-                snapshot(row[3], row[4], Usage(row[1], row[0], *self._usage[row])) for row in page
+                snapshot(row[3], row[4], WindowUsage(row[1], row[0], *self._usage[row]))
+                for row in page
             )
         return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
 
@@ -120,7 +121,7 @@ class MemoryLedger:
         return gone
 
 
-def _asked(row: UsageKey, namespace: str, query: UsageQuery) -> bool:
+def _is_in_query(row: UsageKey, namespace: str, query: UsageQuery) -> bool:
     start_ms, window_type, where, entity_id, resource = row
     return (
         where == namespace

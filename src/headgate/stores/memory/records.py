@@ -17,20 +17,20 @@ from headgate.core.errors import (
 from headgate.core.history import audit_event
 from headgate.core.levels import (
     Entity,
+    EntityConfig,
     Level,
     Lookup,
     Mode,
     Namespace,
     Page,
-    Standing,
-    Stored,
-    changed,
+    StoredLevel,
+    change_entity,
+    change_stored,
     check_parent,
     lineage,
-    updated,
 )
 from headgate.core.limits import DEFAULT_RESOURCE, new_namespace_id
-from headgate.core.store import Kept, entity_as_json, stored_as_json
+from headgate.core.store import ExpiringRecord, entity_as_json, stored_as_json
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
 
@@ -40,9 +40,9 @@ from headgate.stores.memory.ledger import MemoryLedger
 TEXTS_MAX = 100_000
 
 
-class MemoryDrawer:
+class MemoryExpiringRecords:
     def __init__(self, texts_max: int = TEXTS_MAX) -> None:
-        self._texts: dict[tuple[str, str], Kept] = {}
+        self._texts: dict[tuple[str, str], ExpiringRecord] = {}
         self._texts_max = texts_max
         self._lock = threading.Lock()
 
@@ -56,10 +56,10 @@ class MemoryDrawer:
             if found is None and len(self._texts) >= self._texts_max:
                 raise Contended(f"{self._texts_max} texts are kept already; nothing was kept")
             version = 1 + (seen or 0)
-            self._texts[namespace, name] = Kept(text, until_ms, version)
+            self._texts[namespace, name] = ExpiringRecord(text, until_ms, version)
             return version
 
-    async def get(self, namespace: str, name: str) -> Kept | None:
+    async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
         return self._texts.get((namespace, name))
 
     async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
@@ -70,7 +70,9 @@ class MemoryDrawer:
             del self._texts[namespace, name]
             return True
 
-    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+    async def due(
+        self, namespace: str, before_ms: int, limit: int
+    ) -> list[tuple[str, ExpiringRecord]]:
         with self._lock:
             found = [
                 (name, kept)
@@ -86,30 +88,32 @@ class MemoryDrawer:
 
 
 @dataclass
-class Tenant:
+class NamespaceRecords:
     """Everything of one namespace."""
 
     namespace: Namespace
     version: int = 0
     entities: dict[str, Entity] = field(default_factory=dict)
-    stored: dict[Level, Stored] = field(default_factory=dict)
+    stored: dict[Level, StoredLevel] = field(default_factory=dict)
 
 
 class MemoryCatalog:
-    def __init__(self, store: MemoryStore, ledger: MemoryLedger, drawer: MemoryDrawer) -> None:
+    def __init__(
+        self, store: MemoryStore, ledger: MemoryLedger, expiring: MemoryExpiringRecords
+    ) -> None:
         self._store = store
         self._ledger = ledger
-        self._drawer = drawer
-        self._tenants: dict[str, Tenant] = {}
+        self._expiring = expiring
+        self._by_namespace: dict[str, NamespaceRecords] = {}
         self._notes: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
         with self._lock:
-            tenant = self._tenant(namespace)
-            get = tenant.stored.get
+            records = self._active_records(namespace)
+            get = records.stored.get
             standings = tuple(
-                Standing(
+                EntityConfig(
                     name,
                     entity,
                     get(Level(name, resource)),
@@ -117,28 +121,28 @@ class MemoryCatalog:
                     get(Level(None, resource)),
                     get(Level()),
                 )
-                for name, entity in lineage(entity_id, tenant.entities.get)
+                for name, entity in lineage(entity_id, records.entities.get)
             )
-            return Lookup(tenant.version, standings)
+            return Lookup(records.version, standings)
 
     async def create_entity(
         self, namespace: str, entity: Entity, principal: str | None, now_ms: int
     ) -> Entity:
         with self._lock:
-            tenant = self._tenant(namespace)
-            if entity.id in tenant.entities:
+            records = self._active_records(namespace)
+            if entity.id in records.entities:
                 raise EntityExistsError(entity.id)
-            check_parent(entity.id, entity.parent_id, tenant.entities.get)
+            check_parent(entity.id, entity.parent_id, records.entities.get)
             made = replace(entity, created_ms=now_ms, version=1)
-            tenant.entities[entity.id] = made
-            tenant.version += 1
+            records.entities[entity.id] = made
+            records.version += 1
             self._note(namespace, now_ms, "entity_created", entity.id, principal,
                        before=None, after=entity_as_json(made))  # fmt: skip
             return made
 
     async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
         with self._lock:
-            return self._tenant(namespace).entities.get(entity_id)
+            return self._active_records(namespace).entities.get(entity_id)
 
     async def update_entity(
         self,
@@ -151,14 +155,14 @@ class MemoryCatalog:
         version: int | None = None,
     ) -> Entity:
         with self._lock:
-            tenant = self._tenant(namespace)
-            before = tenant.entities.get(entity_id)
+            records = self._active_records(namespace)
+            before = records.entities.get(entity_id)
             if before is None:
                 raise EntityNotFoundError(entity_id)
-            after = changed(before, dict(changes), version)
-            check_parent(entity_id, after.parent_id, tenant.entities.get)
-            tenant.entities[entity_id] = after
-            tenant.version += 1
+            after = change_entity(before, dict(changes), version)
+            check_parent(entity_id, after.parent_id, records.entities.get)
+            records.entities[entity_id] = after
+            records.version += 1
             self._note(namespace, now_ms, "entity_changed", entity_id, principal,
                        before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
             return after
@@ -167,17 +171,17 @@ class MemoryCatalog:
         self, namespace: str, entity_id: str, principal: str | None, now_ms: int
     ) -> None:
         with self._lock:
-            tenant = self._tenant(namespace)
-            before = tenant.entities.pop(entity_id, None)
+            records = self._active_records(namespace)
+            before = records.entities.pop(entity_id, None)
             if before is None:
                 raise EntityNotFoundError(entity_id)
-            for level in [level for level in tenant.stored if level.entity_id == entity_id]:
-                del tenant.stored[level]
-            for child in [e for e in tenant.entities.values() if e.parent_id == entity_id]:
-                tenant.entities[child.id] = replace(
+            for level in [level for level in records.stored if level.entity_id == entity_id]:
+                del records.stored[level]
+            for child in [e for e in records.entities.values() if e.parent_id == entity_id]:
+                records.entities[child.id] = replace(
                     child, parent_id=None, version=child.version + 1
                 )
-            tenant.version += 1
+            records.version += 1
             self._note(namespace, now_ms, "entity_deleted", entity_id, principal,
                        before=entity_as_json(before), after=None)  # fmt: skip
 
@@ -185,7 +189,7 @@ class MemoryCatalog:
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
         with self._lock:
-            entities = self._tenant(namespace).entities
+            entities = self._active_records(namespace).entities
             names = [n for n, e in entities.items() if parent_id in (None, e.parent_id)]
             page = _page(names, limit, cursor)
             return Page(tuple(entities[name] for name in page.items), page.cursor)
@@ -197,39 +201,39 @@ class MemoryCatalog:
         changes: Mapping[str, Any],
         principal: str | None,
         now_ms: int,
-    ) -> Stored:
+    ) -> StoredLevel:
         with self._lock:
-            tenant = self._tenant(namespace)
-            before = tenant.stored.get(level)
-            tenant.version += 1
-            after = updated(before, dict(changes), tenant.version)
-            tenant.stored[level] = after
+            records = self._active_records(namespace)
+            before = records.stored.get(level)
+            records.version += 1
+            after = change_stored(before, dict(changes), records.version)
+            records.stored[level] = after
             self._note(namespace, now_ms, "limits_set", level.audit_id, principal, level.resource,
                        before=stored_as_json(before), after=stored_as_json(after))  # fmt: skip
             return after
 
-    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
         with self._lock:
-            return self._tenant(namespace).stored.get(level)
+            return self._active_records(namespace).stored.get(level)
 
     async def delete_stored(
         self, namespace: str, level: Level, principal: str | None, now_ms: int
     ) -> bool:
         with self._lock:
-            tenant = self._tenant(namespace)
-            before = tenant.stored.pop(level, None)
+            records = self._active_records(namespace)
+            before = records.stored.pop(level, None)
             if before is None:
                 return False
-            tenant.version += 1
+            records.version += 1
             if before.mode is not Mode.NORMAL:
-                tenant.stored[level] = Stored((), tenant.version, None, before.mode)
+                records.stored[level] = StoredLevel((), records.version, None, before.mode)
             self._note(namespace, now_ms, "limits_deleted", level.audit_id, principal,
                        level.resource, before=stored_as_json(before), after=None)  # fmt: skip
             return bool(before.limits) or before.on_unavailable is not None
 
     async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         with self._lock:
-            levels = self._tenant(namespace).stored
+            levels = self._active_records(namespace).stored
             return sorted(
                 {
                     level.resource
@@ -246,66 +250,66 @@ class MemoryCatalog:
         with self._lock:
             names = [
                 level.entity_id
-                for level, stored in self._tenant(namespace).stored.items()
+                for level, stored in self._active_records(namespace).stored.items()
                 if level.entity_id is not None and level.resource == resource and stored.limits
             ]
             return _page(names, limit, cursor)
 
     async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
         with self._lock:
-            tenant = self._active(name)
-            if tenant is None:
+            records = self._active(name)
+            if records is None:
                 made = Namespace(new_namespace_id(), name, "active", now_ms)
-                tenant = self._tenants[made.id] = Tenant(made)
+                records = self._by_namespace[made.id] = NamespaceRecords(made)
                 self._note(made.id, now_ms, "namespace_registered", "$SYSTEM", principal,
                            before=None, after=asdict(made))  # fmt: skip
-            return tenant.namespace
+            return records.namespace
 
     async def get_namespace(self, name: str) -> Namespace | None:
         with self._lock:
-            tenant = self._active(name)
-            return None if tenant is None else tenant.namespace
+            records = self._active(name)
+            return None if records is None else records.namespace
 
     async def list_namespaces(self, *, state: str) -> list[Namespace]:
         with self._lock:
-            found = [t.namespace for t in self._tenants.values() if t.namespace.state == state]
+            found = [t.namespace for t in self._by_namespace.values() if t.namespace.state == state]
         return sorted(found, key=lambda one: (one.name, one.id))
 
     async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
         with self._lock:
-            tenant = self._active(name)
-            if tenant is None:
+            records = self._active(name)
+            if records is None:
                 raise NamespaceNotFoundError(name)
-            before = tenant.namespace
-            tenant.namespace = replace(before, state="deleted", deleted_ms=now_ms)
-            self._note(tenant.namespace.id, now_ms, "namespace_deleted", "$SYSTEM", principal,
-                       before=asdict(before), after=asdict(tenant.namespace))  # fmt: skip
-            return tenant.namespace
+            before = records.namespace
+            records.namespace = replace(before, state="deleted", deleted_ms=now_ms)
+            self._note(records.namespace.id, now_ms, "namespace_deleted", "$SYSTEM", principal,
+                       before=asdict(before), after=asdict(records.namespace))  # fmt: skip
+            return records.namespace
 
     async def recover_namespace(
         self, namespace_id: str, principal: str | None, now_ms: int
     ) -> Namespace:
         with self._lock:
-            tenant = self._deleted(namespace_id, "there is nothing to recover")
-            name = tenant.namespace.name
+            records = self._deleted(namespace_id, "there is nothing to recover")
+            name = records.namespace.name
             if self._active(name) is not None:
                 raise NamespaceStateError(
                     name, "registered again since", "delete that one first, then recover this id"
                 )
-            before = tenant.namespace
-            tenant.namespace = replace(before, state="active", deleted_ms=None)
-            tenant.version += 1
+            before = records.namespace
+            records.namespace = replace(before, state="active", deleted_ms=None)
+            records.version += 1
             self._note(namespace_id, now_ms, "namespace_recovered", "$SYSTEM", principal,
-                       before=asdict(before), after=asdict(tenant.namespace))  # fmt: skip
-            return tenant.namespace
+                       before=asdict(before), after=asdict(records.namespace))  # fmt: skip
+            return records.namespace
 
     async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
         with self._lock:
-            tenant = self._deleted(namespace_id, "delete_namespace comes before purge_namespace")
-            del self._tenants[namespace_id]
-            gone = 1 + len(tenant.entities) + len(tenant.stored)
+            records = self._deleted(namespace_id, "delete_namespace comes before purge_namespace")
+            del self._by_namespace[namespace_id]
+            gone = 1 + len(records.entities) + len(records.stored)
             gone += self._store.drop_namespace(namespace_id)
-            self._drawer.drop_namespace(namespace_id)
+            self._expiring.drop_namespace(namespace_id)
             return gone + self._ledger.drop_namespace(namespace_id)
 
     async def get_version_record(self) -> Mapping[str, Any]:
@@ -319,36 +323,36 @@ class MemoryCatalog:
 
     async def destroy(self) -> None:
         with self._lock:
-            for namespace in list(self._tenants):
-                del self._tenants[namespace]
+            for namespace in list(self._by_namespace):
+                del self._by_namespace[namespace]
                 self._store.drop_namespace(namespace)
-                self._drawer.drop_namespace(namespace)
+                self._expiring.drop_namespace(namespace)
                 self._ledger.drop_namespace(namespace)
 
-    def _tenant(self, namespace: str) -> Tenant:
-        tenant = self._tenants.get(namespace)
-        if tenant is None:
+    def _active_records(self, namespace: str) -> NamespaceRecords:
+        records = self._by_namespace.get(namespace)
+        if records is None:
             raise NamespaceNotFoundError(namespace)
-        if tenant.namespace.state != "active":
+        if records.namespace.state != "active":
             raise NamespaceStateError(
-                tenant.namespace.name, tenant.namespace.state,
+                records.namespace.name, records.namespace.state,
                 f"recover_namespace('{namespace}') brings it back",
             )  # fmt: skip
-        return tenant
+        return records
 
-    def _active(self, name: str) -> Tenant | None:
-        for tenant in self._tenants.values():
-            if tenant.namespace.name == name and tenant.namespace.state == "active":
-                return tenant
+    def _active(self, name: str) -> NamespaceRecords | None:
+        for records in self._by_namespace.values():
+            if records.namespace.name == name and records.namespace.state == "active":
+                return records
         return None
 
-    def _deleted(self, namespace_id: str, advice: str) -> Tenant:
-        tenant = self._tenants.get(namespace_id)
-        if tenant is None:
+    def _deleted(self, namespace_id: str, advice: str) -> NamespaceRecords:
+        records = self._by_namespace.get(namespace_id)
+        if records is None:
             raise NamespaceNotFoundError(namespace_id)
-        if tenant.namespace.state != "deleted":
-            raise NamespaceStateError(tenant.namespace.name, tenant.namespace.state, advice)
-        return tenant
+        if records.namespace.state != "deleted":
+            raise NamespaceStateError(records.namespace.name, records.namespace.state, advice)
+        return records
 
     def _note(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.catalog import RedisCatalog, RedisDrawer
+from headgate.stores.redis.catalog import RedisCatalog, RedisExpiringRecords
 from headgate.stores.redis.client.port import open_port
 from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.ledger import RedisLedger
@@ -27,6 +27,6 @@ def open_redis(url: str, *, blocking: bool, usage: bool = True) -> Backend:
         RedisCatalog(port),
         RedisLedger(port),
         capabilities,
-        RedisDrawer(port),
+        RedisExpiringRecords(port),
         check_limits,
     )

@@ -20,19 +20,24 @@ from headgate.core.record import (
     Record,
     Terms,
 )
-from headgate.core.store import Outcome, Sighting, one_by_one, raise_trouble
+from headgate.core.store import Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.redis import keys
-from headgate.stores.redis.client.port import Port, Ready, Unexpected, ready_call
+from headgate.stores.redis.client.port import (
+    PackedCommand,
+    RedisPort,
+    Unexpected,
+    packed_script_call,
+)
 from headgate.stores.redis.encoding import (
     GARBLED,
     adjustment_args,
-    decoded,
+    decode_terms,
     demand_args,
     hour_args,
     record_from_list,
     record_of,
-    remembering,
-    unreadable,
+    unreadable_bucket,
+    with_dormant,
 )
 from headgate.stores.redis.scripts import load_loop, load_script
 
@@ -40,12 +45,12 @@ from headgate.stores.redis.scripts import load_loop, load_script
 # Several decisions in one script call: how they are sent, and what each came to.
 
 Call = tuple[list[str], list[str | int]]
-Reading = Callable[[Sequence[Demand], list[Any]], Verdict]
+ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
 
 HEAD = 5  # arguments that all decisions of a call have in common
 
 
-def joined(calls: Sequence[Call]) -> Call:
+def join_calls(calls: Sequence[Call]) -> Call:
     """One call of several, which all begin alike."""
     names: list[str] = []
     args = calls[0][1][:HEAD]
@@ -57,7 +62,7 @@ def joined(calls: Sequence[Call]) -> Call:
     return names, args
 
 
-def told_each(reply: Any, count: int) -> list[Any]:
+def split_reply(reply: Any, count: int) -> list[Any]:
     """What was said to each of so many decisions; trouble of the call is trouble of each."""
     if isinstance(reply, list) and len(reply) == count:
         return reply
@@ -68,7 +73,7 @@ def told_each(reply: Any, count: int) -> list[Any]:
     ] * count
 
 
-def outcome(demands: Sequence[Demand], reply: Any, read: Reading) -> Outcome:
+def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
     if isinstance(reply, StoreTrouble):
         return reply
     if not isinstance(reply, list):
@@ -83,26 +88,30 @@ ONCE_MS = 24 * HOUR_MS
 USUAL = 5
 CALLS_MAX = 4096  # kept packed, about half a kB each
 
-Asked = tuple[str, tuple[int | None, ...]]
+CallKey = tuple[str, tuple[int | None, ...]]
 
 
 CONSUME = load_script("consume", "warm", "bucket")
-EACH = load_loop("each", CONSUME)
+CONSUME_EACH = load_loop("each", CONSUME)
 ADJUST = load_script("adjust", "bucket")
 PEEK = load_script("peek")
 FORGET = load_script("forget")
 
-NEVER: tuple[Terms | None, object, Ready] = (None, None, ready_call(CONSUME, (), ()))
+NEVER: tuple[Terms | None, object, PackedCommand] = (
+    None,
+    None,
+    packed_script_call(CONSUME, (), ()),
+)
 
 
 class RedisStore:
     """All buckets of one server or cluster; `usage` says whether consumption is counted by hour."""
 
-    def __init__(self, port: Port, *, usage: bool = True) -> None:
+    def __init__(self, port: RedisPort, *, usage: bool = True) -> None:
         self._port = port
         self._counting = int(usage)
         self._hour = hour_args(0)
-        self._calls: dict[Asked, tuple[Terms | None, object, Ready]] = {}
+        self._calls: dict[CallKey, tuple[Terms | None, object, PackedCommand]] = {}
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if len(demands) == 1 and now_ms is None:
@@ -122,17 +131,19 @@ class RedisStore:
         slots: dict[int, list[tuple[int, Call]]] = {}
         for place, demands in enumerate(groups):
             if len(self._by_slot(demands)) > 1:  # rare: a decision across slots is none of a batch
-                return await one_by_one(self, groups, now_ms)
+                return await consume_one_by_one(self, groups, now_ms)
             try:
                 call = self._consume_call(demands, now_ms)
             except HeadgateError as error:
                 found[place] = error
                 continue
             slots.setdefault(self._port.slot(call[0][0]), []).append((place, call))
-        calls = [(EACH, *joined([call for _, call in batch])) for batch in slots.values()]
+        calls = [
+            (CONSUME_EACH, *join_calls([call for _, call in batch])) for batch in slots.values()
+        ]
         replies = await self._port.scripts(calls)
         for batch, reply in zip(slots.values(), replies, strict=True):
-            for (place, _), one in zip(batch, told_each(reply, len(batch)), strict=True):
+            for (place, _), one in zip(batch, split_reply(reply, len(batch)), strict=True):
                 found[place] = outcome(groups[place], one, self._read)
         return [found[place] for place in range(len(groups))]
 
@@ -142,7 +153,7 @@ class RedisStore:
                 self._hour = hour_args(reply[1])
             return _verdict(demands, reply)
         except GARBLED as error:
-            raise unreadable(demands[0].key, error) from error
+            raise unreadable_bucket(demands[0].key, error) from error
 
     async def adjust(
         self,
@@ -158,7 +169,7 @@ class RedisStore:
             applied = bool(await self._port.script(ADJUST, *call)) and applied
         return applied
 
-    async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> Sighting:
+    async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         found: dict[BucketKey, Record | None] = {}
         seen_ms = now_ms or 0
         for group in self._keys_by_slot(keys_) or [[]]:
@@ -169,8 +180,8 @@ class RedisStore:
                 for key, values in zip(group, reply[1:], strict=True):
                     found[key] = record_from_list(values, seen_ms)
             except GARBLED as error:
-                raise unreadable(group[0], error) from error
-        return Sighting(seen_ms, [found[key] for key in keys_])
+                raise unreadable_bucket(group[0], error) from error
+        return PeekResult(seen_ms, [found[key] for key in keys_])
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
@@ -248,7 +259,7 @@ class RedisStore:
             groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         return list(groups.values())
 
-    def _ready(self, demand: Demand) -> Ready:
+    def _ready(self, demand: Demand) -> PackedCommand:
         """The call of this demand, which is mostly what was asked of its bucket before."""
         asked = (demand.key.text, demand.amounts)
         terms, hour, call = self._calls.get(asked, NEVER)
@@ -256,7 +267,7 @@ class RedisStore:
             if len(self._calls) >= CALLS_MAX:
                 self._calls.clear()
             hour = self._hour
-            call = ready_call(CONSUME, *self._consume_call((demand,), None))
+            call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
             self._calls[asked] = (demand.terms, hour, call)
         return call
 
@@ -305,14 +316,14 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     allowed = bool(code & 1)
     records: list[Record] = []
     before: list[Record] = []
-    for demand, (core, dormant, newest, *cells, passed) in zip(demands, reply[2:], strict=True):
+    for demand, (core, dormant, newest, *cells, overdrawn) in zip(demands, reply[2:], strict=True):
         if core:
-            terms = decoded(core, dormant, newest)
+            terms = decode_terms(core, dormant, newest)
         else:
-            terms = remembering(demand.terms, dormant, newest)
+            terms = with_dormant(demand.terms, dormant, newest)
         record = record_of(terms, cells, now_ms)
         records.append(record)
-        before.append(_before(record, demand, passed) if allowed else record)
+        before.append(_record_before(record, demand, overdrawn) if allowed else record)
     verdict = Verdict(allowed, demands, records, now_ms, before)
     verdict.outdated = bool(code & 2)
     return verdict
@@ -342,16 +353,16 @@ class Admitted(Verdict):
         demand = self.demands[0]
         record = record_of(demand.terms, self._reply[2:], self.now_ms)
         self.records = (record,)
-        self.before = (_before(record, demand, ""),)
+        self.before = (_record_before(record, demand, ""),)
         return getattr(self, name)
 
 
-def _before(after: Record, demand: Demand, passed: str) -> Record:
+def _record_before(after: Record, demand: Demand, overdrawn: str) -> Record:
     """The record as the demand found it: what it took put back, except of passed soft limits."""
-    soft = {int(place) - 1 for place in passed.split()}
+    soft = {int(place) - 1 for place in overdrawn.split()}
     cells = [*after]
     cells[EVENTS] = 0
-    for place, wanted in enumerate(demand.lined_up(after[TERMS])):
+    for place, wanted in enumerate(demand.amounts_for(after[TERMS])):
         if wanted is not None and place not in soft:
             cells[CELLS + STRIDE * place + TOKENS] += wanted
     return tuple(cells)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, Stored
-from headgate.core.store import Kept
-from headgate.stores.redis import entities as people
-from headgate.stores.redis import keys
+from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.store import ExpiringRecord
+from headgate.stores.redis import entities, keys
 from headgate.stores.redis import registry as tenants
 from headgate.stores.redis import registry as tenants_purge
 from headgate.stores.redis import stored_limits as levels
 from headgate.stores.redis.catalog_steps import SCHEMA_VERSION, check_schema, read
 from headgate.stores.redis.catalog_text import as_json, from_json
-from headgate.stores.redis.client.port import Port
+from headgate.stores.redis.client.port import RedisPort
 from headgate.stores.redis.scripts import load_script
 
 
 class RedisCatalog:
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: RedisPort) -> None:
         self._port = port
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
@@ -28,10 +27,10 @@ class RedisCatalog:
     async def create_entity(
         self, namespace: str, entity: Entity, principal: str | None, now_ms: int
     ) -> Entity:
-        return await people.create(self._port, namespace, entity, principal, now_ms)
+        return await entities.create(self._port, namespace, entity, principal, now_ms)
 
     async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
-        return await people.get(self._port, namespace, entity_id)
+        return await entities.get(self._port, namespace, entity_id)
 
     async def update_entity(
         self,
@@ -43,19 +42,19 @@ class RedisCatalog:
         *,
         version: int | None = None,
     ) -> Entity:
-        return await people.update(
+        return await entities.update(
             self._port, namespace, entity_id, changes, version, principal, now_ms
         )
 
     async def delete_entity(
         self, namespace: str, entity_id: str, principal: str | None, now_ms: int
     ) -> None:
-        await people.delete(self._port, namespace, entity_id, principal, now_ms)
+        await entities.delete(self._port, namespace, entity_id, principal, now_ms)
 
     async def list_entities(
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
-        return await people.listed(self._port, namespace, parent_id, limit, cursor)
+        return await entities.list_entities(self._port, namespace, parent_id, limit, cursor)
 
     async def update_stored(
         self,
@@ -64,10 +63,10 @@ class RedisCatalog:
         changes: Mapping[str, Any],
         principal: str | None,
         now_ms: int,
-    ) -> Stored:
+    ) -> StoredLevel:
         return await levels.update(self._port, namespace, level, changes, principal, now_ms)
 
-    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
         return await levels.get(self._port, namespace, level)
 
     async def delete_stored(
@@ -87,10 +86,10 @@ class RedisCatalog:
         return await tenants.register(self._port, name, principal, now_ms)
 
     async def get_namespace(self, name: str) -> Namespace | None:
-        return await tenants.active(self._port, name)
+        return await tenants.get_active(self._port, name)
 
     async def list_namespaces(self, *, state: str) -> list[Namespace]:
-        return await tenants.listed(self._port, state)
+        return await tenants.list_namespaces(self._port, state)
 
     async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
         return await tenants.delete(self._port, name, principal, now_ms)
@@ -129,8 +128,8 @@ DROP = load_script("drawer_drop")
 DUE = load_script("drawer_due")
 
 
-class RedisDrawer:
-    def __init__(self, port: Port) -> None:
+class RedisExpiringRecords:
+    def __init__(self, port: RedisPort) -> None:
         self._port = port
 
     async def put(
@@ -140,23 +139,25 @@ class RedisDrawer:
         version: int = await self._port.script(PUT, _keys(namespace), args)
         return version or None
 
-    async def get(self, namespace: str, name: str) -> Kept | None:
-        found = await self._port.command("HGET", keys.drawer(namespace), name)
-        return None if found is None else _kept(found)
+    async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
+        found = await self._port.command("HGET", keys.expiring(namespace), name)
+        return None if found is None else _record_from_reply(found)
 
     async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
         return bool(await self._port.script(DROP, _keys(namespace), [name, seen]))
 
-    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
+    async def due(
+        self, namespace: str, before_ms: int, limit: int
+    ) -> list[tuple[str, ExpiringRecord]]:
         found = await self._port.script(DUE, _keys(namespace), [before_ms, limit])
         pairs = zip(found[::2], found[1::2], strict=True)
-        return [(name, _kept(text)) for name, text in pairs if text]
+        return [(name, _record_from_reply(text)) for name, text in pairs if text]
 
 
 def _keys(namespace: str) -> list[str]:
-    return [keys.drawer(namespace), keys.drawer_ends(namespace)]
+    return [keys.expiring(namespace), keys.expiring_ends(namespace)]
 
 
-def _kept(found: str) -> Kept:
+def _record_from_reply(found: str) -> ExpiringRecord:
     version, until_ms, text = found.split(" ", 2)
-    return Kept(text, int(until_ms), int(version))
+    return ExpiringRecord(text, int(until_ms), int(version))

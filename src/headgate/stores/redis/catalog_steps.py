@@ -21,7 +21,7 @@ from headgate.core.errors import (
 from headgate.core.history import AuditEvent
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_text import event_as_text
-from headgate.stores.redis.client.port import Port, Script
+from headgate.stores.redis.client.port import RedisPort, Script
 from headgate.stores.redis.scripts import load_script
 
 SCHEMA_VERSION = 1
@@ -34,17 +34,17 @@ HEAD_FIELDS = ("schema", "state", "name", "version", "turn", "created_ms", "dele
 
 Part = str | int
 Command = tuple[Part, ...]  # its name, its key, its arguments
-Guard = tuple[Part | None, Command]  # what the command replied
+CommitGuard = tuple[Part | None, Command]  # what the command replied
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-class Changed(Exception):
+class RecordsChanged(Exception):
     """Somebody changed what this change was decided on; nothing was written."""
 
 
-def repeated(
+def retry_if_changed(
     flow: Callable[Params, Awaitable[Result]],
 ) -> Callable[Params, Awaitable[Result]]:
     """The flow, begun again when others were faster; Contended if they always are."""
@@ -54,7 +54,7 @@ def repeated(
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await flow(*args, **kwargs)
-            except Changed:
+            except RecordsChanged:
                 continue
         raise Contended(
             f"others changed the same records {ATTEMPTS_MAX} times in a row while this change was "
@@ -64,7 +64,7 @@ def repeated(
     return bounded
 
 
-class Head(NamedTuple):
+class RedisNamespaceHead(NamedTuple):
     """What every script replies first: how the namespace stands."""
 
     state: str | None  # None: there is no such namespace
@@ -75,7 +75,7 @@ class Head(NamedTuple):
     deleted_ms: int | None
 
     @classmethod
-    def from_reply(cls, reply: Sequence[str | None]) -> Head:
+    def from_reply(cls, reply: Sequence[str | None]) -> RedisNamespaceHead:
         schema, state, name, version, turn, created_ms, deleted_ms = reply
         check_schema(schema)
         return cls(
@@ -98,7 +98,7 @@ def check_schema(found: str | None) -> None:
 
 def active_version(namespace: str, reply: Sequence[str | None]) -> int:
     """The version the namespace is at, if it may be used."""
-    head = Head.from_reply(reply)
+    head = RedisNamespaceHead.from_reply(reply)
     if head.state is None:
         raise NamespaceNotFoundError(namespace)
     if head.state != "active":
@@ -108,14 +108,14 @@ def active_version(namespace: str, reply: Sequence[str | None]) -> int:
     return head.version
 
 
-async def read(port: Port, *commands: Command) -> list[Any]:
+async def read(port: RedisPort, *commands: Command) -> list[Any]:
     """The replies to commands of one slot, all of one moment."""
-    places, args = _packed({}, commands)
+    places, args = _pack_commands({}, commands)
     replies: list[Any] = await port.script(READ, list(places), args)
     return replies
 
 
-async def read_active(port: Port, namespace: str, *commands: Command) -> list[Any]:
+async def read_active(port: RedisPort, namespace: str, *commands: Command) -> list[Any]:
     """As `read`, in a namespace that may be used."""
     head = ("HMGET", keys.head(namespace), *HEAD_FIELDS)
     reply, *rest = await read(port, head, *commands)
@@ -124,7 +124,7 @@ async def read_active(port: Port, namespace: str, *commands: Command) -> list[An
 
 
 async def run_active(
-    port: Port, script: Script, namespace: str, names: Sequence[str], args: Sequence[Part]
+    port: RedisPort, script: Script, namespace: str, names: Sequence[str], args: Sequence[Part]
 ) -> tuple[int, list[Any]]:
     """The namespace's version and what a script replied besides."""
     reply, *rest = await port.script(script, [keys.head(namespace), *names], args)
@@ -132,38 +132,43 @@ async def run_active(
 
 
 async def commit(
-    port: Port, home: str, guards: Sequence[Guard], writes: Sequence[Command], *, moves: bool
+    port: RedisPort,
+    home: str,
+    guards: Sequence[CommitGuard],
+    writes: Sequence[Command],
+    *,
+    moves: bool,
 ) -> int:
     """The version of the hash `home` after the writes, which happened all, or it is Changed."""
     places: dict[str, int] = {home: 1}
     args: list[Part] = [int(moves), len(guards)]
     for expected, command in guards:
         args.append("" if expected is None else expected)
-        args += _packed(places, (command,))[1]
-    args += _packed(places, writes)[1]
+        args += _pack_commands(places, (command,))[1]
+    args += _pack_commands(places, writes)[1]
     version: int | None = await port.script(COMMIT, list(places), args)
     if version is None:
-        raise Changed
+        raise RecordsChanged
     return version
 
 
 async def commit_active(
-    port: Port, namespace: str, guards: Sequence[Guard], writes: Sequence[Command]
+    port: RedisPort, namespace: str, guards: Sequence[CommitGuard], writes: Sequence[Command]
 ) -> int:
     """As `commit`, in a namespace that is still active; its version moves on."""
     home = keys.head(namespace)
-    active: Guard = ("active", ("HGET", home, "state"))
+    active: CommitGuard = ("active", ("HGET", home, "state"))
     return await commit(port, home, [active, *guards], writes, moves=True)
 
 
-def noted(namespace: str, event: AuditEvent) -> Command:
+def event_write(namespace: str, event: AuditEvent) -> Command:
     """Appends the event, in the script of the change it tells of."""
     stream = keys.audit(namespace, event.entity_id)
     bound = ("MAXLEN", "~", AUDIT_EVENTS_MAX)
     return ("XADD", stream, *bound, "*", "id", event.event_id, "body", event_as_text(event))
 
 
-def _packed(
+def _pack_commands(
     places: dict[str, int], commands: Sequence[Command]
 ) -> tuple[dict[str, int], list[Part]]:
     """Commands as the scripts take them off their arguments; keys go by their place in KEYS."""

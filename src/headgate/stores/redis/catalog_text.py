@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.core.errors import Unreachable
 from headgate.core.history import AuditEvent
-from headgate.core.levels import Entity, Mode, Namespace, Stored
+from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
 from headgate.core.store import stored_as_json, stored_from_json
 
 VERSION_HERE = "@"  # a script that commits writes the version in its place
@@ -48,12 +48,12 @@ def entity_from_text(entity_id: str, text: str) -> Entity:
     )
 
 
-def stored_as_text(stored: Stored) -> str:
+def stored_as_text(stored: StoredLevel) -> str:
     """The level, with room for the version that the script will give it."""
     return f"{VERSION_HERE}\n{_encode(stored_as_json(stored))}"
 
 
-def stored_from_text(text: str) -> Stored:
+def stored_from_text(text: str) -> StoredLevel:
     version, _, rest = text.partition("\n")
     return stored_from_json({**from_json("limit", rest), "version": int(version)})
 

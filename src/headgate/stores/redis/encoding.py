@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headgate.core.decision import Demand, only_credits
+from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.limits import Limit, Spec
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
@@ -23,7 +23,7 @@ CONSUMED_UNIT = 10**15
 GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
-class Encoded:
+class EncodedTerms:
     """Terms ready to be sent: their text and, per limit, name, capacity and reduced rate."""
 
     __slots__ = ("head", "limits", "text")
@@ -40,33 +40,33 @@ class Encoded:
         )
         self.head = (self.text, terms.version, int(terms.own), len(terms.specs))
         self.limits = tuple(
-            (spec.name, spec.capacity_milli, *_reduced(spec), int(spec.soft))
+            (spec.name, spec.capacity_milli, *_reduced_rate(spec), int(spec.soft))
             for spec in terms.specs
         )
 
 
-_known: dict[int, tuple[Terms, Encoded]] = {}
-KNOWN_MAX = 4096
+_encoded: dict[int, tuple[Terms, EncodedTerms]] = {}
+ENCODED_MAX = 4096
 
 
-def encoded(terms: Terms) -> Encoded:
+def encode_terms(terms: Terms) -> EncodedTerms:
     """Told apart by identity, which costs no hashing; an entry keeps its terms alive, so their id
     is theirs alone."""
-    known = _known.get(id(terms))
+    known = _encoded.get(id(terms))
     if known is None:
-        if len(_known) >= KNOWN_MAX:
-            _known.clear()
-        known = _known[id(terms)] = (terms, Encoded(terms))
+        if len(_encoded) >= ENCODED_MAX:
+            _encoded.clear()
+        known = _encoded[id(terms)] = (terms, EncodedTerms(terms))
     return known[1]
 
 
 def check_limits(limits: Iterable[Limit]) -> None:
     """Refuses limits that cannot be kept exactly, when they are set and not at every check."""
     for limit in limits:
-        _reduced(limit.spec)
+        _reduced_rate(limit.spec)
 
 
-def _reduced(spec: Spec) -> tuple[int, int]:
+def _reduced_rate(spec: Spec) -> tuple[int, int]:
     """The rate in lowest terms, if every product the scripts form with it is exact."""
     divisor = math.gcd(spec.amount_milli, spec.period_ms)
     amount, period = spec.amount_milli // divisor, spec.period_ms // divisor
@@ -87,7 +87,7 @@ def _reduced(spec: Spec) -> tuple[int, int]:
 
 def demand_args(demand: Demand) -> list[str | int]:
     """A demand as the scripts take it off their argument list."""
-    known = encoded(demand.terms)
+    known = encode_terms(demand.terms)
     args: list[str | int] = [*known.head]
     for limit, amount in zip(known.limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
@@ -102,7 +102,7 @@ def demand_args(demand: Demand) -> list[str | int]:
 
 def adjustment_args(demand: Demand) -> list[str | int]:
     """An adjustment as the script takes it: how, the demand, and what is counted apart."""
-    how = int(only_credits(demand))
+    how = int(is_credit_only(demand))
     if demand.counted is None:
         return [how, *demand_args(demand)]
     counted = ["" if amount is None else amount for amount in demand.counted]
@@ -110,7 +110,7 @@ def adjustment_args(demand: Demand) -> list[str | int]:
 
 
 @functools.lru_cache(maxsize=4096)
-def decoded(core: str, dormant: str, newest: int) -> Terms:
+def decode_terms(core: str, dormant: str, newest: int) -> Terms:
     """The terms a bucket is kept under, from their text."""
     values = json.loads(core)
     terms = Terms(
@@ -119,15 +119,15 @@ def decoded(core: str, dormant: str, newest: int) -> Terms:
         own=values["own"],
         sources=tuple(values["sources"]),
     )
-    return remembering(terms, dormant, newest)
+    return with_dormant(terms, dormant, newest)
 
 
 @functools.lru_cache(maxsize=4096)
-def remembering(terms: Terms, dormant: str, newest: int) -> Terms:
+def with_dormant(terms: Terms, dormant: str, newest: int) -> Terms:
     """The terms, the limits a bucket remembers besides, and the newest version it has met."""
     if not dormant and not newest:
         return terms
-    return terms.extended(_specs(json.loads(dormant or "[]")), newest)
+    return terms.extend(_specs(json.loads(dormant or "[]")), newest)
 
 
 def _specs(rows: Iterable[list[object]]) -> tuple[Spec, ...]:
@@ -148,10 +148,10 @@ def record_from_list(values: list[Any] | None, now_ms: int) -> Record | None:
     if values is None:
         return None
     core, dormant, newest, *numbers = values
-    return after_clock_step(record_of(decoded(core, dormant, newest), numbers, now_ms), now_ms)
+    return after_clock_step(record_of(decode_terms(core, dormant, newest), numbers, now_ms), now_ms)
 
 
-def unreadable(key: BucketKey, error: Exception) -> Damaged:
+def unreadable_bucket(key: BucketKey, error: Exception) -> Damaged:
     return Damaged(
         f"what Redis told of the bucket {key.text!r} cannot be read ({error!r}); something else "
         f"wrote it, or it is no Redis: forget that bucket, give headgate a database of its own"

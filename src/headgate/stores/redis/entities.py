@@ -8,29 +8,29 @@ from typing import Any
 
 from headgate.core.errors import EntityExistsError, EntityNotFoundError
 from headgate.core.history import audit_event
-from headgate.core.levels import LINEAGE_MAX, Entity, Page, changed, check_parent
+from headgate.core.levels import LINEAGE_MAX, Entity, Page, change_entity, check_parent
 from headgate.core.store import entity_as_json
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_steps import (
-    Changed,
     Command,
-    Guard,
+    CommitGuard,
+    RecordsChanged,
     commit_active,
-    noted,
+    event_write,
     read_active,
-    repeated,
+    retry_if_changed,
     run_active,
 )
 from headgate.stores.redis.catalog_text import entity_as_text, entity_from_text
-from headgate.stores.redis.client.port import Port
+from headgate.stores.redis.client.port import RedisPort
 from headgate.stores.redis.scripts import load_script
 
-KIN = load_script("catalog_kin", "catalog_head")
+READ_ANCESTORS = load_script("catalog_kin", "catalog_head")
 PAGE = load_script("catalog_page", "catalog_head")
-CHILDREN_BITE = 1000  # children freed in one step
+CHILDREN_PER_BATCH = 1000  # children freed in one step
 
 
-class Kin:
+class RedisAncestors:
     """Entities and everybody above them as they were read, and what must not change meanwhile."""
 
     def __init__(self, namespace: str, texts: Mapping[str, str | None]) -> None:
@@ -40,36 +40,36 @@ class Kin:
             if text is not None
         }
         self.get = self._entities.get
-        self.guards: list[Guard] = [
+        self.guards: list[CommitGuard] = [
             (text, ("HGET", keys.entities(namespace), entity_id))
             for entity_id, text in texts.items()
         ]
 
 
-async def get(port: Port, namespace: str, entity_id: str) -> Entity | None:
+async def get(port: RedisPort, namespace: str, entity_id: str) -> Entity | None:
     [text] = await read_active(port, namespace, ("HGET", keys.entities(namespace), entity_id))
     return None if text is None else entity_from_text(entity_id, text)
 
 
-@repeated
+@retry_if_changed
 async def create(
-    port: Port, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    port: RedisPort, namespace: str, entity: Entity, principal: str | None, now_ms: int
 ) -> Entity:
-    kin = await _kin(port, namespace, entity.id, entity.parent_id)
-    if kin.get(entity.id) is not None:
+    ancestors = await _read_ancestors(port, namespace, entity.id, entity.parent_id)
+    if ancestors.get(entity.id) is not None:
         raise EntityExistsError(entity.id)
-    check_parent(entity.id, entity.parent_id, kin.get)
+    check_parent(entity.id, entity.parent_id, ancestors.get)
     made = replace(entity, created_ms=now_ms, version=1)
     event = audit_event(now_ms, "entity_created", entity.id, principal,
                         before=None, after=entity_as_json(made))  # fmt: skip
-    writes = [*_put(namespace, None, made), noted(namespace, event)]
-    await commit_active(port, namespace, kin.guards, writes)
+    writes = [*_put(namespace, None, made), event_write(namespace, event)]
+    await commit_active(port, namespace, ancestors.guards, writes)
     return made
 
 
-@repeated
+@retry_if_changed
 async def update(
-    port: Port,
+    port: RedisPort,
     namespace: str,
     entity_id: str,
     changes: Mapping[str, Any],
@@ -77,21 +77,21 @@ async def update(
     principal: str | None,
     now_ms: int,
 ) -> Entity:
-    kin = await _kin(port, namespace, entity_id, changes.get("parent_id"))
-    before = kin.get(entity_id)
+    ancestors = await _read_ancestors(port, namespace, entity_id, changes.get("parent_id"))
+    before = ancestors.get(entity_id)
     if before is None:
         raise EntityNotFoundError(entity_id)
-    after = changed(before, dict(changes), version)
-    check_parent(entity_id, after.parent_id, kin.get)
+    after = change_entity(before, dict(changes), version)
+    check_parent(entity_id, after.parent_id, ancestors.get)
     event = audit_event(now_ms, "entity_changed", entity_id, principal,
                         before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
-    writes = [*_put(namespace, before, after), noted(namespace, event)]
-    await commit_active(port, namespace, kin.guards, writes)
+    writes = [*_put(namespace, before, after), event_write(namespace, event)]
+    await commit_active(port, namespace, ancestors.guards, writes)
     return after
 
 
 async def delete(
-    port: Port, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    port: RedisPort, namespace: str, entity_id: str, principal: str | None, now_ms: int
 ) -> None:
     """The entity and its stored limits are gone; its children stand alone.
 
@@ -102,8 +102,8 @@ async def delete(
         pass
 
 
-async def listed(
-    port: Port, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+async def list_entities(
+    port: RedisPort, namespace: str, parent_id: str | None, limit: int, cursor: str | None
 ) -> Page:
     stem = ("e",) if parent_id is None else ("c", parent_id)
     names = (keys.index(namespace), keys.entities(namespace))
@@ -116,9 +116,9 @@ async def listed(
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-@repeated
+@retry_if_changed
 async def _delete(
-    port: Port, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    port: RedisPort, namespace: str, entity_id: str, principal: str | None, now_ms: int
 ) -> bool:
     """Whether the entity is gone; False where only some of its many children were freed."""
     index, entities = keys.index(namespace), keys.entities(namespace)
@@ -127,13 +127,13 @@ async def _delete(
         port,
         namespace,
         ("HGET", entities, entity_id),
-        ("ZRANGEBYLEX", index, *family, "LIMIT", 0, CHILDREN_BITE),
+        ("ZRANGEBYLEX", index, *family, "LIMIT", 0, CHILDREN_PER_BATCH),
         ("ZRANGEBYLEX", index, *own),
         ("ZLEXCOUNT", index, *family),
     )
     if text is None:
         raise EntityNotFoundError(entity_id)
-    guards: list[Guard] = [(text, ("HGET", entities, entity_id))]
+    guards: list[CommitGuard] = [(text, ("HGET", entities, entity_id))]
     freed, writes = await _free(
         port, namespace, entity_id, [keys.last_name(entry) for entry in entries]
     )
@@ -149,24 +149,24 @@ async def _delete(
     writes += _drop(namespace, before, [keys.last_name(entry) for entry in levels])
     event = audit_event(now_ms, "entity_deleted", entity_id, principal,
                         before=entity_as_json(before), after=None)  # fmt: skip
-    writes.append(noted(namespace, event))
+    writes.append(event_write(namespace, event))
     await commit_active(port, namespace, [*guards, *freed], writes)
     return True
 
 
 async def _free(
-    port: Port, namespace: str, parent_id: str, children: Sequence[str]
-) -> tuple[list[Guard], list[Command]]:
+    port: RedisPort, namespace: str, parent_id: str, children: Sequence[str]
+) -> tuple[list[CommitGuard], list[Command]]:
     """What makes children stand alone, and what they must still be then."""
     if not children:
         return [], []
     entities = keys.entities(namespace)
     texts = await port.command("HMGET", entities, *children)
-    guards: list[Guard] = []
+    guards: list[CommitGuard] = []
     writes: list[Command] = []
     for entity_id, text in zip(children, texts, strict=True):
         if text is None:
-            raise Changed
+            raise RecordsChanged
         child = entity_from_text(entity_id, text)
         guards.append((text, ("HGET", entities, entity_id)))
         alone = replace(child, parent_id=None, version=child.version + 1)
@@ -174,12 +174,14 @@ async def _free(
     return guards, writes
 
 
-async def _kin(port: Port, namespace: str, *entity_ids: str | None) -> Kin:
+async def _read_ancestors(
+    port: RedisPort, namespace: str, *entity_ids: str | None
+) -> RedisAncestors:
     wanted = [entity_id for entity_id in entity_ids if entity_id is not None]
     generations = LINEAGE_MAX + 1  # the entity itself, and all that check_parent may ask for
     names = (keys.entities(namespace),)
-    _, rows = await run_active(port, KIN, namespace, names, (generations, *wanted))
-    return Kin(namespace, dict(zip(rows[0::2], rows[1::2], strict=True)))
+    _, rows = await run_active(port, READ_ANCESTORS, namespace, names, (generations, *wanted))
+    return RedisAncestors(namespace, dict(zip(rows[0::2], rows[1::2], strict=True)))
 
 
 def _put(namespace: str, before: Entity | None, after: Entity) -> list[Command]:

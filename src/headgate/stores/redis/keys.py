@@ -95,11 +95,11 @@ def index(namespace: str) -> str:
     return _key("x", namespace)
 
 
-def drawer(namespace: str) -> str:
+def expiring(namespace: str) -> str:
     return _key("d", namespace)
 
 
-def drawer_ends(namespace: str) -> str:
+def expiring_ends(namespace: str) -> str:
     return _key("t", namespace)
 
 
@@ -111,7 +111,7 @@ def audit_of_namespace(namespace: str) -> str:
     return audit(namespace, "*")
 
 
-def things_of_entities(namespace: str) -> str:
+def entity_keys(namespace: str) -> str:
     """Buckets, usage and whatever else has the tag of an entity."""
     return f"{PREFIX}:*:{{{namespace}{SEPARATOR}*"
 

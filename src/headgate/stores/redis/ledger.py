@@ -10,9 +10,9 @@ from headgate.core.errors import ValidationError
 from headgate.core.history import (
     WINDOW_TYPES,
     AuditEvent,
-    Usage,
     UsageQuery,
     UsageSnapshot,
+    WindowUsage,
     snapshot,
     window_around,
 )
@@ -23,7 +23,7 @@ from headgate.stores.redis import keys
 from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
-from headgate.stores.redis.client.port import Port
+from headgate.stores.redis.client.port import RedisPort
 from headgate.stores.redis.keys import usage as usage_prefix
 from headgate.stores.redis.keys import usage_index, usage_parts
 from headgate.stores.redis.scripts import load_script
@@ -73,7 +73,7 @@ def month_of(time_ms: int) -> int:
     return moment.year * 12 + moment.month - 1
 
 
-def fields_of(usage: Usage) -> list[str | int]:
+def fields_of(usage: WindowUsage) -> list[str | int]:
     """An hour's fields and what to add to each, in turn."""
     stem = f"{usage.window_start_ms // HOUR_MS}:"
     found: list[str | int] = [stem, usage.events]
@@ -82,7 +82,7 @@ def fields_of(usage: Usage) -> list[str | int]:
     return found
 
 
-def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Usage]:
+def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[WindowUsage]:
     """What a row (fields and values in turn) says of each window in which something happened."""
     found: dict[tuple[str, int], Window] = {}
     for name, value in zip(fields[0::2], fields[1::2], strict=True):
@@ -98,10 +98,12 @@ def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Usag
     for (window_type, start_ms), window in found.items():
         counters = {limit: milli for limit, milli in window.counters_milli.items() if milli}
         if counters or window.events:
-            yield Usage(window_type, start_ms, counters, window.events)
+            yield WindowUsage(window_type, start_ms, counters, window.events)
 
 
-def asked(rows: Mapping[str, Sequence[str]], query: UsageQuery) -> list[tuple[str, UsageSnapshot]]:
+def matching_usage(
+    rows: Mapping[str, Sequence[str]], query: UsageQuery
+) -> list[tuple[str, UsageSnapshot]]:
     """The snapshots a query is about, each with its cursor, in the order of pages."""
     types = WINDOW_TYPES if query.window_type is None else (query.window_type,)
     found = []
@@ -122,13 +124,13 @@ def check_cursor(text: str | None) -> None:
         raise ValidationError("cursor", text, "is not one that a usage query returned")
 
 
-def _within(usage: Usage, query: UsageQuery) -> bool:
+def _within(usage: WindowUsage, query: UsageQuery) -> bool:
     return (query.start_ms is None or usage.window_start_ms >= query.start_ms) and (
         query.end_ms is None or usage.window_start_ms < query.end_ms
     )
 
 
-def _cursor(key: BucketKey, usage: Usage) -> str:
+def _cursor(key: BucketKey, usage: WindowUsage) -> str:
     start = f"{CURSOR_BASE - usage.window_start_ms:015d}"
     return SEPARATOR.join((start, usage.window_type, key.entity_id, key.resource))
 
@@ -142,15 +144,15 @@ ADD_USAGE = load_script("catalog_add_usage")
 ROWS = load_script("catalog_rows")
 TRIM_USAGE = load_script("catalog_trim_usage")
 TRIM_AUDIT = load_script("catalog_trim_audit")
-ROWS_BITE = 8  # a row of a busy month has thousands of fields
-EVENTS_BITE = 500
+ROWS_PER_BATCH = 8  # a row of a busy month has thousands of fields
+EVENTS_PER_BATCH = 500
 UNVERSIONED = "0"
 
 
 class RedisLedger:
     """Usage of one entity is found by its index; of all, by a walk over every key."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: RedisPort) -> None:
         self._port = port
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
@@ -160,7 +162,7 @@ class RedisLedger:
         await self._port.command("XADD", stream, *bound, "*", *fields)
 
     async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Adds hours that were counted elsewhere; days and months are made of them."""
         prefix = usage_prefix(BucketKey(namespace, entity_id, resource))
@@ -176,17 +178,17 @@ class RedisLedger:
     ) -> list[AuditEvent]:
         """Newest first; a later page walks over the pages before it, a bite at a time."""
         stream = keys.audit(namespace, entity_id)
-        bite = limit if before is None else max(limit, EVENTS_BITE)
+        batch_size = limit if before is None else max(limit, EVENTS_PER_BATCH)
         found: list[AuditEvent] = []
         until = "+"
         while len(found) < limit:
-            entries = await self._port.command("XREVRANGE", stream, until, "-", "COUNT", bite)
+            entries = await self._port.command("XREVRANGE", stream, until, "-", "COUNT", batch_size)
             found += [
                 event_from_text(fields[1], entity_id, fields[3])
                 for _, fields in entries
                 if before is None or fields[1] < before
             ]
-            if len(entries) < bite:
+            if len(entries) < batch_size:
                 break
             until = "(" + entries[-1][0]
         return found[:limit]
@@ -198,43 +200,47 @@ class RedisLedger:
             for name in await self._row_names(namespace, query.entity_id)
             if may_hold(name, query)
         ]
-        found = asked(await self._rows(names), query)
+        found = matching_usage(await self._rows(names), query)
         items = tuple(shot for _, shot in found[: query.limit])
         return Page(items, found[query.limit - 1][0] if len(found) > query.limit else None)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Hours of usage and audit events from before; days and months keep what is left."""
         gone = await self._trim_usage(usage_before_ms)
-        for stream in await scan.matching(self._port, keys.EVERY_AUDIT):
+        for stream in await scan.matching_keys(self._port, keys.EVERY_AUDIT):
             gone += await self._trim_audit(stream, audit_before_ms)
         return gone
 
     async def _row_names(self, namespace: str, entity_id: str | None) -> list[str]:
         if entity_id is None:
-            return await scan.matching(self._port, keys.usage_of(namespace, None))
+            return await scan.matching_keys(self._port, keys.usage_of(namespace, None))
         return sorted(await self._port.command("SMEMBERS", usage_index(namespace, entity_id)))
 
     async def _rows(self, names: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for bite, rows in await scan.on_all(self._port, ROWS, names, bite=ROWS_BITE):
-            found.update(zip(bite, rows, strict=True))
+        for batch_size, rows in await scan.on_all(
+            self._port, ROWS, names, batch_size=ROWS_PER_BATCH
+        ):
+            found.update(zip(batch_size, rows, strict=True))
         return found
 
     async def _trim_usage(self, before_ms: int) -> int:
         first_hour = -(-before_ms // HOUR_MS)  # ceil: an hour that began before the border goes
         old = [
             name
-            for name in await scan.matching(self._port, keys.EVERY_USAGE)
+            for name in await scan.matching_keys(self._port, keys.EVERY_USAGE)
             if month_start_ms(usage_parts(name)[1]) < before_ms
         ]
-        trimmed = await scan.on_all(self._port, TRIM_USAGE, old, (first_hour,), bite=ROWS_BITE)
+        trimmed = await scan.on_all(
+            self._port, TRIM_USAGE, old, (first_hour,), batch_size=ROWS_PER_BATCH
+        )
         return sum(hours for _, hours in trimmed)
 
     async def _trim_audit(self, stream: str, before_ms: int) -> int:
         gone, start = 0, "-"
         while start:
             count, start = await self._port.script(
-                TRIM_AUDIT, [stream], (before_ms, start, EVENTS_BITE)
+                TRIM_AUDIT, [stream], (before_ms, start, EVENTS_PER_BATCH)
             )
             gone += count
         return gone

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.redis.client.commands import Port, Script
+from headgate.stores.redis.client.commands import RedisPort, Script
 
 
 def load_script(name: str, *parts: str) -> Script:
@@ -26,25 +26,30 @@ def load_loop(name: str, inner: Script) -> Script:
 # Work on many keys: in bites that fit a call, a slot at a time, some calls at once.
 
 UNLINK = load_script("catalog_unlink")
-UNLINK_BITE = 500
+UNLINK_PER_BATCH = 500
 CALLS_AT_ONCE = 64
 
 
-async def matching(port: Port, pattern: str) -> list[str]:
+async def matching_keys(port: RedisPort, pattern: str) -> list[str]:
     """Keys that match, each once; a walk over every key of every master, in small calls."""
     return sorted(set(await port.scan(pattern)))
 
 
-async def unlink(port: Port, names: Iterable[str]) -> int:
+async def unlink(port: RedisPort, names: Iterable[str]) -> int:
     """The keys are gone; how many there were."""
-    return sum([gone for _, gone in await on_all(port, UNLINK, names, bite=UNLINK_BITE)])
+    return sum([gone for _, gone in await on_all(port, UNLINK, names, batch_size=UNLINK_PER_BATCH)])
 
 
 async def on_all(
-    port: Port, script: Script, names: Iterable[str], args: Sequence[str | int] = (), *, bite: int
+    port: RedisPort,
+    script: Script,
+    names: Iterable[str],
+    args: Sequence[str | int] = (),
+    *,
+    batch_size: int,
 ) -> list[tuple[list[str], Any]]:
     """What the script replies for every bite of keys, with the keys it was given."""
-    bites = list(_bites(port, names, bite))
+    bites = list(_batches(port, names, batch_size))
     found: list[tuple[list[str], Any]] = []
     for at in range(0, len(bites), CALLS_AT_ONCE):
         wave = bites[at : at + CALLS_AT_ONCE]
@@ -56,10 +61,10 @@ async def on_all(
     return found
 
 
-def _bites(port: Port, names: Iterable[str], bite: int) -> Iterator[list[str]]:
+def _batches(port: RedisPort, names: Iterable[str], batch_size: int) -> Iterator[list[str]]:
     slots: dict[int, list[str]] = {}
     for name in names:
         slots.setdefault(port.slot(name), []).append(name)
     for together in slots.values():
-        for at in range(0, len(together), bite):
-            yield together[at : at + bite]
+        for at in range(0, len(together), batch_size):
+            yield together[at : at + batch_size]

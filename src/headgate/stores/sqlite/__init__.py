@@ -7,11 +7,11 @@ import os
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.core.store import Backend, Capabilities
-from headgate.stores.sqlite.bucket_table import Shelf
+from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.catalog import SqliteCatalog, SqliteDrawer
+from headgate.stores.sqlite.catalog import SqliteCatalog, SqliteExpiringRecords
 from headgate.stores.sqlite.ledger import SqliteLedger
-from headgate.stores.sqlite.port import AsyncPort, BlockingPort
+from headgate.stores.sqlite.port import AsyncSqlitePort, BlockingSqlitePort
 
 CAPABILITIES = Capabilities(
     name="sqlite", shared="host", atomic="one step", obeys_clock=True, durable=True
@@ -28,16 +28,16 @@ def open_sqlite(
         raise ValidationError(
             "url", synchronous, f"is no value of synchronous; use one of {', '.join(SYNCHRONOUS)}"
         )
-    port_type = BlockingPort if blocking else AsyncPort
+    port_type = BlockingSqlitePort if blocking else AsyncSqlitePort
     port = port_type(whole_path, timeout_ms, synchronous)
     now = clock or wall_clock_ms
-    shelf = Shelf()
+    table = BucketTable()
     return Backend(
-        SqliteStore(port, now, shelf),
+        SqliteStore(port, now, table),
         SqliteCatalog(port),
-        SqliteLedger(port, now, shelf),
+        SqliteLedger(port, now, table),
         CAPABILITIES,
-        SqliteDrawer(port),
+        SqliteExpiringRecords(port),
     )
 
 

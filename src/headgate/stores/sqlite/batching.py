@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from headgate.core.errors import Contended, Unreachable
-from headgate.transport.gates import Sent, finished
+from headgate.transport.gates import SentWork, wait_finished
 
 TOGETHER_MAX = 64
 WAITING_MAX = 10_000
@@ -25,31 +25,31 @@ Result = TypeVar("Result")
 Job = Callable[[], Any]
 
 
-class Call(NamedTuple):
+class QueuedCall(NamedTuple):
     """What one task waits for. `alone` does the work in a transaction of its own; `part` is what it
     does inside one that others share, None where it must not share. At `until_s` it is given up."""
 
     alone: Job
     part: Callable[[Any], Any] | None
-    future: Sent[Any]
+    future: SentWork[Any]
     until_s: float
 
 
 # Does the parts of several calls in one transaction before a time; None where it came to nothing.
-Sharing = Callable[[list[Callable[[Any], Any]], float], list[Any] | None]
+RunTogether = Callable[[list[Callable[[Any], Any]], float], list[Any] | None]
 
 
-class Line:
+class CallQueue:
     """Calls in their order; the line is bounded. A call that was sent runs to its end.
 
     The calls of one turn of an event loop are sent together at its end: the thread is woken once,
     and not while the loop is busy with the requests it will wake it for next.
     """
 
-    def __init__(self, together: Sharing) -> None:
+    def __init__(self, together: RunTogether) -> None:
         self._together = together
-        self._calls: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
-        self._turns: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+        self._calls: queue.SimpleQueue[list[QueuedCall] | None] = queue.SimpleQueue()
+        self._turns: dict[asyncio.AbstractEventLoop, list[QueuedCall]] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._waiting = 0
@@ -59,16 +59,16 @@ class Line:
         self, alone: Callable[[], Result], part: Callable[[Any], Any] | None, until_s: float
     ) -> Result:
         if self._ended:
-            raise closed()
+            raise store_closed()
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
         if turn is None:
-            turn = self._begun(loop)
+            turn = self._begin_turn(loop)
         if self._waiting + len(turn) >= WAITING_MAX:
             raise Contended(f"{WAITING_MAX} calls wait for this store already; slow down")
-        future: Sent[Result] = Sent(loop=loop)
-        turn.append(Call(alone, part, future, until_s))
-        return await finished(future)
+        future: SentWork[Result] = SentWork(loop=loop)
+        turn.append(QueuedCall(alone, part, future, until_s))
+        return await wait_finished(future)
 
     def dismiss(self) -> None:
         """What is in the line is still served; nothing joins it any more."""
@@ -76,7 +76,7 @@ class Line:
             self._ended = True
             self._calls.put(None)
 
-    def _begun(self, loop: asyncio.AbstractEventLoop) -> list[Call]:
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> list[QueuedCall]:
         for other in [one for one in list(self._turns) if one.is_closed()]:
             self._turns.pop(other, None)
         turn = self._turns[loop] = []
@@ -92,14 +92,14 @@ class Line:
                 if self._thread is None:
                     self._begin()
                 return
-        _settle([(call, None, closed()) for call in calls])
+        _settle([(call, None, store_closed()) for call in calls])
 
     def _begin(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="headgate-sqlite", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        waiting: deque[Call] = deque()
+        waiting: deque[QueuedCall] = deque()
         ended = False
         while waiting or not ended:
             if not ended:
@@ -107,7 +107,7 @@ class Line:
             if waiting:
                 self._serve_some(waiting)
 
-    def _drain(self, waiting: deque[Call]) -> bool:
+    def _drain(self, waiting: deque[QueuedCall]) -> bool:
         """Takes over what was sent, and waits for it if there is nothing else to do; whether that
         was the end."""
         while len(waiting) < TOGETHER_MAX:
@@ -120,17 +120,19 @@ class Line:
             waiting.extend(turn)
         return False
 
-    def _serve_some(self, waiting: deque[Call]) -> None:
+    def _serve_some(self, waiting: deque[QueuedCall]) -> None:
         """The first call, and those after it that may share its transaction."""
         calls = [waiting.popleft()]
         while waiting and len(calls) < TOGETHER_MAX and _may_share(calls[0], waiting[0]):
             calls.append(waiting.popleft())
-        done = self._done(calls)
+        done = self._run_calls(calls)
         with self._lock:
             self._waiting -= len(calls)
-        _tell(done)
+        _deliver(done)
 
-    def _done(self, calls: list[Call]) -> list[tuple[Call, Any, BaseException | None]]:
+    def _run_calls(
+        self, calls: list[QueuedCall]
+    ) -> list[tuple[QueuedCall, Any, BaseException | None]]:
         if len(calls) > 1:
             parts = [call.part for call in calls if call.part is not None]
             results = self._together(parts, calls[0].until_s)
@@ -139,24 +141,24 @@ class Line:
         return [_outcome(call) for call in calls]
 
 
-def closed() -> Unreachable:
+def store_closed() -> Unreachable:
     return Unreachable("this SQLite store is closed; open it again to use it")
 
 
-def _outcome(call: Call) -> tuple[Call, Any, BaseException | None]:
+def _outcome(call: QueuedCall) -> tuple[QueuedCall, Any, BaseException | None]:
     try:
         return call, call.alone(), None
     except BaseException as error:  # noqa: BLE001  # it is the caller's, whatever it is
         return call, None, error
 
 
-def _may_share(one: Call, other: Call) -> bool:
+def _may_share(one: QueuedCall, other: QueuedCall) -> bool:
     return one.part is not None and other.part is not None
 
 
-def _tell(done: list[tuple[Call, Any, BaseException | None]]) -> None:
+def _deliver(done: list[tuple[QueuedCall, Any, BaseException | None]]) -> None:
     """Wakes each event loop once for all its calls."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[Call, Any, BaseException | None]]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[QueuedCall, Any, BaseException | None]]] = {}
     for one in done:
         loops.setdefault(one[0].future.get_loop(), []).append(one)
     for loop, ours in loops.items():
@@ -164,7 +166,7 @@ def _tell(done: list[tuple[Call, Any, BaseException | None]]) -> None:
             loop.call_soon_threadsafe(_settle, ours)
 
 
-def _settle(done: list[tuple[Call, Any, BaseException | None]]) -> None:
+def _settle(done: list[tuple[QueuedCall, Any, BaseException | None]]) -> None:
     for call, result, error in done:
         if not call.future.done():
             if error is None:

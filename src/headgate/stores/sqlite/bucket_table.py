@@ -12,11 +12,11 @@ import random
 from typing import NamedTuple
 
 from headgate.core.errors import StoreTrouble, ValidationError
-from headgate.core.history import counted
+from headgate.core.history import mark_counted
 from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR, HOUR_MS, BucketKey, Record, Terms
-from headgate.stores.sqlite.rows import Row, Wording, count, names
-from headgate.stores.sqlite.schema import Connection, named_queries
+from headgate.stores.sqlite.rows import Row, TermsCodec, count, names
+from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
 
 SWEEP_EVERY = 64
 SWEEP_LOOKS = 16
@@ -31,7 +31,7 @@ ONCE_GET, ONCE_PUT = SQL["once_get"], SQL["once_put"]
 Name = tuple[str, str, str]
 
 
-class Scope(NamedTuple):
+class BucketScope(NamedTuple):
     """Which buckets a listing is about."""
 
     namespace: str
@@ -39,11 +39,11 @@ class Scope(NamedTuple):
     resource: str | None
 
 
-class Shelf:
+class BucketTable:
     """Where buckets lie; every method acts within the transaction of the connection it is given."""
 
     def __init__(self, *, sweep_every: int = SWEEP_EVERY) -> None:
-        self._wording = Wording()
+        self._wording = TermsCodec()
         self._sweep_every = sweep_every
         self._writes = random.randrange(sweep_every)  # short-lived processes sweep too
         self._added = 0
@@ -51,7 +51,7 @@ class Shelf:
         self._last: Name = ("", "", "")
 
     def get(
-        self, connection: Connection, key: BucketKey, terms: Terms | None = None
+        self, connection: SqliteTransaction, key: BucketKey, terms: Terms | None = None
     ) -> Record | None:
         """The record; under `terms` themselves where it is kept under the same."""
         where = (key.namespace, key.entity_id, key.resource)
@@ -59,23 +59,25 @@ class Shelf:
         return None if row is None else self._wording.record(row, terms)
 
     def current(
-        self, connection: Connection, key: BucketKey, terms: Terms, now_ms: int
+        self, connection: SqliteTransaction, key: BucketKey, terms: Terms, now_ms: int
     ) -> Record | None:
         """The record; what it consumed in an hour that has passed is in usage history."""
         record = self.get(connection, key, terms)
         if record is None or record[HOUR] == now_ms // HOUR_MS:
             return record
         count(connection, key, record)
-        record = counted(record, now_ms)
+        record = mark_counted(record, now_ms)
         self.put(connection, key, record, new=False)
         return record
 
-    def put(self, connection: Connection, key: BucketKey, record: Record, *, new: bool) -> None:
+    def put(
+        self, connection: SqliteTransaction, key: BucketKey, record: Record, *, new: bool
+    ) -> None:
         self._added += new
         self._last = (key.namespace, key.entity_id, key.resource)
         connection.execute(ADD if new else SET, self._wording.row(record) + self._last)
 
-    def drop(self, connection: Connection, key: BucketKey) -> None:
+    def drop(self, connection: SqliteTransaction, key: BucketKey) -> None:
         """The bucket is gone; what it consumed is in usage history, if it can be read at all."""
         try:
             record = self.get(connection, key)
@@ -86,7 +88,7 @@ class Shelf:
         connection.execute(DELETE, names(key))
 
     def page(
-        self, connection: Connection, scope: Scope, after: str | None, limit: int
+        self, connection: SqliteTransaction, scope: BucketScope, after: str | None, limit: int
     ) -> list[BucketKey]:
         """Keys of buckets that exist, from the one after the text `after` on."""
         return [
@@ -95,7 +97,12 @@ class Shelf:
         ]
 
     def flush(
-        self, connection: Connection, scope: Scope, after: str | None, limit: int, now_ms: int
+        self,
+        connection: SqliteTransaction,
+        scope: BucketScope,
+        after: str | None,
+        limit: int,
+        now_ms: int,
     ) -> str | None:
         """Usage history holds all that the next buckets know; where to go on, None at the end."""
         rows = _rows(connection, scope, after, limit, uncounted=1)
@@ -105,7 +112,7 @@ class Shelf:
             )
         return after if len(rows) == limit else None
 
-    def sweep_sometimes(self, connection: Connection, now_ms: int) -> None:
+    def sweep_sometimes(self, connection: SqliteTransaction, now_ms: int) -> None:
         """Every so many writes, rows that have become meaningless go.
 
         The walk begins at a bucket in use, so that short-lived processes do not all begin alike.
@@ -116,7 +123,7 @@ class Shelf:
             self._writes = self._added = 0
             self._sweep(connection, self._swept_to or self._last, looks, now_ms - EXPIRY_MARGIN_MS)
 
-    def _sweep(self, connection: Connection, after: Name, looks: int, until_ms: int) -> None:
+    def _sweep(self, connection: SqliteTransaction, after: Name, looks: int, until_ms: int) -> None:
         rows = connection.execute(SWEEP_LOOK, (*after, looks)).fetchall()
         for *name, full_ms in rows:
             if full_ms is not None and full_ms <= until_ms:
@@ -125,14 +132,18 @@ class Shelf:
         self._swept_to = rows[-1][:3] if len(rows) == looks else ("", "", "")
         connection.execute(ONCE_EXPIRE, (until_ms, looks))
 
-    def _flush_row(self, connection: Connection, key: BucketKey, row: Row, now_ms: int) -> str:
+    def _flush_row(
+        self, connection: SqliteTransaction, key: BucketKey, row: Row, now_ms: int
+    ) -> str:
         record = self._wording.record(row)
         count(connection, key, record)
-        self.put(connection, key, counted(record, now_ms), new=False)
+        self.put(connection, key, mark_counted(record, now_ms), new=False)
         return key.text
 
 
-def claim(connection: Connection, namespace: str, once: str, now_ms: int, until_ms: int) -> bool:
+def claim(
+    connection: SqliteTransaction, namespace: str, once: str, now_ms: int, until_ms: int
+) -> bool:
     """Whether this is the first call of that name before `until_ms`."""
     row = connection.execute(ONCE_GET, (namespace, once)).fetchone()
     if row is not None and row[0] > now_ms:
@@ -142,7 +153,12 @@ def claim(connection: Connection, namespace: str, once: str, now_ms: int, until_
 
 
 def _rows(
-    connection: Connection, scope: Scope, after: str | None, limit: int, *, uncounted: int
+    connection: SqliteTransaction,
+    scope: BucketScope,
+    after: str | None,
+    limit: int,
+    *,
+    uncounted: int,
 ) -> list[Row]:
     after_entity, after_resource = _parse_cursor(after)
     values = {

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from headgate.core.decision import (
     Demand,
     Verdict,
-    adjusted,
+    adjust_record,
     decide,
-    only_credits,
+    is_credit_only,
+    needs_write,
     take,
-    worth_keeping,
 )
 from headgate.core.errors import HeadgateError, StoreTrouble
 from headgate.core.levels import Page
-from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, opened
+from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, new_record
 from headgate.core.runtime import Clock
-from headgate.core.store import Outcome, Sighting
-from headgate.stores.sqlite.bucket_table import Scope, Shelf, claim
-from headgate.stores.sqlite.port import READ, Port
-from headgate.stores.sqlite.schema import Connection
+from headgate.core.store import Outcome, PeekResult
+from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable, claim
+from headgate.stores.sqlite.port import READ, SqlitePort
+from headgate.stores.sqlite.schema import SqliteTransaction
 
 ONCE_MS = 24 * HOUR_MS
 
@@ -28,10 +28,10 @@ ONCE_MS = 24 * HOUR_MS
 class SqliteStore:
     """The buckets of everybody who opens the same file."""
 
-    def __init__(self, port: Port, clock: Clock, shelf: Shelf) -> None:
+    def __init__(self, port: SqlitePort, clock: Clock, table: BucketTable) -> None:
         self._port = port
         self._clock = clock
-        self._shelf = shelf
+        self._table = table
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         return await self._port.call(lambda connection: self._consume(connection, demands, now_ms))
@@ -41,7 +41,7 @@ class SqliteStore:
     ) -> list[Outcome]:
         """All of them in one transaction."""
 
-        def decide_each(connection: Connection) -> list[Outcome]:
+        def decide_each(connection: SqliteTransaction) -> list[Outcome]:
             return [self._outcome(connection, demands, now_ms) for demands in groups]
 
         try:
@@ -50,7 +50,7 @@ class SqliteStore:
             return [trouble] * len(groups)
 
     def _outcome(
-        self, connection: Connection, demands: Sequence[Demand], now_ms: int | None
+        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int | None
     ) -> Outcome:
         try:
             return self._consume(connection, demands, now_ms)
@@ -58,53 +58,53 @@ class SqliteStore:
             return error
 
     def _consume(
-        self, connection: Connection, demands: Sequence[Demand], now_ms: int | None
+        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int | None
     ) -> Verdict:
         if now_ms is None:  # read here: waiting for the others took time
             now_ms = self._clock()
         decided = self._consume_one if len(demands) == 1 else self._consume_all
         verdict = decided(connection, demands, now_ms)
         if verdict.allowed:
-            self._shelf.sweep_sometimes(connection, now_ms)
+            self._table.sweep_sometimes(connection, now_ms)
         return verdict
 
     def _consume_one(
-        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int
     ) -> Verdict:
         """What most calls are: one bucket, kept under the very terms that are asked."""
         demand = demands[0]
-        record = self._shelf.current(connection, demand.key, demand.terms, now_ms)
+        record = self._table.current(connection, demand.key, demand.terms, now_ms)
         if record is None or record[TERMS].core is not demand.terms:
             return self._decided(connection, demands, [record], now_ms)
         after = take(record, demand, now_ms)
         if after is None:
             return Verdict(False, demands, (record,), now_ms)
-        self._shelf.put(connection, demand.key, after, new=False)
+        self._table.put(connection, demand.key, after, new=False)
         return Verdict(True, demands, (after,), now_ms, (record,))
 
     def _consume_all(
-        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int
     ) -> Verdict:
         found = self._found(connection, demands, now_ms)
         return self._decided(connection, demands, found, now_ms)
 
     def _decided(
         self,
-        connection: Connection,
+        connection: SqliteTransaction,
         demands: Sequence[Demand],
         found: Sequence[Record | None],
         now_ms: int,
     ) -> Verdict:
         verdict, after = decide(demands, found, now_ms)
         for demand, before, record in zip(demands, found, after, strict=True):
-            if worth_keeping(verdict, before, record):
-                self._shelf.put(connection, demand.key, record, new=before is None)
+            if needs_write(verdict, before, record):
+                self._table.put(connection, demand.key, record, new=before is None)
         return verdict
 
     def _found(
-        self, connection: Connection, demands: Sequence[Demand], now_ms: int
+        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int
     ) -> list[Record | None]:
-        current = self._shelf.current
+        current = self._table.current
         return [current(connection, demand.key, demand.terms, now_ms) for demand in demands]
 
     async def adjust(
@@ -121,7 +121,7 @@ class SqliteStore:
 
     def _adjust(
         self,
-        connection: Connection,
+        connection: SqliteTransaction,
         demands: Sequence[Demand],
         now_ms: int | None,
         metered: bool,
@@ -136,25 +136,25 @@ class SqliteStore:
             if not claim(connection, key.namespace, name, now_ms, now_ms + ONCE_MS):
                 return False
         for demand, record in zip(demands, found, strict=True):
-            if record is not None or not only_credits(demand):  # no record is full already
-                held = record or opened(demand.terms, now_ms)
-                after = adjusted(held, demand, now_ms, metered=metered)
-                self._shelf.put(connection, demand.key, after, new=record is None)
-        self._shelf.sweep_sometimes(connection, now_ms)
+            if record is not None or not is_credit_only(demand):  # no record is full already
+                held = record or new_record(demand.terms, now_ms)
+                after = adjust_record(held, demand, now_ms, metered=metered)
+                self._table.put(connection, demand.key, after, new=record is None)
+        self._table.sweep_sometimes(connection, now_ms)
         return True
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> Sighting:
-        def look(connection: Connection) -> Sighting:
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        def look(connection: SqliteTransaction) -> PeekResult:
             seen_ms = self._clock() if now_ms is None else now_ms
-            found = [self._shelf.get(connection, key) for key in keys]
-            return Sighting(seen_ms, [one and after_clock_step(one, seen_ms) for one in found])
+            found = [self._table.get(connection, key) for key in keys]
+            return PeekResult(seen_ms, [one and after_clock_step(one, seen_ms) for one in found])
 
         return await self._port.call(look, READ)
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
-        def drop_all(connection: Connection) -> None:
+        def drop_all(connection: SqliteTransaction) -> None:
             for key in keys:
-                self._shelf.drop(connection, key)
+                self._table.drop(connection, key)
 
         await self._port.call(drop_all)
 
@@ -167,9 +167,9 @@ class SqliteStore:
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        scope = Scope(namespace, entity_id, resource)
+        scope = BucketScope(namespace, entity_id, resource)
         keys = await self._port.call(
-            lambda connection: self._shelf.page(connection, scope, cursor, limit + 1), READ
+            lambda connection: self._table.page(connection, scope, cursor, limit + 1), READ
         )
         items = tuple(keys[:limit])
         return Page(items, items[-1].text if len(keys) > limit else None)

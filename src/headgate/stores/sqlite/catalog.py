@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, Stored
-from headgate.core.store import Kept
-from headgate.stores.sqlite import entities as people
+from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.store import ExpiringRecord
+from headgate.stores.sqlite import entities
 from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import stored_limits as levels
-from headgate.stores.sqlite.port import READ, WRITE, Port, Result, Work
-from headgate.stores.sqlite.rows import as_json, clamped, from_json
-from headgate.stores.sqlite.schema import SCHEMA_VERSION, Connection, named_queries, tables
+from headgate.stores.sqlite.port import READ, WRITE, Result, SqlitePort, Work
+from headgate.stores.sqlite.rows import as_json, clamp, from_json
+from headgate.stores.sqlite.schema import SCHEMA_VERSION, SqliteTransaction, named_queries, tables
 
 PURGE_BATCH = 1000
 
 
 class SqliteCatalog:
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: SqlitePort) -> None:
         self._port = port
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
@@ -31,12 +31,14 @@ class SqliteCatalog:
     ) -> Entity:
         return await self._within(
             namespace,
-            lambda connection: people.create(connection, namespace, entity, principal, now_ms),
+            lambda connection: entities.create(connection, namespace, entity, principal, now_ms),
         )
 
     async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
         return await self._within(
-            namespace, lambda connection: people.getter(connection, namespace)(entity_id), READ
+            namespace,
+            lambda connection: entities.entity_reader(connection, namespace)(entity_id),
+            READ,
         )
 
     async def update_entity(
@@ -51,7 +53,7 @@ class SqliteCatalog:
     ) -> Entity:
         return await self._within(
             namespace,
-            lambda connection: people.update(
+            lambda connection: entities.update(
                 connection, namespace, entity_id, changes, version, principal, now_ms
             ),
         )
@@ -61,7 +63,7 @@ class SqliteCatalog:
     ) -> None:
         await self._within(
             namespace,
-            lambda connection: people.delete(connection, namespace, entity_id, principal, now_ms),
+            lambda connection: entities.delete(connection, namespace, entity_id, principal, now_ms),
         )
 
     async def list_entities(
@@ -69,7 +71,9 @@ class SqliteCatalog:
     ) -> Page:
         return await self._within(
             namespace,
-            lambda connection: people.listed(connection, namespace, parent_id, limit, cursor),
+            lambda connection: entities.list_entities(
+                connection, namespace, parent_id, limit, cursor
+            ),
             READ,
         )
 
@@ -80,7 +84,7 @@ class SqliteCatalog:
         changes: Mapping[str, Any],
         principal: str | None,
         now_ms: int,
-    ) -> Stored:
+    ) -> StoredLevel:
         return await self._within(
             namespace,
             lambda connection: levels.update(
@@ -88,7 +92,7 @@ class SqliteCatalog:
             ),
         )
 
-    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
         return await self._within(
             namespace, lambda connection: levels.get(connection, namespace, level), READ
         )
@@ -121,10 +125,12 @@ class SqliteCatalog:
         )
 
     async def get_namespace(self, name: str) -> Namespace | None:
-        return await self._port.call(lambda connection: tenants.active(connection, name), READ)
+        return await self._port.call(lambda connection: tenants.get_active(connection, name), READ)
 
     async def list_namespaces(self, *, state: str) -> list[Namespace]:
-        return await self._port.call(lambda connection: tenants.listed(connection, state), READ)
+        return await self._port.call(
+            lambda connection: tenants.list_namespaces(connection, state), READ
+        )
 
     async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
         return await self._port.call(
@@ -166,20 +172,20 @@ class SqliteCatalog:
     async def _within(self, namespace: str, work: Work[Result], begin: str = WRITE) -> Result:
         """The work, if the namespace is active at that moment."""
 
-        def checked(connection: Connection) -> Result:
+        def checked(connection: SqliteTransaction) -> Result:
             tenants.version_of(connection, namespace)
             return work(connection)
 
         return await self._port.call(checked, begin)
 
 
-def _notes(connection: Connection) -> Mapping[str, Any]:
+def _notes(connection: SqliteTransaction) -> Mapping[str, Any]:
     row = connection.execute(tenants.SQL["notes_get"]).fetchone()
     noted = {} if row is None else from_json("note", row[0])
     return {**noted, "schema_version": SCHEMA_VERSION}
 
 
-def _delete_everything(connection: Connection) -> None:
+def _delete_everything(connection: SqliteTransaction) -> None:
     for table in tables(connection):
         connection.execute(f"DELETE FROM {table}")
 
@@ -190,27 +196,27 @@ def _delete_everything(connection: Connection) -> None:
 SQL = named_queries("drawer.sql")
 
 
-class SqliteDrawer:
-    def __init__(self, port: Port) -> None:
+class SqliteExpiringRecords:
+    def __init__(self, port: SqlitePort) -> None:
         self._port = port
 
     async def put(
         self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
     ) -> int | None:
-        values = (text, clamped(until_ms), namespace, name)
+        values = (text, clamp(until_ms), namespace, name)
 
-        def work(connection: Connection) -> int:
+        def work(connection: SqliteTransaction) -> int:
             if seen is None:
                 return connection.execute(SQL["add"], values).rowcount
             return connection.execute(SQL["change"], (*values, seen)).rowcount
 
         return 1 + (seen or 0) if await self._port.call(work) else None
 
-    async def get(self, namespace: str, name: str) -> Kept | None:
+    async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
         row = await self._port.call(
             lambda connection: connection.execute(SQL["get"], (namespace, name)).fetchone(), READ
         )
-        return None if row is None else Kept(*row)
+        return None if row is None else ExpiringRecord(*row)
 
     async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
         values = (namespace, name, seen)
@@ -220,9 +226,11 @@ class SqliteDrawer:
             )
         )
 
-    async def due(self, namespace: str, before_ms: int, limit: int) -> list[tuple[str, Kept]]:
-        values = (namespace, clamped(before_ms), limit)
+    async def due(
+        self, namespace: str, before_ms: int, limit: int
+    ) -> list[tuple[str, ExpiringRecord]]:
+        values = (namespace, clamp(before_ms), limit)
         rows = await self._port.call(
             lambda connection: connection.execute(SQL["due"], values).fetchall(), READ
         )
-        return [(name, Kept(*rest)) for name, *rest in rows]
+        return [(name, ExpiringRecord(*rest)) for name, *rest in rows]

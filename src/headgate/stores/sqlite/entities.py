@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.errors import EntityExistsError, EntityNotFoundError
-from headgate.core.levels import Entity, GetEntity, Page, changed, check_parent
+from headgate.core.levels import Entity, GetEntity, Page, change_entity, check_parent
 from headgate.core.store import entity_as_json
-from headgate.stores.sqlite.namespaces import moved_on
+from headgate.stores.sqlite.namespaces import advance_version
 from headgate.stores.sqlite.rows import entity_as_row, entity_from_row, note
-from headgate.stores.sqlite.schema import Connection, named_queries
+from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
 
 SQL = named_queries("catalog.sql")
 
 
-def getter(connection: Connection, namespace: str) -> GetEntity:
+def entity_reader(connection: SqliteTransaction, namespace: str) -> GetEntity:
     """Reads one entity after the other, all at the moment of this transaction."""
 
     def get(entity_id: str) -> Entity | None:
@@ -27,22 +27,26 @@ def getter(connection: Connection, namespace: str) -> GetEntity:
 
 
 def create(
-    connection: Connection, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    connection: SqliteTransaction,
+    namespace: str,
+    entity: Entity,
+    principal: str | None,
+    now_ms: int,
 ) -> Entity:
-    get = getter(connection, namespace)
+    get = entity_reader(connection, namespace)
     if get(entity.id) is not None:
         raise EntityExistsError(entity.id)
     check_parent(entity.id, entity.parent_id, get)
     made = replace(entity, created_ms=now_ms, version=1)
     connection.execute(SQL["entity_put"], entity_as_row(namespace, made))
-    moved_on(connection, namespace)
+    advance_version(connection, namespace)
     note(connection, namespace, now_ms, "entity_created", entity.id, principal,
          before=None, after=entity_as_json(made))  # fmt: skip
     return made
 
 
 def update(
-    connection: Connection,
+    connection: SqliteTransaction,
     namespace: str,
     entity_id: str,
     changes: Mapping[str, Any],
@@ -50,35 +54,43 @@ def update(
     principal: str | None,
     now_ms: int,
 ) -> Entity:
-    get = getter(connection, namespace)
+    get = entity_reader(connection, namespace)
     before = get(entity_id)
     if before is None:
         raise EntityNotFoundError(entity_id)
-    after = changed(before, dict(changes), version)
+    after = change_entity(before, dict(changes), version)
     check_parent(entity_id, after.parent_id, get)
     connection.execute(SQL["entity_put"], entity_as_row(namespace, after))
-    moved_on(connection, namespace)
+    advance_version(connection, namespace)
     note(connection, namespace, now_ms, "entity_changed", entity_id, principal,
          before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
     return after
 
 
 def delete(
-    connection: Connection, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    connection: SqliteTransaction,
+    namespace: str,
+    entity_id: str,
+    principal: str | None,
+    now_ms: int,
 ) -> None:
     """The entity and its stored limits are gone; its children stand alone."""
-    before = getter(connection, namespace)(entity_id)
+    before = entity_reader(connection, namespace)(entity_id)
     if before is None:
         raise EntityNotFoundError(entity_id)
     for query in ("entity_delete", "stored_delete_of_entity", "entity_orphan_children"):
         connection.execute(SQL[query], (namespace, entity_id))
-    moved_on(connection, namespace)
+    advance_version(connection, namespace)
     note(connection, namespace, now_ms, "entity_deleted", entity_id, principal,
          before=entity_as_json(before), after=None)  # fmt: skip
 
 
-def listed(
-    connection: Connection, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+def list_entities(
+    connection: SqliteTransaction,
+    namespace: str,
+    parent_id: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> Page:
     after = cursor or ""
     if parent_id is None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.core.errors import ValidationError
-from headgate.core.history import AuditEvent, Usage, UsageQuery, snapshot
+from headgate.core.history import AuditEvent, UsageQuery, WindowUsage, snapshot
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
-from headgate.stores.sqlite.bucket_table import Scope, Shelf
-from headgate.stores.sqlite.port import READ, Port, Work
+from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable
+from headgate.stores.sqlite.port import READ, SqlitePort, Work
 from headgate.stores.sqlite.rows import (
     INT64_MAX,
     SQL,
     Row,
     add,
     append,
-    clamped,
+    clamp,
     event_from_row,
     from_json,
 )
-from headgate.stores.sqlite.schema import Connection
+from headgate.stores.sqlite.schema import SqliteTransaction
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000
@@ -30,16 +30,16 @@ CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
 
 
 class SqliteLedger:
-    def __init__(self, port: Port, clock: Clock, shelf: Shelf) -> None:
+    def __init__(self, port: SqlitePort, clock: Clock, table: BucketTable) -> None:
         self._port = port
         self._clock = clock
-        self._shelf = shelf
+        self._table = table
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         await self._port.call(lambda connection: append(connection, namespace, event))
 
     async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[Usage]
+        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Adds what was counted elsewhere, in one transaction."""
         key, rows = BucketKey(namespace, entity_id, resource), list(usages)
@@ -57,35 +57,37 @@ class SqliteLedger:
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         asked = _usage_values(namespace, query)
-        await self._flush(Scope(namespace, query.entity_id, query.resource), now_ms)
+        await self._flush(BucketScope(namespace, query.entity_id, query.resource), now_ms)
         name = "usage_page" if query.entity_id is None else "usage_page_of_entity"
         rows = await self._port.call(
             lambda connection: connection.execute(SQL[name], asked).fetchall(), READ
         )
         page = rows[: query.limit]
         items = tuple(
-            snapshot(row[2], row[3], Usage(row[1], row[0], from_json("usage row", row[4]), row[5]))
+            snapshot(
+                row[2], row[3], WindowUsage(row[1], row[0], from_json("usage row", row[4]), row[5])
+            )
             for row in page
         )
         return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
 
-    async def _flush(self, scope: Scope, now_ms: int | None) -> None:
+    async def _flush(self, scope: BucketScope, now_ms: int | None) -> None:
         """History holds all that the buckets knew; in bites, so that others get their turn."""
         counted_ms = self._clock() if now_ms is None else now_ms
-        after = await self._port.call(self._bite(scope, None, counted_ms))
+        after = await self._port.call(self._flush_batch(scope, None, counted_ms))
         while after is not None:
-            after = await self._port.call(self._bite(scope, after, counted_ms))
+            after = await self._port.call(self._flush_batch(scope, after, counted_ms))
 
-    def _bite(self, scope: Scope, after: str | None, now_ms: int) -> Work[str | None]:
-        return lambda connection: self._shelf.flush(connection, scope, after, FLUSH_BATCH, now_ms)
+    def _flush_batch(self, scope: BucketScope, after: str | None, now_ms: int) -> Work[str | None]:
+        return lambda connection: self._table.flush(connection, scope, after, FLUSH_BATCH, now_ms)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         gone = await self._trim("usage_trim", usage_before_ms)
         return gone + await self._trim("audit_trim", audit_before_ms)
 
     async def _trim(self, query: str, before_ms: int) -> int:
-        def some(connection: Connection) -> int:
-            return connection.execute(SQL[query], (clamped(before_ms), TRIM_BATCH)).rowcount
+        def some(connection: SqliteTransaction) -> int:
+            return connection.execute(SQL[query], (clamp(before_ms), TRIM_BATCH)).rowcount
 
         total = gone = await self._port.call(some)
         while gone == TRIM_BATCH:
@@ -101,8 +103,8 @@ def _usage_values(namespace: str, query: UsageQuery) -> dict[str, int | str | No
         "entity_id": query.entity_id,
         "resource": query.resource,
         "window_type": query.window_type,
-        "start_ms": clamped(-INT64_MAX if query.start_ms is None else query.start_ms),
-        "last_ms": clamped(INT64_MAX if query.end_ms is None else query.end_ms - 1),
+        "start_ms": clamp(-INT64_MAX if query.start_ms is None else query.start_ms),
+        "last_ms": clamp(INT64_MAX if query.end_ms is None else query.end_ms - 1),
         "at_ms": at_ms,
         "after_type": after_type,
         "after_entity": after_entity,

@@ -21,9 +21,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.sqlite import schema
-from headgate.stores.sqlite.batching import Line, closed
-from headgate.stores.sqlite.schema import Connection
-from headgate.transport.ownership import forks
+from headgate.stores.sqlite.batching import CallQueue, store_closed
+from headgate.stores.sqlite.schema import SqliteTransaction
+from headgate.transport.ownership import fork_count
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 # Most who hold the file are done in a fraction of a millisecond, so the first pauses are short.
@@ -35,7 +35,7 @@ _log = logging.getLogger("headgate")
 
 Result = TypeVar("Result")
 Guard = TypeVar("Guard")
-Work = Callable[[Connection], Result]
+Work = Callable[[SqliteTransaction], Result]
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _TROUBLE = {
@@ -47,7 +47,7 @@ _TROUBLE = {
 _DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 
 
-class Port(Protocol):
+class SqlitePort(Protocol):
     async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
         """What the work comes to in a transaction of its own; all of it is kept or nothing."""
         ...
@@ -57,7 +57,7 @@ class Port(Protocol):
         ...
 
 
-class Link:
+class SqliteConnection:
     """One connection, opened when first used; used by one thread at a time.
 
     A single cursor serves every statement, which is cheaper than one each: work reads all it
@@ -152,88 +152,96 @@ class Link:
         return self._cursor
 
 
-class Sites(Generic[Guard]):
+class PerProcessConnection(Generic[Guard]):
     """This process's link and what keeps its callers in line: a forked child gets its own.
 
     The parent's stay referenced: a connection that is collected is closed, and closing one that
     another process uses can harm the file.
     """
 
-    def __init__(self, make_link: Callable[[], Link], make_guard: Callable[[], Guard]) -> None:
+    def __init__(
+        self, make_link: Callable[[], SqliteConnection], make_guard: Callable[[], Guard]
+    ) -> None:
         self.closed = False
         self._make_link = make_link
         self._make_guard = make_guard
-        self._by_fork: dict[int, tuple[Link, Guard]] = {}
+        self._by_fork: dict[int, tuple[SqliteConnection, Guard]] = {}
 
-    def here(self) -> tuple[Link, Guard]:
+    def here(self) -> tuple[SqliteConnection, Guard]:
         if self.closed:
-            raise closed()
-        here = forks()
+            raise store_closed()
+        here = fork_count()
         return self._by_fork.get(here) or self._by_fork.setdefault(
             here, (self._make_link(), self._make_guard())
         )
 
-    def link(self) -> Link:
+    def connection(self) -> SqliteConnection:
         """This process's link, also while the last calls are served."""
-        return self._by_fork[forks()][0]
+        return self._by_fork[fork_count()][0]
 
-    def leave(self) -> tuple[Link, Guard] | None:
+    def leave(self) -> tuple[SqliteConnection, Guard] | None:
         """What is to be put away, the first time; from now on there is nothing here."""
         already, self.closed = self.closed, True
-        return None if already else self._by_fork.get(forks())
+        return None if already else self._by_fork.get(fork_count())
 
 
-class BlockingPort:
+class BlockingSqlitePort:
     """Does the work on the calling thread, one thread after the other; `call` never suspends."""
 
     def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
-        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), threading.Lock)
+        self._sites = PerProcessConnection(
+            lambda: SqliteConnection(path, timeout_ms, synchronous), threading.Lock
+        )
         self._path = path
         self._timeout_ms = timeout_ms
         self._timeout_s = timeout_ms / 1000
 
     async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
-        link, lock = self._sites.here()
+        connection, lock = self._sites.here()
         deadline_s = time.monotonic() + self._timeout_s
         if not lock.acquire(timeout=self._timeout_s):
-            raise contended(self._path, self._timeout_ms)
+            raise contention_error(self._path, self._timeout_ms)
         try:
             if self._sites.closed:
-                raise closed()
-            return link.run(work, begin, deadline_s)
+                raise store_closed()
+            return connection.run(work, begin, deadline_s)
         finally:
             lock.release()
 
     async def close(self) -> None:
         site = self._sites.leave()
         if site is not None:
-            link, lock = site
+            connection, lock = site
             with lock:
-                link.close()
+                connection.close()
 
 
-class AsyncPort:
+class AsyncSqlitePort:
     """Does the work on one thread of its own, and the writes that wait for it together."""
 
     def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
-        self._sites = Sites(lambda: Link(path, timeout_ms, synchronous), self._line)
+        self._sites = PerProcessConnection(
+            lambda: SqliteConnection(path, timeout_ms, synchronous), self._queue
+        )
         self._timeout_s = timeout_ms / 1000
 
     async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
-        link, line = self._sites.here()
+        connection, queue = self._sites.here()
         deadline_s = time.monotonic() + self._timeout_s
         part = work if begin == WRITE else None
-        return await line.do(lambda: link.run(work, begin, deadline_s), part, deadline_s)
+        return await queue.do(lambda: connection.run(work, begin, deadline_s), part, deadline_s)
 
     async def close(self) -> None:
         site = self._sites.leave()
         if site is not None:
-            link, line = site
-            await line.do(link.close, None, time.monotonic())
-            line.dismiss()
+            connection, queue = site
+            await queue.do(connection.close, None, time.monotonic())
+            queue.dismiss()
 
-    def _line(self) -> Line:
-        return Line(lambda parts, until_s: self._sites.link().run_together(parts, until_s))
+    def _queue(self) -> CallQueue:
+        return CallQueue(
+            lambda parts, until_s: self._sites.connection().run_together(parts, until_s)
+        )
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
@@ -258,7 +266,7 @@ def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
     whole_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     code = whole_code & 0xFF
     if code in _BUSY:
-        return contended(path, timeout_ms)
+        return contention_error(path, timeout_ms)
     if code == sqlite3.SQLITE_FULL:
         return Full(f"the SQLite file {path} cannot grow: the disk is full; make room ({error})")
     if whole_code == sqlite3.SQLITE_READONLY_DBMOVED:
@@ -272,7 +280,7 @@ def translate(error: sqlite3.Error, path: str, timeout_ms: int) -> StoreTrouble:
     return Unreachable(f"the SQLite file {path} gives no answer: {reason} ({error})")
 
 
-def contended(path: str, timeout_ms: int) -> Contended:
+def contention_error(path: str, timeout_ms: int) -> Contended:
     return Contended(
         f"the SQLite file {path} was held by others for {timeout_ms} ms; nothing was written: "
         f"look for a long transaction on it, raise ?timeout_ms=…, or use a networked store"

@@ -7,8 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from headgate.core.errors import Damaged
-from headgate.core.history import AuditEvent, Usage, audit_event, event_time_ms, uncounted, usage_of
-from headgate.core.levels import Entity, Mode, Namespace, Stored
+from headgate.core.history import (
+    AuditEvent,
+    WindowUsage,
+    audit_event,
+    event_time_ms,
+    has_uncounted_usage,
+    usage_of,
+)
+from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
 from headgate.core.limits import Spec
 from headgate.core.record import (
     CELLS,
@@ -22,7 +29,7 @@ from headgate.core.record import (
     full_at_ms,
 )
 from headgate.core.store import stored_as_json, stored_from_json
-from headgate.stores.sqlite.schema import Connection, named_queries
+from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
 
 INT64_MAX = 2**63 - 1
 WORDINGS_MAX = 4096
@@ -35,7 +42,7 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Wording:
+class TermsCodec:
     """Terms as text and back; both ways are remembered, so a warm path parses no terms.
 
     Terms are told apart by identity, which is what the decision asks for first: a bucket kept
@@ -72,7 +79,7 @@ class Wording:
             if len(cells) != STRIDE * len(terms.specs):
                 raise ValueError(f"{len(cells)} cells for {len(terms.specs)} limits")
         except (ValueError, TypeError, IndexError, StopIteration) as error:
-            raise unreadable("bucket", error) from error
+            raise unreadable_row("bucket", error) from error
         return (terms, hour, events, *cells)
 
     def row(self, record: Record) -> Row:
@@ -82,7 +89,7 @@ class Wording:
             self.text(record[TERMS]),
             record[HOUR],
             record[EVENTS],
-            uncounted(record),
+            has_uncounted_usage(record),
             full_ms if full_ms is None or full_ms < INT64_MAX else INT64_MAX,
             str(list(record[CELLS:])),  # a list of ints prints as JSON
         )
@@ -92,14 +99,14 @@ def names(key: BucketKey) -> tuple[str, str, str]:
     return key.namespace, key.entity_id, key.resource
 
 
-def unreadable(what: str, error: Exception) -> Damaged:
+def unreadable_row(what: str, error: Exception) -> Damaged:
     return Damaged(
         f"a stored {what} cannot be read ({error}); the row was written by something else: "
         f"restore the file, or forget that {what}"
     )
 
 
-def clamped(value: int) -> int:
+def clamp(value: int) -> int:
     """The nearest integer that SQLite can hold."""
     return max(-INT64_MAX, min(INT64_MAX, value))
 
@@ -134,18 +141,18 @@ def entity_from_row(row: Row) -> Entity:
     )
 
 
-def stored_as_text(stored: Stored) -> str:
+def stored_as_text(stored: StoredLevel) -> str:
     return _encode(stored_as_json(stored))
 
 
-def stored_from_text(text: str) -> Stored:
+def stored_from_text(text: str) -> StoredLevel:
     return stored_from_json(from_json("limit", text))
 
 
 def event_as_row(namespace: str, event: AuditEvent) -> Row:
     body = [event.timestamp, event.action, event.principal, event.resource, dict(event.details)]
     time_ms = event_time_ms(event)
-    return namespace, event.entity_id, event.event_id, clamped(time_ms), _encode(body)
+    return namespace, event.entity_id, event.event_id, clamp(time_ms), _encode(body)
 
 
 def event_from_row(row: Row) -> AuditEvent:
@@ -162,7 +169,7 @@ def from_json(what: str, text: str) -> Any:
     try:
         return _decode(text)
     except (ValueError, TypeError) as error:
-        raise unreadable(what, error) from error
+        raise unreadable_row(what, error) from error
 
 
 def _terms_as_text(terms: Terms) -> str:
@@ -174,7 +181,7 @@ def _terms_from_text(text: str) -> Terms:
     version, own, core_count, listed, sources = _decode(text)
     specs = tuple(Spec(*values) for values in listed)
     core = Terms(specs[:core_count], version, own=own, sources=tuple(sources))
-    return core.extended(specs[core_count:])
+    return core.extend(specs[core_count:])
 
 
 def _bounded(cache: dict[Any, Any]) -> dict[Any, Any]:
@@ -190,13 +197,13 @@ SQL = named_queries("ledger.sql")
 USAGE_GET, USAGE_PUT, AUDIT_ADD = SQL["usage_get"], SQL["usage_put"], SQL["audit_add"]
 
 
-def count(connection: Connection, key: BucketKey, record: Record) -> None:
+def count(connection: SqliteTransaction, key: BucketKey, record: Record) -> None:
     """Usage history has all that the record consumed since it was last counted."""
-    if uncounted(record):
+    if has_uncounted_usage(record):
         add(connection, key, usage_of(record))
 
 
-def add(connection: Connection, key: BucketKey, usages: Iterable[Usage]) -> None:
+def add(connection: SqliteTransaction, key: BucketKey, usages: Iterable[WindowUsage]) -> None:
     """Usage history has so much more."""
     for usage in usages:
         window = (usage.window_start_ms, usage.window_type)
@@ -209,12 +216,12 @@ def add(connection: Connection, key: BucketKey, usages: Iterable[Usage]) -> None
         connection.execute(USAGE_PUT, (as_json(counters), events, *where))
 
 
-def append(connection: Connection, namespace: str, event: AuditEvent) -> None:
+def append(connection: SqliteTransaction, namespace: str, event: AuditEvent) -> None:
     connection.execute(AUDIT_ADD, event_as_row(namespace, event))
 
 
 def note(
-    connection: Connection,
+    connection: SqliteTransaction,
     namespace: str,
     now_ms: int,
     action: str,

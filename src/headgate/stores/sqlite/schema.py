@@ -18,7 +18,7 @@ from headgate.core.errors import IncompatibleSchemaError
 _FOLDER = resources.files(__package__) / "sql"
 
 
-class Rows(Protocol):
+class QueryResult(Protocol):
     """What a statement found."""
 
     @property
@@ -29,10 +29,10 @@ class Rows(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-class Connection(Protocol):
+class SqliteTransaction(Protocol):
     """An open database in the middle of a transaction; the port alone begins and ends them."""
 
-    def execute(self, sql: str, parameters: Any = ..., /) -> Rows: ...
+    def execute(self, sql: str, parameters: Any = ..., /) -> QueryResult: ...
 
 
 def named_queries(file: str) -> Mapping[str, str]:
@@ -57,7 +57,7 @@ MIGRATIONS = migrations()
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
-def check(connection: Connection) -> int:
+def check(connection: SqliteTransaction) -> int:
     """The schema's version, 0 in an empty file; refuses a file that must not be touched."""
     connection.execute("BEGIN")  # one snapshot: another process may be migrating
     version = _version(connection)
@@ -65,7 +65,7 @@ def check(connection: Connection) -> int:
     return version
 
 
-def migrate(connection: Connection, version: int) -> None:
+def migrate(connection: SqliteTransaction, version: int) -> None:
     """The database has the schema this headgate writes; at that version already, it is not locked.
 
     Every step looks at the version under the write lock: another process may have taken it.
@@ -78,12 +78,12 @@ def migrate(connection: Connection, version: int) -> None:
         connection.execute("COMMIT")
 
 
-def tables(connection: Connection) -> list[str]:
+def tables(connection: SqliteTransaction) -> list[str]:
     rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
     return [name for (name,) in rows.fetchall() if not name.startswith("sqlite_")]
 
 
-def _version(connection: Connection) -> int:
+def _version(connection: SqliteTransaction) -> int:
     application_id = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
     if application_id != APPLICATION_ID:
@@ -102,18 +102,18 @@ def _version(connection: Connection) -> int:
     return version
 
 
-def _take_step(connection: Connection, version: int) -> None:
+def _take_step(connection: SqliteTransaction, version: int) -> None:
     for statement in MIGRATIONS[version]:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {version + 1}")
 
 
-def _pragma(connection: Connection, name: str) -> int:
+def _pragma(connection: SqliteTransaction, name: str) -> int:
     found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return found
 
 
-def _is_empty(connection: Connection) -> bool:
+def _is_empty(connection: SqliteTransaction) -> bool:
     found = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     return bool(found[0] == 0)

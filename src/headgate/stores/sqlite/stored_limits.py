@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels import Level, Lookup, Mode, Page, Standing, Stored, lineage, updated
+from headgate.core.levels import (
+    EntityConfig,
+    Level,
+    Lookup,
+    Mode,
+    Page,
+    StoredLevel,
+    change_stored,
+    lineage,
+)
 from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.store import stored_as_json
-from headgate.stores.sqlite.entities import getter
-from headgate.stores.sqlite.namespaces import moved_on, version_of
+from headgate.stores.sqlite.entities import entity_reader
+from headgate.stores.sqlite.namespaces import advance_version, version_of
 from headgate.stores.sqlite.rows import note, stored_as_text, stored_from_text
-from headgate.stores.sqlite.schema import Connection, named_queries
+from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
 
 SQL = named_queries("catalog.sql")
 
 
-def lookup(connection: Connection, namespace: str, entity_id: str, resource: str) -> Lookup:
+def lookup(connection: SqliteTransaction, namespace: str, entity_id: str, resource: str) -> Lookup:
     """The configuration of an entity and those it cascades to, all of one moment."""
     version = version_of(connection, namespace)
     of_resource = get(connection, namespace, Level(None, resource))
@@ -24,7 +33,7 @@ def lookup(connection: Connection, namespace: str, entity_id: str, resource: str
     return Lookup(
         version,
         tuple(
-            Standing(
+            EntityConfig(
                 name,
                 entity,
                 get(connection, namespace, Level(name, resource)),
@@ -32,26 +41,26 @@ def lookup(connection: Connection, namespace: str, entity_id: str, resource: str
                 of_resource,
                 of_system,
             )
-            for name, entity in lineage(entity_id, getter(connection, namespace))
+            for name, entity in lineage(entity_id, entity_reader(connection, namespace))
         ),
     )
 
 
-def get(connection: Connection, namespace: str, level: Level) -> Stored | None:
+def get(connection: SqliteTransaction, namespace: str, level: Level) -> StoredLevel | None:
     row = connection.execute(SQL["stored_get"], _key(namespace, level)).fetchone()
     return None if row is None else stored_from_text(row[0])
 
 
 def update(
-    connection: Connection,
+    connection: SqliteTransaction,
     namespace: str,
     level: Level,
     changes: Mapping[str, Any],
     principal: str | None,
     now_ms: int,
-) -> Stored:
+) -> StoredLevel:
     before = get(connection, namespace, level)
-    after = updated(before, dict(changes), moved_on(connection, namespace))
+    after = change_stored(before, dict(changes), advance_version(connection, namespace))
     _put(connection, namespace, level, after)
     note(connection, namespace, now_ms, "limits_set", level.audit_id, principal, level.resource,
          before=stored_as_json(before), after=stored_as_json(after))  # fmt: skip
@@ -59,29 +68,29 @@ def update(
 
 
 def delete(
-    connection: Connection, namespace: str, level: Level, principal: str | None, now_ms: int
+    connection: SqliteTransaction, namespace: str, level: Level, principal: str | None, now_ms: int
 ) -> bool:
     """The level's limits and outage rule are gone (its mode stays); False if it had none."""
     before = get(connection, namespace, level)
     if before is None:
         return False
-    version = moved_on(connection, namespace)
+    version = advance_version(connection, namespace)
     if before.mode is Mode.NORMAL:
         connection.execute(SQL["stored_delete"], _key(namespace, level))
     else:
-        _put(connection, namespace, level, Stored((), version, None, before.mode))
+        _put(connection, namespace, level, StoredLevel((), version, None, before.mode))
     note(connection, namespace, now_ms, "limits_deleted", level.audit_id, principal,
          level.resource, before=stored_as_json(before), after=None)  # fmt: skip
     return bool(before.limits) or before.on_unavailable is not None
 
 
-def resources(connection: Connection, namespace: str, of_entities: bool) -> list[str]:
+def resources(connection: SqliteTransaction, namespace: str, of_entities: bool) -> list[str]:
     query = SQL["resources_of_entities" if of_entities else "resources"]
     return [name for (name,) in connection.execute(query, (namespace,)).fetchall()]
 
 
 def entities(
-    connection: Connection, namespace: str, resource: str, limit: int, cursor: str | None
+    connection: SqliteTransaction, namespace: str, resource: str, limit: int, cursor: str | None
 ) -> Page:
     """Who has limits of its own for the resource."""
     values = (namespace, resource, cursor or "", limit + 1)
@@ -90,7 +99,7 @@ def entities(
     return Page(names, names[-1] if len(rows) > limit else None)
 
 
-def _put(connection: Connection, namespace: str, level: Level, stored: Stored) -> None:
+def _put(connection: SqliteTransaction, namespace: str, level: Level, stored: StoredLevel) -> None:
     values = (bool(stored.limits), stored_as_text(stored))
     connection.execute(SQL["stored_put"], (*_key(namespace, level), *values))
 

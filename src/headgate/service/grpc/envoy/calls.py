@@ -17,17 +17,26 @@ from typing import NamedTuple
 from headgate.core.limits import Limit
 from headgate.service.decide.evaluate import reason_for
 from headgate.service.decide.problems import Code, ServiceError, invalid
-from headgate.service.decide.requests import Descriptor, DescriptorsRequest, parse_namespace_field
+from headgate.service.decide.requests import (
+    CheckDescriptor,
+    DescriptorsRequest,
+    parse_namespace_field,
+)
 from headgate.service.decide.rules import BUILTIN_SCOPES, Rules
-from headgate.service.grpc.callers import TurnedAway, Visitor, caller_of, let
-from headgate.service.grpc.calls import Call, Unanswered, raise_unanswered
-from headgate.service.grpc.envoy.mapping import EnvoyMapping, Target, override_of, text_of
-from headgate.service.grpc.envoy.replies import UNIT_SECONDS, decided, passed, refused
+from headgate.service.grpc.callers import AccessDenied, Peer, caller_of, permit
+from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall, raise_unavailable
+from headgate.service.grpc.envoy.mapping import EnvoyMapping, EnvoyTarget, override_of, text_of
+from headgate.service.grpc.envoy.replies import (
+    UNIT_SECONDS,
+    allow_all,
+    decision_reply,
+    refusal_reply,
+)
 from headgate.service.grpc.proto.envoy import ratelimit_pb2
 from headgate.service.grpc.proto.envoy import rls_pb2 as pb
-from headgate.service.keys.access import Because
+from headgate.service.keys.access import DenyReason
 from headgate.service.program import Program
-from headgate.service.settings import Undecided
+from headgate.service.settings import OnUndecided
 
 # Decisions about whoever asked, and a store that denies headgate its rights: an operator must act,
 # and until then nothing passes. They are refused whatever is chosen for what cannot be decided.
@@ -59,7 +68,7 @@ log = logging.getLogger("headgate.service")
 class Hit(NamedTuple):
     """A descriptor that something is known about."""
 
-    target: Target
+    target: EnvoyTarget
     tokens: int
     limits: tuple[Limit, ...] | None = None
 
@@ -71,52 +80,54 @@ class RateLimitServiceCalls:
     wire = "rls"
 
     def __init__(self, program: Program, mapping: EnvoyMapping) -> None:
-        self._door = program.door
+        self._authenticator = program.authenticator
         self._service = program.service
         self._mapping = mapping
         self._undecided = program.options.envoy_undecided
         self._metrics = program.metrics
         self._logged: set[str] = set()
 
-    def calls(self) -> dict[str, Call]:
-        return {"ShouldRateLimit": Call(self.should_rate_limit, pb.RateLimitRequest, self.answer)}
+    def calls(self) -> dict[str, GrpcCall]:
+        return {
+            "ShouldRateLimit": GrpcCall(self.should_rate_limit, pb.RateLimitRequest, self.answer)
+        }
 
     async def should_rate_limit(
-        self, message: pb.RateLimitRequest, visitor: Visitor
+        self, message: pb.RateLimitRequest, peer: Peer
     ) -> pb.RateLimitResponse:
-        caller = await caller_of(self._door, visitor)
+        caller = await caller_of(self._authenticator, peer)
         namespace = parse_namespace_field(self._mapping.namespace_of(text_of(message.domain)))
         if not message.descriptors:
             raise invalid("descriptors", "are missing; a route's rate_limits make them")
         usual = message.hits_addend or 1
         rules = self._service.rules
         hits = [self._hit(rules, one, usual) for one in message.descriptors]
-        let(caller, namespace, (hit.target[:2] for hit in hits if hit is not None))
+        permit(caller, namespace, (hit.target[:2] for hit in hits if hit is not None))
         try:
             return await self._decide(namespace, hits)
         except ServiceError as error:
             if error.code not in _REFUSED:
                 raise
-            self._metrics.failed(error.code)
-            self._note(error, Undecided.REFUSE)
-            return refused(error, _places(hits))
+            self._metrics.count_error(error.code)
+            self._note(error, OnUndecided.REFUSE)
+            return refusal_reply(error, _places(hits))
 
     def answer(self, problem: ServiceError) -> pb.RateLimitResponse | None:
         """The answer in place of a gRPC error; None where the error is for Envoy to judge."""
         outcome = self._undecided
         if _is_for_envoy(problem):
             return None
-        if problem.code in _REFUSED or _because(problem) not in (None, Because.UNAVAILABLE):
-            outcome = Undecided.REFUSE
+        if problem.code in _REFUSED or _because(problem) not in (None, DenyReason.UNAVAILABLE):
+            outcome = OnUndecided.REFUSE
         self._note(problem, outcome)
         if problem.code is Code.UNAUTHENTICATED:  # the body goes to the proxy's client
             problem = ServiceError(problem.code, "The proxy has no valid key for the rate limiter.")
-        return passed(0) if outcome is Undecided.ALLOW else refused(problem, ())
+        return allow_all(0) if outcome is OnUndecided.ALLOW else refusal_reply(problem, ())
 
-    def _note(self, problem: ServiceError, outcome: Undecided) -> None:
+    def _note(self, problem: ServiceError, outcome: OnUndecided) -> None:
         """Counts the problem, and logs the first one of its cause."""
         cause = _cause(problem)
-        self._metrics.envoy_problems.cell(cause).value += 1
+        self._metrics.envoy_problems.series(cause).value += 1
         if cause not in self._logged:
             self._logged.add(cause)
             log.warning(
@@ -140,12 +151,12 @@ class RateLimitServiceCalls:
     async def _ask(self, namespace: str, hits: Sequence[Hit | None]) -> pb.RateLimitResponse:
         known = [hit for hit in hits if hit is not None]
         if not known:
-            return passed(len(hits))
+            return allow_all(len(hits))
         request = self._request(namespace, known)
         answer = await self._service.check_all(request)
         if answer.code is Code.STORAGE_UNAVAILABLE:
-            raise_unanswered(answer)
-        return decided(answer, _places(hits), self._service.clock())
+            raise_unavailable(answer)
+        return decision_reply(answer, _places(hits), self._service.clock())
 
     def _request(self, namespace: str, hits: Sequence[Hit]) -> DescriptorsRequest:
         settings = self._service.settings
@@ -157,7 +168,7 @@ class RateLimitServiceCalls:
             raise _too_large("the descriptor's own limit is 0")
         return DescriptorsRequest(
             tuple(
-                Descriptor(*hit.target[::2], hit.target.identifier, hit.tokens, hit.limits)
+                CheckDescriptor(*hit.target[::2], hit.target.identifier, hit.tokens, hit.limits)
                 for hit in hits
             ),
             namespace=namespace,
@@ -180,7 +191,9 @@ class RateLimitServiceCalls:
         limits = _override(descriptor)
         if limits is not None:
             return Hit(
-                target if known and target else self._mapping.overridden(entries), tokens, limits
+                target if known and target else self._mapping.override_target_of(entries),
+                tokens,
+                limits,
             )
         return Hit(target, tokens) if known and target is not None else None
 
@@ -228,14 +241,14 @@ def _is_for_envoy(problem: ServiceError) -> bool:
     return problem.code is Code.DEADLINE_EXCEEDED
 
 
-def _because(problem: ServiceError) -> Because | None:
+def _because(problem: ServiceError) -> DenyReason | None:
     """Why the caller was turned away; None where that was not the problem."""
-    return problem.refusal.because if isinstance(problem, TurnedAway) else None
+    return problem.refusal.reason if isinstance(problem, AccessDenied) else None
 
 
 def _cause(problem: ServiceError) -> str:
     """What the counter calls the problem: one of a few words, none of them a client's."""
-    if _because(problem) is Because.ENTITY:
+    if _because(problem) is DenyReason.ENTITY:
         return "forbidden_identifier"
     if problem.code is Code.STORAGE_UNAVAILABLE:
         return _reason(problem)
@@ -244,7 +257,7 @@ def _cause(problem: ServiceError) -> str:
 
 def _reason(problem: ServiceError) -> str:
     """Why the store did not decide."""
-    if isinstance(problem, Unanswered):
+    if isinstance(problem, DecisionUnavailable):
         return problem.reason or ""
     return reason_for(problem.__cause__)
 

@@ -31,7 +31,7 @@ OVERRIDES_MAX = 1024
 _DIGEST = "sha256:"
 
 
-class Target(NamedTuple):
+class EnvoyTarget(NamedTuple):
     """Who is limited, on what."""
 
     scope: str
@@ -59,27 +59,31 @@ class EnvoyMapping:
     def namespace_of(self, domain: str) -> str:
         return self.namespaces.get(domain, domain)
 
-    def target_of(self, entries: Entries) -> Target | None:
+    def target_of(self, entries: Entries) -> EnvoyTarget | None:
         """Who and what a descriptor names; None where it names nobody.
 
         Several entries beside the resource are one scope, their keys joined with '.', and one
         identifier, their values joined with '|'. No two descriptors share one: a key that has a '.'
         itself joins no other, and values are escaped.
         """
-        named = [(self.scopes.get(key, key), value) for key, value in self._whom(entries)]
+        named = [
+            (self.scopes.get(key, key), value) for key, value in self._identity_entries(entries)
+        ]
         scope = ".".join(key for key, _ in named)
         if not is_scope(scope) or (len(named) > 1 and any("." in key for key, _ in named)):
             return None
         values = [value for _, value in named]
         plain = len(values) == 1 and "." not in scope and scope != GLOBAL_SCOPE
         identifier = values[0] if plain else "|".join(map(_escaped, values))
-        return Target(scope, _usable(identifier), self.resource_of(entries))
+        return EnvoyTarget(scope, _usable(identifier), self.resource_of(entries))
 
-    def overridden(self, entries: Entries) -> Target:
+    def override_target_of(self, entries: Entries) -> EnvoyTarget:
         """Who and what a descriptor names that brings its own limit: any descriptor does. The '|'
         in front is in no other identifier of this scope."""
-        named = [f"{_escaped(key)}={_escaped(value)}" for key, value in self._whom(entries)]
-        return Target(GLOBAL_SCOPE, _usable("|" + "|".join(named)), self.resource_of(entries))
+        named = [
+            f"{_escaped(key)}={_escaped(value)}" for key, value in self._identity_entries(entries)
+        ]
+        return EnvoyTarget(GLOBAL_SCOPE, _usable("|" + "|".join(named)), self.resource_of(entries))
 
     def resource_of(self, entries: Entries) -> str:
         """The value of the resource entry, as a path without its slashes in front and its query;
@@ -92,7 +96,7 @@ class EnvoyMapping:
                     break
         return self.default_resource
 
-    def _whom(self, entries: Entries) -> list[tuple[str, str]]:
+    def _identity_entries(self, entries: Entries) -> list[tuple[str, str]]:
         return [(key, value) for key, value in entries if key != self.resource_key]
 
 

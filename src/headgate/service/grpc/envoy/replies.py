@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.service.decide.answers import Applied, CheckAnswer, CombinedAnswer, tightest_of
+from headgate.service.decide.answers import AppliedLimit, CheckResult, CombinedResult, tightest_of
 from headgate.service.decide.bodies import combined_body
 from headgate.service.decide.problems import ServiceError, problem_body
 from headgate.service.grpc.proto.envoy import base_pb2
@@ -31,13 +31,13 @@ UNIT_SECONDS: dict[int, int] = {
 _UNITS: dict[int, Any] = {seconds: unit for unit, seconds in UNIT_SECONDS.items()}
 
 
-def passed(count: int) -> pb.RateLimitResponse:
+def allow_all(count: int) -> pb.RateLimitResponse:
     """Nothing is known of any descriptor: all may pass."""
     return _Reply(overall_code=_Reply.OK, statuses=[_unknown() for _ in range(count)])
 
 
-def decided(
-    answer: CombinedAnswer, places: Sequence[int | None], now_ms: int
+def decision_reply(
+    answer: CombinedResult, places: Sequence[int | None], now_ms: int
 ) -> pb.RateLimitResponse:
     """The reply to a decision; `places` gives for each descriptor its result, None where it is
     unknown."""
@@ -46,23 +46,23 @@ def decided(
     ]
     headers = combined_headers(answer)
     if answer.allowed:
-        return _Reply(overall_code=_Reply.OK, statuses=statuses, **_added(headers))
+        return _Reply(overall_code=_Reply.OK, statuses=statuses, **_headers_to_add(headers))
     return _Reply(
         overall_code=_Reply.OVER_LIMIT,
         statuses=statuses,
         raw_body=_json(combined_body(answer)),
-        **_added([*headers, CONTENT_TYPE]),
+        **_headers_to_add([*headers, CONTENT_TYPE]),
     )
 
 
-def refused(error: ServiceError, places: Sequence[int | None]) -> pb.RateLimitResponse:
+def refusal_reply(error: ServiceError, places: Sequence[int | None]) -> pb.RateLimitResponse:
     """The reply to a request that no wait would admit: none of its descriptors passes."""
     over = _Reply.DescriptorStatus(code=_Reply.OVER_LIMIT)
     return _Reply(
         overall_code=_Reply.OVER_LIMIT,
         statuses=[_unknown() if place is None else over for place in places],
         raw_body=_json(problem_body(error)),
-        **_added([*problem_headers(error), CONTENT_TYPE]),
+        **_headers_to_add([*problem_headers(error), CONTENT_TYPE]),
     )
 
 
@@ -70,7 +70,7 @@ def _unknown() -> pb.RateLimitResponse.DescriptorStatus:
     return _Reply.DescriptorStatus(code=_Reply.OK)
 
 
-def _status(result: CheckAnswer, now_ms: int) -> pb.RateLimitResponse.DescriptorStatus:
+def _status(result: CheckResult, now_ms: int) -> pb.RateLimitResponse.DescriptorStatus:
     status = _Reply.DescriptorStatus(code=_Reply.OK if result.allowed else _Reply.OVER_LIMIT)
     tightest = tightest_of(result.limits)
     if tightest is not None:
@@ -83,7 +83,7 @@ def _status(result: CheckAnswer, now_ms: int) -> pb.RateLimitResponse.Descriptor
     return status
 
 
-def _describe(limit: pb.RateLimitResponse.RateLimit, applied: Applied) -> None:
+def _describe(limit: pb.RateLimitResponse.RateLimit, applied: AppliedLimit) -> None:
     """Capacity per the time it takes to fill; a time that has no unit is a number of seconds."""
     limit.name = applied.name
     limit.requests_per_unit = min(applied.capacity, UINT32_MAX)
@@ -97,7 +97,7 @@ def _describe(limit: pb.RateLimitResponse.RateLimit, applied: Applied) -> None:
         limit.unit_multiplier.value = min(seconds, UINT32_MAX)
 
 
-def _added(headers: Headers) -> dict[str, Any]:
+def _headers_to_add(headers: Headers) -> dict[str, Any]:
     return {
         "response_headers_to_add": [
             base_pb2.HeaderValue(key=name, value=value) for name, value in headers

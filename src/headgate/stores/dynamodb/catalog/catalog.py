@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, Stored
+from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, StoredLevel
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.catalog import entities as people
+from headgate.stores.dynamodb.catalog import entities
 from headgate.stores.dynamodb.catalog import entities as people_leaving
 from headgate.stores.dynamodb.catalog import lookup as levels_lookup
 from headgate.stores.dynamodb.catalog import registry as tenants
@@ -20,14 +20,14 @@ from headgate.stores.dynamodb.table import migrate as migrations
 from headgate.stores.dynamodb.table.table import Table
 
 
-def nobody(key: BucketKey, item: Item | None, now_ms: int) -> None:
+def ignore_bucket(key: BucketKey, item: Item | None, now_ms: int) -> None:
     """Who has no buckets needs none brought along."""
 
 
 class DynamoCatalog:
     """`prime` is given the buckets that a lookup reads along with the configuration."""
 
-    def __init__(self, table: Table, prime: levels_lookup.Prime = nobody) -> None:
+    def __init__(self, table: Table, prime: levels_lookup.Prime = ignore_bucket) -> None:
         self._table = table
         self._prime = prime
 
@@ -37,10 +37,10 @@ class DynamoCatalog:
     async def create_entity(
         self, namespace: str, entity: Entity, principal: str | None, now_ms: int
     ) -> Entity:
-        return await people.create(self._table, namespace, entity, principal, now_ms)
+        return await entities.create(self._table, namespace, entity, principal, now_ms)
 
     async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
-        return await people.get(self._table, namespace, entity_id)
+        return await entities.get(self._table, namespace, entity_id)
 
     async def update_entity(
         self,
@@ -52,7 +52,7 @@ class DynamoCatalog:
         *,
         version: int | None = None,
     ) -> Entity:
-        return await people.update(
+        return await entities.update(
             self._table, namespace, entity_id, changes, version, principal, now_ms
         )
 
@@ -64,7 +64,7 @@ class DynamoCatalog:
     async def list_entities(
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
-        return await people.listed(self._table, namespace, parent_id, limit, cursor)
+        return await entities.list_entities(self._table, namespace, parent_id, limit, cursor)
 
     async def update_stored(
         self,
@@ -73,10 +73,10 @@ class DynamoCatalog:
         changes: Mapping[str, Any],
         principal: str | None,
         now_ms: int,
-    ) -> Stored:
+    ) -> StoredLevel:
         return await levels.update(self._table, namespace, level, changes, principal, now_ms)
 
-    async def get_stored(self, namespace: str, level: Level) -> Stored | None:
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
         return await levels.get(self._table, namespace, level)
 
     async def delete_stored(
@@ -96,10 +96,10 @@ class DynamoCatalog:
         return await tenants.register(self._table, name, principal, now_ms)
 
     async def get_namespace(self, name: str) -> Namespace | None:
-        return await tenants.active(self._table, name)
+        return await tenants.get_active(self._table, name)
 
     async def list_namespaces(self, *, state: str) -> list[Namespace]:
-        return await tenants.listed(self._table, state)
+        return await tenants.list_namespaces(self._table, state)
 
     async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
         return await tenants.delete(self._table, name, principal, now_ms)
@@ -123,10 +123,10 @@ class DynamoCatalog:
 
     async def upgrade(
         self, *, dry_run: bool = False, report: migrations.Report | None = None
-    ) -> list[migrations.Progress]:
+    ) -> list[migrations.MigrationProgress]:
         """See migrations.upgrade."""
         return await migrations.upgrade(
-            self._table, dry_run=dry_run, report=report or migrations.silent
+            self._table, dry_run=dry_run, report=report or migrations.ignore_progress
         )
 
     async def destroy(self) -> None:

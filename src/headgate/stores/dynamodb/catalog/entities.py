@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.core.errors import EntityExistsError, EntityNotFoundError
 from headgate.core.history import audit_event
-from headgate.core.levels import LINEAGE_MAX, Entity, Page, changed, check_parent
+from headgate.core.levels import LINEAGE_MAX, Entity, Page, change_entity, check_parent
 from headgate.core.store import entity_as_json
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
@@ -28,17 +28,23 @@ from headgate.stores.dynamodb.catalog.items import (
     number_of,
     system_key,
 )
-from headgate.stores.dynamodb.catalog.records import WRITES_MAX, Head, commit, read, repeated
+from headgate.stores.dynamodb.catalog.records import (
+    WRITES_MAX,
+    DynamoNamespaceHead,
+    commit,
+    read,
+    retry_if_changed,
+)
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.requests import Write
-from headgate.stores.dynamodb.table.table import Changed, Table
+from headgate.stores.dynamodb.table.table import ItemsChanged, Table
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
+class DynamoAncestors:
     """Entities as they were read, by id; None where there is none."""
 
-    head: Head
+    head: DynamoNamespaceHead
     items: dict[str, Item | None]
 
     def get(self, entity_id: str) -> Entity | None:
@@ -50,9 +56,9 @@ class Kin:
         item = self.items[entity.id]
         children = 0 if item is None else number_of(item, CHILDREN)
         made = entity_as_item(self.head.namespace, entity, self.head.next_version, children)
-        return ask.put(made, ask.unchanged(item))
+        return ask.put(made, ask.if_unchanged(item))
 
-    def counted(self, parent_id: str | None, by: int) -> list[Write]:
+    def count_children(self, parent_id: str | None, by: int) -> list[Write]:
         """A parent that exists has so many more children."""
         item = None if parent_id is None else self.items[parent_id]
         if parent_id is None or item is None:
@@ -62,33 +68,38 @@ class Kin:
                 entity_key(self.head.namespace, parent_id),
                 sets={CONFIG_VERSION: number(self.head.next_version)},
                 adds={CHILDREN: number(by)},
-                guard=ask.unchanged(item),
+                guard=ask.if_unchanged(item),
             )
         ]
 
 
 async def get(table: Table, namespace: str, entity_id: str) -> Entity | None:
-    kin = await read_kin(table, namespace, entity_id)
-    return kin.get(entity_id)
+    ancestors = await read_ancestors(table, namespace, entity_id)
+    return ancestors.get(entity_id)
 
 
-@repeated
+@retry_if_changed
 async def create(
     table: Table, namespace: str, entity: Entity, principal: str | None, now_ms: int
 ) -> Entity:
-    kin = await read_kin(table, namespace, entity.id, entity.parent_id)
-    if kin.get(entity.id) is not None:
+    ancestors = await read_ancestors(table, namespace, entity.id, entity.parent_id)
+    if ancestors.get(entity.id) is not None:
         raise EntityExistsError(entity.id)
-    await _read_ancestors(table, kin, entity.parent_id)
-    check_parent(entity.id, entity.parent_id, kin.get)
+    await _load_ancestors(table, ancestors, entity.parent_id)
+    check_parent(entity.id, entity.parent_id, ancestors.get)
     made = replace(entity, created_ms=now_ms, version=1)
     event = audit_event(now_ms, "entity_created", entity.id, principal,
                         before=None, after=entity_as_json(made))  # fmt: skip
-    await commit(table, kin.head, [kin.put(made), *kin.counted(made.parent_id, 1)], event)
+    await commit(
+        table,
+        ancestors.head,
+        [ancestors.put(made), *ancestors.count_children(made.parent_id, 1)],
+        event,
+    )
     return made
 
 
-@repeated
+@retry_if_changed
 async def update(
     table: Table,
     namespace: str,
@@ -98,83 +109,87 @@ async def update(
     principal: str | None,
     now_ms: int,
 ) -> Entity:
-    kin = await read_kin(table, namespace, entity_id, changes.get("parent_id"))
-    before = kin.get(entity_id)
+    ancestors = await read_ancestors(table, namespace, entity_id, changes.get("parent_id"))
+    before = ancestors.get(entity_id)
     if before is None:
         raise EntityNotFoundError(entity_id)
-    after = changed(before, dict(changes), version)
+    after = change_entity(before, dict(changes), version)
     moves = before.parent_id != after.parent_id
-    await _read_ancestors(table, kin, after.parent_id, before.parent_id if moves else None)
-    check_parent(entity_id, after.parent_id, kin.get)
+    await _load_ancestors(table, ancestors, after.parent_id, before.parent_id if moves else None)
+    check_parent(entity_id, after.parent_id, ancestors.get)
     event = audit_event(now_ms, "entity_changed", entity_id, principal,
                         before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
-    writes = [kin.put(after)]
+    writes = [ancestors.put(after)]
     if moves:
-        writes += kin.counted(before.parent_id, -1) + kin.counted(after.parent_id, 1)
-    await commit(table, kin.head, writes, event)
+        writes += ancestors.count_children(before.parent_id, -1) + ancestors.count_children(
+            after.parent_id, 1
+        )
+    await commit(table, ancestors.head, writes, event)
     return after
 
 
-async def listed(
+async def list_entities(
     table: Table, namespace: str, parent_id: str | None, limit: int, cursor: str | None
 ) -> Page:
     if parent_id is None:
-        return await _listed_all(table, namespace, limit, cursor)
+        return await _list_all(table, namespace, limit, cursor)
     span = after_name("CHILD", cursor)
     pk = schema.gsi1_pk(namespace, parent_id)
     request = ask.query(table.name, pk, span, index=schema.GSI1, limit=limit + 1)
     head, first = await table.together(ask.get(table.name, system_key(namespace)), request)
-    Head.of(namespace, head.get("Item"))
+    DynamoNamespaceHead.of(namespace, head.get("Item"))
     items = await table.rest(request, first, limit + 1)
     found = tuple(entity_from_item(item) for item in items)
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-async def read_kin(table: Table, namespace: str, *entity_ids: str | None) -> Kin:
+async def read_ancestors(table: Table, namespace: str, *entity_ids: str | None) -> DynamoAncestors:
     wanted = [entity_id for entity_id in entity_ids if entity_id is not None]
     keys: dict[str, Key] = {one: entity_key(namespace, one) for one in wanted}
     head, found = await read(table, namespace, *keys.values())
-    return Kin(head, {one: found.get(key) for one, key in keys.items()})
+    return DynamoAncestors(head, {one: found.get(key) for one, key in keys.items()})
 
 
-def after_name(stem: str, cursor: str | None) -> ask.Span:
+def after_name(stem: str, cursor: str | None) -> ask.KeyRange:
     """The keys `stem#name` whose name comes after the cursor."""
     if cursor is None:
         return ask.begins(f"{stem}#")
-    low = f"{stem}#{schema.clipped(cursor)}{schema.JUST_AFTER}"
+    low = f"{stem}#{schema.clip_cursor(cursor)}{schema.JUST_AFTER}"
     return ask.between(low, max(low, f"{stem}{schema.NEXT}"))
 
 
-async def _read_ancestors(table: Table, kin: Kin, *entity_ids: str | None) -> None:
+async def _load_ancestors(
+    table: Table, ancestors: DynamoAncestors, *entity_ids: str | None
+) -> None:
     """Everybody that check_parent may ask for, a generation at a time.
 
     They are read after the head, so its version guards them all.
     """
-    namespace = kin.head.namespace
+    namespace = ancestors.head.namespace
     line = list(entity_ids)
     for _ in range(LINEAGE_MAX):
-        wanted = [one for one in line if one is not None and one not in kin.items]
+        wanted = [one for one in line if one is not None and one not in ancestors.items]
         if wanted:
             found = await table.get_all(entity_key(namespace, one) for one in wanted)
-            kin.items.update((one, found.get(entity_key(namespace, one))) for one in wanted)
-        line = _parents(kin, line[:1])
+            ancestors.items.update((one, found.get(entity_key(namespace, one))) for one in wanted)
+        line = _parents(ancestors, line[:1])
         if not line:
             return
 
 
-def _parents(kin: Kin, entity_ids: list[str | None]) -> list[str | None]:
-    entities = [kin.get(one) for one in entity_ids if one is not None]
+def _parents(ancestors: DynamoAncestors, entity_ids: list[str | None]) -> list[str | None]:
+    entities = [ancestors.get(one) for one in entity_ids if one is not None]
     return [one.parent_id for one in entities if one is not None and one.parent_id is not None]
 
 
-async def _listed_all(table: Table, namespace: str, limit: int, cursor: str | None) -> Page:
+async def _list_all(table: Table, namespace: str, limit: int, cursor: str | None) -> Page:
     """All entities by id: their keys from the namespace's index, then what they are now."""
     span = after_name(f"{namespace}/ENTITY", cursor)
     request = ask.query(
         table.name, schema.gsi4_pk(namespace), span, index=schema.GSI4, only_sk=schema.sk_meta()
     )
     head, first = await table.together(ask.get(table.name, system_key(namespace)), request)
-    Head.of(namespace, head.get("Item"))
+    DynamoNamespaceHead.of(namespace, head.get("Item"))
     keys = [item[schema.PK]["S"] for item in await table.rest(request, first, limit + 1)]
     page = [(pk, schema.sk_meta()) for pk in keys[:limit]]
     found = await table.get_all(page)
@@ -185,10 +200,10 @@ async def _listed_all(table: Table, namespace: str, limit: int, cursor: str | No
 # --------------------------------------------------------------------------------------------------
 # Deleting an entity: its limits go along, its children stand alone.
 
-CHILDREN_BITE = 60  # freed in one step
-LEVELS_BITE = 30  # deleted in one step
+CHILDREN_PER_BATCH = 60  # freed in one step
+LEVELS_PER_BATCH = 30  # deleted in one step
 
-assert CHILDREN_BITE + LEVELS_BITE + 2 <= WRITES_MAX  # the entity and its own parent, too
+assert CHILDREN_PER_BATCH + LEVELS_PER_BATCH + 2 <= WRITES_MAX  # the entity and its own parent, too
 
 
 async def delete(
@@ -202,65 +217,72 @@ async def delete(
         pass
 
 
-@repeated
+@retry_if_changed
 async def _delete(
     table: Table, namespace: str, entity_id: str, principal: str | None, now_ms: int
 ) -> bool:
     """Whether the entity is gone; False where only some of what it has is."""
-    kin = await read_kin(table, namespace, entity_id)
-    before, item = kin.get(entity_id), kin.items[entity_id]
+    ancestors = await read_ancestors(table, namespace, entity_id)
+    before, item = ancestors.get(entity_id), ancestors.items[entity_id]
     if before is None or item is None:
         raise EntityNotFoundError(entity_id)
     levels = await _levels(table, namespace, entity_id)
     count = number_of(item, CHILDREN)
     children = await _children(table, namespace, entity_id) if count > 0 else []
     if count > 0 and not children:
-        raise Changed  # the index does not know them yet
-    writes = [_freed(kin, child) for child in children]
-    writes += [ask.delete(key_of(level), ask.PRESENT) for level in levels[:LEVELS_BITE]]
-    if count > len(children) or len(levels) > LEVELS_BITE:
-        await commit(table, kin.head, [*writes, *kin.counted(entity_id, -len(children))], None)
+        raise ItemsChanged  # the index does not know them yet
+    writes = [_detach(ancestors, child) for child in children]
+    writes += [ask.delete(key_of(level), ask.PRESENT) for level in levels[:LEVELS_PER_BATCH]]
+    if count > len(children) or len(levels) > LEVELS_PER_BATCH:
+        await commit(
+            table,
+            ancestors.head,
+            [*writes, *ancestors.count_children(entity_id, -len(children))],
+            None,
+        )
         return False
     event = audit_event(now_ms, "entity_deleted", entity_id, principal,
                         before=entity_as_json(before), after=None)  # fmt: skip
-    writes.append(ask.delete(entity_key(namespace, entity_id), ask.unchanged(item)))
-    writes += await _parent_counted(table, kin, before)
-    await commit(table, kin.head, writes, event)
+    writes.append(ask.delete(entity_key(namespace, entity_id), ask.if_unchanged(item)))
+    writes += await _count_in_parent(table, ancestors, before)
+    await commit(table, ancestors.head, writes, event)
     return True
 
 
 async def _levels(table: Table, namespace: str, entity_id: str) -> list[Item]:
     pk = schema.pk_entity(namespace, entity_id)
-    request = ask.query(table.name, pk, ask.begins(schema.sk_config("")), limit=LEVELS_BITE + 1)
-    return await table.every(request, LEVELS_BITE + 1)
+    request = ask.query(
+        table.name, pk, ask.begins(schema.sk_config("")), limit=LEVELS_PER_BATCH + 1
+    )
+    return await table.every(request, LEVELS_PER_BATCH + 1)
 
 
 async def _children(table: Table, namespace: str, parent_id: str) -> list[Item]:
     """Some of them as they are now; the index may lead to others that have moved away."""
     pk = schema.gsi1_pk(namespace, parent_id)
-    request = ask.query(table.name, pk, index=schema.GSI1, limit=CHILDREN_BITE)
-    listed, _ = await table.page(request)
-    found = await table.get_all(key_of(item) for item in listed)
+    request = ask.query(table.name, pk, index=schema.GSI1, limit=CHILDREN_PER_BATCH)
+    list_entities, _ = await table.page(request)
+    found = await table.get_all(key_of(item) for item in list_entities)
     return [item for item in found.values() if entity_from_item(item).parent_id == parent_id]
 
 
-async def _parent_counted(table: Table, kin: Kin, entity: Entity) -> list[Write]:
+async def _count_in_parent(table: Table, ancestors: DynamoAncestors, entity: Entity) -> list[Write]:
     if entity.parent_id is None:
         return []
-    key = entity_key(kin.head.namespace, entity.parent_id)
-    kin.items[entity.parent_id] = await table.get(key)
-    return kin.counted(entity.parent_id, -1)
+    key = entity_key(ancestors.head.namespace, entity.parent_id)
+    ancestors.items[entity.parent_id] = await table.get(key)
+    return ancestors.count_children(entity.parent_id, -1)
 
 
-def _freed(kin: Kin, item: Item) -> Write:
+def _detach(ancestors: DynamoAncestors, item: Item) -> Write:
     child = entity_from_item(item)
     alone = replace(child, parent_id=None, version=child.version + 1)
     return ask.update(
-        entity_key(kin.head.namespace, child.id),
+        entity_key(ancestors.head.namespace, child.id),
         sets={
             "version": number(alone.version),
-            CONFIG_VERSION: number(kin.head.next_version),
+            CONFIG_VERSION: number(ancestors.head.next_version),
         },
         removes=("parent_id", "GSI1PK", "GSI1SK"),
-        guard=ask.unchanged(item),
+        guard=ask.if_unchanged(item),
     )

@@ -16,15 +16,15 @@ from headgate.core.history import (
     DAY_MS,
     WINDOW_TYPES,
     AuditEvent,
-    Usage,
     UsageSnapshot,
+    WindowUsage,
     event_time_ms,
     iso_time,
     parse_time_ms,
     snapshot,
     window_around,
 )
-from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, Stored
+from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, StoredLevel
 from headgate.core.limits import SEPARATOR, Limit
 from headgate.stores.dynamodb import schema
 
@@ -83,17 +83,17 @@ def key_of(item: Item) -> Key:
     return item[schema.PK]["S"], item[schema.SK]["S"]
 
 
-def keyed(key: Key) -> Item:
+def key_attributes(key: Key) -> Item:
     return {schema.PK: {"S": key[0]}, schema.SK: {"S": key[1]}}
 
 
-def indexed(index: str, pk: str, sk: str) -> Item:
+def index_attributes(index: str, pk: str, sk: str) -> Item:
     return {f"{index}PK": {"S": pk}, f"{index}SK": {"S": sk}}
 
 
-def in_namespace(namespace: str, pk: str) -> Item:
+def purge_attributes(namespace: str, pk: str) -> Item:
     """What lets a purge find the item."""
-    return indexed(schema.GSI4, schema.gsi4_pk(namespace), schema.gsi4_sk(pk))
+    return index_attributes(schema.GSI4, schema.gsi4_pk(namespace), schema.gsi4_sk(pk))
 
 
 def entity_key(namespace: str, entity_id: str) -> Key:
@@ -115,8 +115,8 @@ def level_key(namespace: str, level: Level) -> Key:
 def entity_as_item(namespace: str, entity: Entity, config_version: int, children: int) -> Item:
     key = entity_key(namespace, entity.id)
     item = {
-        **keyed(key),
-        **in_namespace(namespace, key[0]),
+        **key_attributes(key),
+        **purge_attributes(namespace, key[0]),
         "entity_id": text(entity.id),
         "cascade": {"BOOL": entity.cascade},
         "metadata": as_json(dict(entity.metadata)),
@@ -131,7 +131,7 @@ def entity_as_item(namespace: str, entity: Entity, config_version: int, children
     if entity.parent_id is not None:
         item["parent_id"] = text(entity.parent_id)
         parent = schema.gsi1_pk(namespace, entity.parent_id)
-        item |= indexed(schema.GSI1, parent, schema.gsi1_sk(entity.id))
+        item |= index_attributes(schema.GSI1, parent, schema.gsi1_sk(entity.id))
     return item
 
 
@@ -148,16 +148,16 @@ def entity_from_item(item: Item) -> Entity:
             number_of(item, "created_ms"),
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise unreadable("entity", item, error) from error
+        raise unreadable_item("entity", item, error) from error
 
 
-def level_as_item(namespace: str, level: Level, stored: Stored) -> Item:
+def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
     """A level of a resource or an entity; in the indexes only while it has limits."""
     assert level.resource is not None
     key = level_key(namespace, level)
     item = {
-        **keyed(key),
-        **in_namespace(namespace, key[0]),
+        **key_attributes(key),
+        **purge_attributes(namespace, key[0]),
         "resource": text(level.resource),
         CONFIG_VERSION: number(stored.version),
         **limits_as_attributes(stored),
@@ -167,14 +167,14 @@ def level_as_item(namespace: str, level: Level, stored: Stored) -> Item:
     if stored.limits:
         configs = schema.gsi2_pk_configs(namespace)
         place = schema.gsi2_sk_config(level.resource, level.entity_id)
-        item |= indexed(schema.GSI2, configs, place)
+        item |= index_attributes(schema.GSI2, configs, place)
         if level.entity_id is not None:
             of_resource = schema.gsi3_pk_entity_config(namespace, level.resource)
-            item |= indexed(schema.GSI3, of_resource, level.entity_id)
+            item |= index_attributes(schema.GSI3, of_resource, level.entity_id)
     return item
 
 
-def limits_as_attributes(stored: Stored) -> Item:
+def limits_as_attributes(stored: StoredLevel) -> Item:
     """`l_{limit}_cp|ra|rp` in whole tokens and seconds, and what they do not say."""
     found: Item = {}
     for limit in stored.limits:
@@ -196,21 +196,21 @@ def is_limit_attribute(name: str) -> bool:
     return name.startswith("l_") or name in (LIMIT_ORDER, "on_unavailable", "mode")
 
 
-def level_from_item(item: Item | None, version_in: str = CONFIG_VERSION) -> Stored | None:
+def level_from_item(item: Item | None, version_in: str = CONFIG_VERSION) -> StoredLevel | None:
     """The level; None where there is none, as in a system item without limits of its own."""
     if item is None or version_in not in item:
         return None
     try:
         names = (text_of(item, LIMIT_ORDER) or "").split()
         rule = text_of(item, "on_unavailable")
-        return Stored(
+        return StoredLevel(
             tuple(_limit(item, name) for name in names),
             number_of(item, version_in),
             OnUnavailable(rule) if rule else None,
             Mode(text_of(item, "mode") or Mode.NORMAL.value),
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise unreadable("limit", item, error) from error
+        raise unreadable_item("limit", item, error) from error
 
 
 def namespace_from_item(item: Item) -> Namespace:
@@ -223,7 +223,7 @@ def namespace_from_item(item: Item) -> Namespace:
             number_of(item, "deleted_ms") if "deleted_ms" in item else None,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise unreadable("namespace", item, error) from error
+        raise unreadable_item("namespace", item, error) from error
 
 
 def namespace_as_attributes(namespace: Namespace) -> Item:
@@ -238,7 +238,7 @@ def namespace_as_attributes(namespace: Namespace) -> Item:
     return found
 
 
-def unreadable(what: str, item: Mapping[str, Any], error: Exception) -> Damaged:
+def unreadable_item(what: str, item: Mapping[str, Any], error: Exception) -> Damaged:
     return Damaged(
         f"a stored {what} cannot be read ({error!r} in {item.get(schema.PK)} {item.get(schema.SK)})"
         f"; it was written by something else: restore it, or delete that item"
@@ -276,8 +276,8 @@ def event_as_item(namespace: str, event: AuditEvent, now_ms: int, kept_ms: int) 
     """The event, to be kept for so long from when it happened or was written."""
     key = event_key(namespace, event.entity_id, event.event_id)
     item = {
-        **keyed(key),
-        **in_namespace(namespace, key[0]),
+        **key_attributes(key),
+        **purge_attributes(namespace, key[0]),
         "event_id": text(event.event_id),
         "timestamp": text(event.timestamp),
         "action": text(event.action),
@@ -304,17 +304,17 @@ def event_from_item(item: Item) -> AuditEvent:
             json_of(item, "details", {}),
         )
     except (KeyError, ValueError) as error:
-        raise unreadable("audit event", item, error) from error
+        raise unreadable_item("audit event", item, error) from error
 
 
-def usage_key(namespace: str, entity_id: str, resource: str, usage: Usage) -> Key:
+def usage_key(namespace: str, entity_id: str, resource: str, usage: WindowUsage) -> Key:
     start = iso_time(usage.window_start_ms)
     sk = schema.sk_usage(resource, usage.window_type, start)
     return schema.pk_entity(namespace, entity_id), sk
 
 
 def usage_attributes(
-    namespace: str, entity_id: str, resource: str, usage: Usage, now_ms: int, kept_ms: int
+    namespace: str, entity_id: str, resource: str, usage: WindowUsage, now_ms: int, kept_ms: int
 ) -> Item:
     """What a usage row says besides its keys and counters; it is kept for so long after its end."""
     window_type, start_ms = usage.window_type, usage.window_start_ms
@@ -323,8 +323,8 @@ def usage_attributes(
     whole = schema.gsi4_sk_usage(namespace, window_type, start_ms, entity_id, resource)
     _, end_ms = window_around(window_type, start_ms)
     return {
-        **indexed(schema.GSI2, of_resource, place),
-        **indexed(schema.GSI4, schema.gsi4_pk(namespace), whole),
+        **index_attributes(schema.GSI2, of_resource, place),
+        **index_attributes(schema.GSI4, schema.gsi4_pk(namespace), whole),
         "entity_id": text(entity_id),
         "resource": text(resource),
         "window": text(window_type),
@@ -333,7 +333,7 @@ def usage_attributes(
     }
 
 
-def usage_counters(usage: Usage) -> Item:
+def usage_counters(usage: WindowUsage) -> Item:
     """What is added to a usage row."""
     counters = {f"{COUNTER}{name}": number(milli) for name, milli in usage.counters_milli.items()}
     return {**counters, EVENTS: number(usage.events)}
@@ -347,7 +347,7 @@ def usage_from_item(item: Item) -> UsageSnapshot:
         for name in item
         if name.startswith(COUNTER)
     }
-    usage = Usage(row.window_type, start_ms_of(row), counters, number_of(item, EVENTS))
+    usage = WindowUsage(row.window_type, start_ms_of(row), counters, number_of(item, EVENTS))
     return snapshot(schema.entity_of_pk(pk), row.resource, usage)
 
 
@@ -390,7 +390,7 @@ REFRESH_MS = 300_000
 Get = Callable[[Key], Awaitable[Item | None]]
 
 
-class Kept(NamedTuple):
+class RetentionPeriods(NamedTuple):
     """For how long; a window type that `usage_ms` does not name is not kept at all."""
 
     audit_ms: int = AUDIT_KEPT_MS
@@ -401,10 +401,10 @@ class Retention:
     def __init__(self, audit_days: int | None = None, usage_days: int | None = None) -> None:
         self._audit_days = audit_days
         self._usage_days = usage_days
-        self._kept: Kept | None = None
+        self._kept: RetentionPeriods | None = None
         self._read_ms = 0
 
-    async def kept(self, get: Get, now_ms: int) -> Kept:
+    async def periods(self, get: Get, now_ms: int) -> RetentionPeriods:
         """What holds now; the record is read where nobody has done so for a while."""
         for key in self.due(now_ms):
             return self.learn(await get(key) or {}, now_ms)
@@ -416,7 +416,7 @@ class Retention:
         fresh = self._kept is not None and now_ms - self._read_ms < REFRESH_MS
         return () if fresh else (RECORD,)
 
-    def learn(self, record: Item, now_ms: int) -> Kept:
+    def learn(self, record: Item, now_ms: int) -> RetentionPeriods:
         """What the table's version record says, below what the URL said."""
         notes = json_of(record, NOTES, {})
         audit_days = self._audit_days or _days(notes, AUDIT_DAYS)
@@ -424,7 +424,7 @@ class Retention:
         usage_ms = USAGE_KEPT_MS
         if usage_days is not None:
             usage_ms = dict.fromkeys(WINDOW_TYPES, usage_days * DAY_MS)
-        self._kept = Kept(
+        self._kept = RetentionPeriods(
             AUDIT_KEPT_MS if audit_days is None else audit_days * DAY_MS,
             {window: usage_ms[window] for window in _windows(notes)},
         )

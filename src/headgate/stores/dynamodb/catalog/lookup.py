@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headgate.core.levels import LINEAGE_MAX, Entity, Lookup, Standing, Stored
+from headgate.core.levels import LINEAGE_MAX, Entity, EntityConfig, Lookup, StoredLevel
 from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
@@ -21,7 +21,7 @@ from headgate.stores.dynamodb.catalog.items import (
     level_from_item,
     system_key,
 )
-from headgate.stores.dynamodb.catalog.records import Head, changes_in, is_torn
+from headgate.stores.dynamodb.catalog.records import DynamoNamespaceHead, changes_in, is_torn
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.table.table import Table, contended
 
@@ -34,34 +34,34 @@ from headgate.stores.dynamodb.table.table import Table, contended
 LEVELS_MAX = 1024
 
 
-class Home(NamedTuple):
+class SystemItem(NamedTuple):
     """What the system item says to a lookup."""
 
     item: Item
     version: int
-    level: Stored | None
+    level: StoredLevel | None
     changes: Mapping[Key, str]  # the last one of each key that the item tells of
 
 
-_homes: dict[str, Home] = {}
-_levels: dict[Key, tuple[Item, Stored | None]] = {}
+_system_items: dict[str, SystemItem] = {}
+_levels: dict[Key, tuple[Item, StoredLevel | None]] = {}
 
 
-def home_of(namespace: str, item: Item | None) -> Home:
+def system_item_of(namespace: str, item: Item | None) -> SystemItem:
     """The home of a namespace that may be used."""
-    known = _homes.get(namespace)
+    known = _system_items.get(namespace)
     if known is not None and known.item == item:
         return known
-    head = Head.of(namespace, item)
+    head = DynamoNamespaceHead.of(namespace, item)
     level = level_from_item(head.item, LEVEL_VERSION)
-    home = Home(head.item, head.version, level, changes_in(namespace, head.item))
-    if len(_homes) >= LEVELS_MAX:
-        _homes.clear()
-    _homes[namespace] = home
+    home = SystemItem(head.item, head.version, level, changes_in(namespace, head.item))
+    if len(_system_items) >= LEVELS_MAX:
+        _system_items.clear()
+    _system_items[namespace] = home
     return home
 
 
-def shared_level(key: Key, item: Item | None) -> Stored | None:
+def cached_level(key: Key, item: Item | None) -> StoredLevel | None:
     """As `level_from_item`."""
     if item is None:
         return None
@@ -94,7 +94,7 @@ async def lookup(
     for attempt in range(READS_MAX):
         found = await table.get_all((*keys, bucket))
         prime(own, found.get(bucket), table.port.now_ms())
-        seen = await continued(table, own, keys, found, prime)
+        seen = await finish_lookup(table, own, keys, found, prime)
         if seen is not None:
             return seen
         await table.pause(attempt)
@@ -107,7 +107,7 @@ def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
     return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
 
 
-async def continued(
+async def finish_lookup(
     table: Table, own: BucketKey, keys: Sequence[Key], found: Found, prime: Prime
 ) -> Lookup | None:
     """The lookup that begins with the items of lookup_keys; None where it was torn: read again.
@@ -116,35 +116,35 @@ async def continued(
     last one tells of every change that came between.
     """
     system, of_resource, *theirs = keys
-    home = home_of(own.namespace, found.get(system))
+    home = system_item_of(own.namespace, found.get(system))
     common = found.get(of_resource)
     read = {of_resource: common, **{key: found.get(key) for key in theirs}}
-    people = [_person(own.entity_id, theirs, found)]
-    while (wanted := people[-1].parent_id) is not None and len(people) < LINEAGE_MAX:
+    configs = [_entity_config(own.entity_id, theirs, found)]
+    while (wanted := configs[-1].parent_id) is not None and len(configs) < LINEAGE_MAX:
         theirs = _own_keys(own.namespace, wanted, own.resource)
         bucket = BucketKey(own.namespace, wanted, own.resource)
         found = await table.get_all((system, *theirs, bucket_key(bucket)))
         prime(bucket, found.get(bucket_key(bucket)), table.port.now_ms())
-        home = home_of(own.namespace, found.get(system))
+        home = system_item_of(own.namespace, found.get(system))
         read.update((key, found.get(key)) for key in theirs)
-        people.append(_person(wanted, theirs, found))
+        configs.append(_entity_config(wanted, theirs, found))
     if is_torn(home.version, home.changes, read):
         return None
-    level = shared_level(of_resource, common)
+    level = cached_level(of_resource, common)
     return Lookup(
         home.version,
         tuple(
-            Standing(one.name, one.entity, one.own, one.own_default, level, home.level)
-            for one in people
+            EntityConfig(one.name, one.entity, one.own, one.own_default, level, home.level)
+            for one in configs
         ),
     )
 
 
-class _Person(NamedTuple):
+class _EntityConfig(NamedTuple):
     name: str
     entity: Entity | None
-    own: Stored | None
-    own_default: Stored | None
+    own: StoredLevel | None
+    own_default: StoredLevel | None
 
     @property
     def parent_id(self) -> str | None:
@@ -153,9 +153,9 @@ class _Person(NamedTuple):
         return entity.parent_id if entity is not None and entity.cascade else None
 
 
-def _person(name: str, keys: Sequence[Key], found: Found) -> _Person:
+def _entity_config(name: str, keys: Sequence[Key], found: Found) -> _EntityConfig:
     meta, own, own_default = map(found.get, keys)
-    return _Person(
+    return _EntityConfig(
         name,
         None if meta is None else entity_from_item(meta),
         level_from_item(own),

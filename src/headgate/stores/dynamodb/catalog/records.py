@@ -32,7 +32,7 @@ from headgate.stores.dynamodb.catalog.items import (
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import SCHEMA, check_schema
 from headgate.stores.dynamodb.table.requests import Write
-from headgate.stores.dynamodb.table.table import Changed, Table, contended
+from headgate.stores.dynamodb.table.table import ItemsChanged, Table, contended
 
 # --------------------------------------------------------------------------------------------------
 # Telling a torn read: DynamoDB reads the items of a batch one after the other.
@@ -49,7 +49,7 @@ TOUCHED_MAX = 16  # keys; that many changes do not happen while one batch is rea
 PUT, GONE = "+", "-"
 
 
-def noted(system: Item, version: int, touched: Sequence[tuple[str, Key]]) -> Value:
+def recent_changes(system: Item, version: int, touched: Sequence[tuple[str, Key]]) -> Value:
     """The list after a change, newest last: where items were put and where they are gone."""
     known = list(system.get(RECENT, {}).get("L", []))
     added = [text(f"{sign}{version} {_short(key)}") for sign, key in touched]
@@ -93,7 +93,7 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def repeated(
+def retry_if_changed(
     flow: Callable[Concatenate[Table, Params], Awaitable[Result]],
 ) -> Callable[Concatenate[Table, Params], Awaitable[Result]]:
     """The flow, begun again when others were faster; Contended if they always are."""
@@ -103,7 +103,7 @@ def repeated(
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return await flow(table, *args, **kwargs)
-            except Changed:
+            except ItemsChanged:
                 await table.pause(attempt)
         raise contended(ATTEMPTS_MAX)
 
@@ -111,7 +111,7 @@ def repeated(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class DynamoNamespaceHead:
     """How a namespace that may be used stood when it was read."""
 
     namespace: str
@@ -119,7 +119,7 @@ class Head:
     item: Item
 
     @classmethod
-    def of(cls, namespace: str, item: Item | None) -> Head:
+    def of(cls, namespace: str, item: Item | None) -> DynamoNamespaceHead:
         """The head, if the namespace may be used and this headgate knows its schema."""
         if item is None or "state" not in item:
             raise NamespaceNotFoundError(namespace)
@@ -137,7 +137,9 @@ class Head:
         return self.version + 1
 
 
-async def read(table: Table, namespace: str, *keys: Key) -> tuple[Head, dict[Key, Item]]:
+async def read(
+    table: Table, namespace: str, *keys: Key
+) -> tuple[DynamoNamespaceHead, dict[Key, Item]]:
     """The head of a namespace that may be used, and items beside it, in one call."""
     home = system_key(namespace)
     now_ms = table.port.now_ms()
@@ -145,12 +147,12 @@ async def read(table: Table, namespace: str, *keys: Key) -> tuple[Head, dict[Key
     found = await table.get_all((home, *keys, *due))
     for key in due:
         table.retention.learn(found.pop(key, {}), now_ms)
-    return Head.of(namespace, found.get(home)), found
+    return DynamoNamespaceHead.of(namespace, found.get(home)), found
 
 
 async def commit(
     table: Table,
-    head: Head,
+    head: DynamoNamespaceHead,
     writes: Sequence[Write],
     event: AuditEvent | None,
     *,
@@ -162,18 +164,18 @@ async def commit(
     `sets` and `removes` are what changes on the system item itself.
     """
     version = head.next_version
-    touched = noted(head.item, version, [_touched(write) for write in writes])
+    touched = recent_changes(head.item, version, [_touched(write) for write in writes])
     home = ask.update(
         system_key(head.namespace),
         sets={CONFIG_VERSION: number(version), RECENT: touched, **(sets or {})},
         removes=removes,
-        guard=ask.both(ask.unchanged(head.item), ask.having("state", "active")),
+        guard=ask.if_both(ask.if_unchanged(head.item), ask.if_one_of("state", "active")),
     )
     parts = [home, *writes]
     if event is not None:
-        kept = await table.kept()
+        periods = await table.periods()
         now_ms = table.port.now_ms()
-        parts.append(ask.put(event_as_item(head.namespace, event, now_ms, kept.audit_ms)))
+        parts.append(ask.put(event_as_item(head.namespace, event, now_ms, periods.audit_ms)))
     await table.transact(parts)
     return version
 

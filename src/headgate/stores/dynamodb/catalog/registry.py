@@ -23,17 +23,17 @@ from headgate.stores.dynamodb.catalog.items import (
     Item,
     Key,
     event_as_item,
-    in_namespace,
+    key_attributes,
     key_of,
-    keyed,
     namespace_as_attributes,
     namespace_from_item,
     number,
     number_of,
+    purge_attributes,
     system_key,
     text,
 )
-from headgate.stores.dynamodb.catalog.records import repeated
+from headgate.stores.dynamodb.catalog.records import retry_if_changed
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import SCHEMA, SCHEMA_VERSION, check_schema
 from headgate.stores.dynamodb.table.requests import Write
@@ -43,7 +43,7 @@ ACTIVE, DELETED = "active", "deleted"
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
 
 
-async def active(table: Table, name: str) -> Namespace | None:
+async def get_active(table: Table, name: str) -> Namespace | None:
     """The active namespace of that name, in a table whose schema this headgate knows."""
     key = name_key(name)
     found = await table.get_all((key, RECORD))
@@ -51,21 +51,21 @@ async def active(table: Table, name: str) -> Namespace | None:
     return namespace_from_item(found[key]) if key in found else None
 
 
-async def listed(table: Table, state: str) -> list[Namespace]:
+async def list_namespaces(table: Table, state: str) -> list[Namespace]:
     """Those of a state by name; one that is half purged counts as deleted."""
     shown = (DELETED, PURGING) if state == DELETED else (state,)
-    found = [one for one in await every(table) if one.state in shown]
+    found = [one for one in await list_every(table) if one.state in shown]
     return sorted(found, key=lambda one: (one.name, one.id))
 
 
-async def every(table: Table) -> list[Namespace]:
+async def list_every(table: Table) -> list[Namespace]:
     request = ask.query(table.name, schema.pk_system(), ask.begins(schema.NSID))
     return [namespace_from_item(item) for item in await table.every(request)]
 
 
-@repeated
+@retry_if_changed
 async def register(table: Table, name: str, principal: str | None, now_ms: int) -> Namespace:
-    found = await active(table, name)
+    found = await get_active(table, name)
     if found is not None:
         return found
     made = Namespace(new_namespace_id(), name, ACTIVE, now_ms)
@@ -75,35 +75,35 @@ async def register(table: Table, name: str, principal: str | None, now_ms: int) 
         ask.put(_entry(name_key(name), made), ask.ABSENT),
         ask.put(_entry(id_key(made.id), made), ask.ABSENT),
         ask.put(_system(made), ask.ABSENT),
-        await _noted(table, made.id, event),
+        await _event_write(table, made.id, event),
     ]
     await table.transact(writes)
     return made
 
 
-@repeated
+@retry_if_changed
 async def delete(table: Table, name: str, principal: str | None, now_ms: int) -> Namespace:
-    found = await active(table, name)
+    found = await get_active(table, name)
     if found is None:
         raise NamespaceNotFoundError(name)
     after = replace(found, state=DELETED, deleted_ms=now_ms)
     event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal,
                         before=asdict(found), after=asdict(after))  # fmt: skip
     writes = [
-        ask.delete(name_key(name), ask.having("namespace_id", found.id)),
-        *_turned(after, (ACTIVE,)),
-        await _noted(table, found.id, event),
+        ask.delete(name_key(name), ask.if_one_of("namespace_id", found.id)),
+        *_state_writes(after, (ACTIVE,)),
+        await _event_write(table, found.id, event),
     ]
     await table.transact(writes)
     return after
 
 
-@repeated
+@retry_if_changed
 async def recover(table: Table, namespace: str, principal: str | None, now_ms: int) -> Namespace:
-    found = await unused(table, namespace, "there is nothing to recover")
+    found = await get_unused(table, namespace, "there is nothing to recover")
     if found.state == PURGING:
         raise NamespaceStateError(found.name, PURGING, "part of it is gone; purge it again")
-    if await active(table, found.name) is not None:
+    if await get_active(table, found.name) is not None:
         raise NamespaceStateError(
             found.name, "registered again since", "delete that one first, then recover this id"
         )
@@ -112,23 +112,23 @@ async def recover(table: Table, namespace: str, principal: str | None, now_ms: i
                         before=asdict(found), after=asdict(after))  # fmt: skip
     writes = [
         ask.put(_entry(name_key(after.name), after), ask.ABSENT),
-        *_turned(after, (DELETED,), moves=1),
-        await _noted(table, namespace, event),
+        *_state_writes(after, (DELETED,), moves=1),
+        await _event_write(table, namespace, event),
     ]
     await table.transact(writes)
     return after
 
 
-@repeated
+@retry_if_changed
 async def begin_purge(table: Table, namespace: str) -> Namespace:
     """From now on the namespace cannot be recovered."""
-    found = await unused(table, namespace, "delete_namespace comes before purge_namespace")
+    found = await get_unused(table, namespace, "delete_namespace comes before purge_namespace")
     if found.state != PURGING:
-        await table.transact(_turned(replace(found, state=PURGING), (DELETED,)))
+        await table.transact(_state_writes(replace(found, state=PURGING), (DELETED,)))
     return found
 
 
-async def unused(table: Table, namespace: str, advice: str) -> Namespace:
+async def get_unused(table: Table, namespace: str, advice: str) -> Namespace:
     """A namespace that is deleted, or half gone."""
     item = await table.get(id_key(namespace))
     if item is None:
@@ -148,20 +148,20 @@ def id_key(namespace: str) -> Key:
 
 
 def _entry(key: Key, namespace: Namespace) -> Item:
-    return {**keyed(key), **namespace_as_attributes(namespace)}
+    return {**key_attributes(key), **namespace_as_attributes(namespace)}
 
 
 def _system(namespace: Namespace) -> Item:
     key = system_key(namespace.id)
     return {
         **_entry(key, namespace),
-        **in_namespace(namespace.id, key[0]),
+        **purge_attributes(namespace.id, key[0]),
         CONFIG_VERSION: number(0),
         SCHEMA: number(SCHEMA_VERSION),
     }
 
 
-def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[Write]:
+def _state_writes(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[Write]:
     """The registry and the namespace itself say the new state, if they still say the old."""
     sets: Item = {"state": text(after.state)}
     removes = []
@@ -169,7 +169,7 @@ def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[W
         removes.append("deleted_ms")
     else:
         sets["deleted_ms"] = number(after.deleted_ms)
-    guard = ask.having("state", *before)
+    guard = ask.if_one_of("state", *before)
     adds = {CONFIG_VERSION: number(moves)} if moves else None
     return [
         ask.update(id_key(after.id), sets=sets, removes=removes, guard=guard),
@@ -177,9 +177,9 @@ def _turned(after: Namespace, before: tuple[str, ...], moves: int = 0) -> list[W
     ]
 
 
-async def _noted(table: Table, namespace: str, event: AuditEvent) -> Write:
-    kept = await table.kept()
-    return ask.put(event_as_item(namespace, event, table.port.now_ms(), kept.audit_ms))
+async def _event_write(table: Table, namespace: str, event: AuditEvent) -> Write:
+    periods = await table.periods()
+    return ask.put(event_as_item(namespace, event, table.port.now_ms(), periods.audit_ms))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ async def _pass(table: Table, namespace: str) -> int:
             return gone
 
 
-@repeated
+@retry_if_changed
 async def _end(table: Table, namespace: str) -> None:
-    guard = ask.having("state", DELETED, PURGING)
+    guard = ask.if_one_of("state", DELETED, PURGING)
     await table.transact(
         [
             ask.delete(system_key(namespace), guard),

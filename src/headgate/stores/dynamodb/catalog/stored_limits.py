@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.history import audit_event
-from headgate.core.levels import Level, Mode, Page, Stored, updated
+from headgate.core.levels import Level, Mode, Page, StoredLevel, change_stored
 from headgate.core.store import stored_as_json
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
@@ -21,7 +21,12 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     system_key,
 )
-from headgate.stores.dynamodb.catalog.records import Head, commit, read, repeated
+from headgate.stores.dynamodb.catalog.records import (
+    DynamoNamespaceHead,
+    commit,
+    read,
+    retry_if_changed,
+)
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.requests import Write
 from headgate.stores.dynamodb.table.table import Table
@@ -31,11 +36,11 @@ RESOURCES_MAX = 10_000  # that are listed
 SYSTEM = Level()
 
 
-async def get(table: Table, namespace: str, level: Level) -> Stored | None:
+async def get(table: Table, namespace: str, level: Level) -> StoredLevel | None:
     return (await _read(table, namespace, level))[2]
 
 
-@repeated
+@retry_if_changed
 async def update(
     table: Table,
     namespace: str,
@@ -43,9 +48,9 @@ async def update(
     changes: Mapping[str, Any],
     principal: str | None,
     now_ms: int,
-) -> Stored:
+) -> StoredLevel:
     head, item, before = await _read(table, namespace, level)
-    after = updated(before, dict(changes), head.next_version)
+    after = change_stored(before, dict(changes), head.next_version)
     event = audit_event(now_ms, "limits_set", level.audit_id, principal, level.resource,
                         before=stored_as_json(before), after=stored_as_json(after))  # fmt: skip
     if level == SYSTEM:
@@ -56,7 +61,7 @@ async def update(
     return after
 
 
-@repeated
+@retry_if_changed
 async def delete(
     table: Table, namespace: str, level: Level, principal: str | None, now_ms: int
 ) -> bool:
@@ -66,7 +71,7 @@ async def delete(
         return False
     left = None
     if before.mode is not Mode.NORMAL:
-        left = Stored((), head.next_version, None, before.mode)
+        left = StoredLevel((), head.next_version, None, before.mode)
     event = audit_event(now_ms, "limits_deleted", level.audit_id, principal, level.resource,
                         before=stored_as_json(before), after=None)  # fmt: skip
     if level == SYSTEM:
@@ -75,7 +80,7 @@ async def delete(
     elif left is not None:
         await commit(table, head, [_put(head, level, item, left)], event)
     else:
-        gone = ask.delete(level_key(namespace, level), ask.unchanged(item))
+        gone = ask.delete(level_key(namespace, level), ask.if_unchanged(item))
         await commit(table, head, [gone], event)
     return bool(before.limits) or before.on_unavailable is not None
 
@@ -85,7 +90,7 @@ async def resources(table: Table, namespace: str, of_entities: bool) -> list[str
         return await _resources_of_entities(table, namespace)
     pk = schema.gsi2_pk_configs(namespace)
     request = ask.query(table.name, pk, ask.begins("RESOURCE#"), index=schema.GSI2)
-    items = await _listed(table, namespace, request)
+    items = await _query_index(table, namespace, request)
     return [schema.last_name(item["GSI2SK"]["S"]) for item in items]
 
 
@@ -93,10 +98,10 @@ async def entities(
     table: Table, namespace: str, resource: str, limit: int, cursor: str | None
 ) -> Page:
     """Who has limits of its own for the resource."""
-    span = None if cursor is None else ask.above(schema.clipped(cursor) or schema.JUST_AFTER)
+    span = None if cursor is None else ask.above(schema.clip_cursor(cursor) or schema.JUST_AFTER)
     pk = schema.gsi3_pk_entity_config(namespace, resource)
     request = ask.query(table.name, pk, span, index=schema.GSI3, limit=limit + 1)
-    items = await _listed(table, namespace, request, limit + 1)
+    items = await _query_index(table, namespace, request, limit + 1)
     names = tuple(item["GSI3SK"]["S"] for item in items)
     return Page(names[:limit], names[limit - 1] if len(names) > limit else None)
 
@@ -117,18 +122,18 @@ async def _resources_of_entities(table: Table, namespace: str) -> list[str]:
     return found
 
 
-async def _listed(
+async def _query_index(
     table: Table, namespace: str, request: Any, enough: int | None = None
 ) -> list[Item]:
     """What an index says of a namespace that may be used."""
     head, first = await table.together(ask.get(table.name, system_key(namespace)), request)
-    Head.of(namespace, head.get("Item"))
+    DynamoNamespaceHead.of(namespace, head.get("Item"))
     return await table.rest(request, first, enough)
 
 
 async def _read(
     table: Table, namespace: str, level: Level
-) -> tuple[Head, Item | None, Stored | None]:
+) -> tuple[DynamoNamespaceHead, Item | None, StoredLevel | None]:
     key = level_key(namespace, level)
     head, found = await read(table, namespace, key)
     item = found.get(key)
@@ -136,11 +141,11 @@ async def _read(
     return head, item, level_from_item(item, version_in)
 
 
-def _put(head: Head, level: Level, before: Item | None, after: Stored) -> Write:
-    return ask.put(level_as_item(head.namespace, level, after), ask.unchanged(before))
+def _put(head: DynamoNamespaceHead, level: Level, before: Item | None, after: StoredLevel) -> Write:
+    return ask.put(level_as_item(head.namespace, level, after), ask.if_unchanged(before))
 
 
-def _on_system(head: Head, after: Stored | None) -> tuple[Item, list[str]]:
+def _on_system(head: DynamoNamespaceHead, after: StoredLevel | None) -> tuple[Item, list[str]]:
     """What to set on the system item and what to take off it, so that it has this level."""
     sets: Item = {}
     if after is not None:

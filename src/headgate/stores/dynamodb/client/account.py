@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped,unu
 
 from headgate.core.errors import ValidationError
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.http import Place
+from headgate.stores.dynamodb.client.http import DynamoEndpoint
 from headgate.stores.dynamodb.client.signing import SERVICE, Signer
 
 LOOK_AGAIN_S = 1.0
@@ -25,7 +25,7 @@ LOOK_AGAIN_S = 1.0
 Sessions = Callable[[], Any]
 
 
-def find_place(region: str | None, endpoint: str | None) -> Place:
+def find_endpoint(region: str | None, endpoint: str | None) -> DynamoEndpoint:
     """Where the service is; what is not given is asked of botocore's configuration."""
     try:
         if region is None or endpoint is None:
@@ -46,10 +46,10 @@ def find_place(region: str | None, endpoint: str | None) -> Place:
             f"leads to no DynamoDB endpoint ({error}); name one: ?region=eu-west-1",
         ) from error
     assert region is not None
-    return _place(str(endpoint), region)
+    return _parse_endpoint(str(endpoint), region)
 
 
-def _place(endpoint: str, region: str) -> Place:
+def _parse_endpoint(endpoint: str, region: str) -> DynamoEndpoint:
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port
@@ -63,14 +63,16 @@ def _place(endpoint: str, region: str) -> Place:
     if not (region.isascii() and region.replace("-", "").isalnum()):
         raise ValidationError("region", region, "is no name of a region, as in eu-west-1")
     if parts.scheme == "http":
-        return Place(host, port or 80, None, region)
-    return Place(host, port or 443, ssl.create_default_context(), region)
+        return DynamoEndpoint(host, port or 80, None, region)
+    return DynamoEndpoint(host, port or 443, ssl.create_default_context(), region)
 
 
-class Account:
+class CredentialProvider:
     """The signer of this moment; `load` may block, on files or on the network."""
 
-    def __init__(self, place: Place, sessions: Sessions = botocore.session.get_session) -> None:
+    def __init__(
+        self, place: DynamoEndpoint, sessions: Sessions = botocore.session.get_session
+    ) -> None:
         self._place = place
         self._sessions = sessions
         self._credentials: Any = None
@@ -92,7 +94,7 @@ class Account:
             credentials = self._credentials
             if credentials is None:
                 credentials = self._found()
-            signer = self._signed_by(credentials)
+            signer = self._signer_for(credentials)
             self._credentials, self._signer = credentials, signer
             return signer
 
@@ -111,7 +113,7 @@ class Account:
             raise trouble.no_credentials("botocore found none")
         return credentials
 
-    def _signed_by(self, credentials: Any) -> Signer:
+    def _signer_for(self, credentials: Any) -> Signer:
         try:
             frozen = credentials.get_frozen_credentials()
         except BotoCoreError as error:

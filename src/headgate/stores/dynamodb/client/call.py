@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.account import Account
+from headgate.stores.dynamodb.client.account import CredentialProvider
 from headgate.stores.dynamodb.client.clock import ServiceClock
-from headgate.stores.dynamodb.client.http import Place, Reply, Wire
+from headgate.stores.dynamodb.client.http import DynamoEndpoint, DynamoTransport, Reply
 from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, Signer
 
 # --------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, Signer
 
 
 @dataclass(slots=True)
-class Request:
+class DynamoRequest:
     """One call: its body is `params` exactly as DynamoDB takes it, attribute values typed."""
 
     operation: str  # "UpdateItem", "BatchGetItem", "Query", …
@@ -32,7 +32,7 @@ class Request:
     credit: bool = False  # never sent twice, also if nobody knows whether it arrived
 
 
-class Written(Request):
+class EncodedRequest(DynamoRequest):
     """A request whose body was written already; its params are read from it if somebody asks."""
 
     __slots__ = ("body",)
@@ -51,8 +51,8 @@ class Written(Request):
         return f"Written({self.operation!r}, {self.body!r})"
 
 
-class Port(Protocol):
-    async def call(self, request: Request) -> dict[str, Any]:
+class DynamoPort(Protocol):
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         """The reply's body; trouble is raised as StoreTrouble.
 
         A request that may have been applied is not sent again. Once it was sent a cancelled
@@ -60,7 +60,9 @@ class Port(Protocol):
         """
         ...
 
-    async def call_all(self, requests: Sequence[Request]) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
         """What each comes to, in the order asked, trouble as a value; all under way at once.
 
         It is never left half done: a cancellation is delivered after the last outcome.
@@ -99,9 +101,14 @@ dumps: Callable[[Any], bytes] = python_dumps if orjson is None else orjson.dumps
 loads: Callable[[bytes], Any] = json.loads if orjson is None else orjson.loads
 
 
-class Flow:
+class DynamoClient:
     def __init__(
-        self, wire: Wire, place: Place, account: Account, clock: ServiceClock, timeout_ms: int
+        self,
+        wire: DynamoTransport,
+        place: DynamoEndpoint,
+        account: CredentialProvider,
+        clock: ServiceClock,
+        timeout_ms: int,
     ) -> None:
         self.wire = wire
         self._place = place
@@ -114,12 +121,12 @@ class Flow:
             f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: "
         )
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
         now_s = self.wire.now_s()
         due_s = now_s + self._timeout_s
-        signer = self._account.signer(now_s) or await self._loaded(due_s)
-        answer = await self.wire.ask(self._packed(request, signer), due_s)
-        outcome = self._judged(request, answer)
+        signer = self._account.signer(now_s) or await self._load_signer(due_s)
+        answer = await self.wire.ask(self._signed_bytes(request, signer), due_s)
+        outcome = self._judge(request, answer)
         if type(outcome) is dict:
             return outcome
         if isinstance(outcome, trouble.UNSENT):
@@ -128,12 +135,12 @@ class Flow:
             raise outcome
         return outcome
 
-    async def call_all(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> list[Outcome]:
         wire = self.wire
         now_s = wire.now_s()
         due_s = now_s + self._timeout_s
         try:
-            signer = self._account.signer(now_s) or await self._loaded(due_s)
+            signer = self._account.signer(now_s) or await self._load_signer(due_s)
         except StoreTrouble as error:
             return [error for _ in requests]
         outcomes = await self._round(requests, signer, due_s)
@@ -146,22 +153,26 @@ class Flow:
         await self.wire.close()
 
     async def _round(
-        self, requests: Sequence[Request], signer: Signer, due_s: float
+        self, requests: Sequence[DynamoRequest], signer: Signer, due_s: float
     ) -> list[Outcome]:
-        packed = [self._packed(request, signer) for request in requests]
+        packed = [self._signed_bytes(request, signer) for request in requests]
         if len(packed) == 1:
             answers = [await self.wire.ask(packed[0], due_s)]
         else:
             answers = await self.wire.ask_all(packed, due_s)
-        return [self._judged(*pair) for pair in zip(requests, answers, strict=True)]
+        return [self._judge(*pair) for pair in zip(requests, answers, strict=True)]
 
     async def _second_round(
-        self, requests: Sequence[Request], outcomes: list[Outcome], signer: Signer, due_s: float
+        self,
+        requests: Sequence[DynamoRequest],
+        outcomes: list[Outcome],
+        signer: Signer,
+        due_s: float,
     ) -> list[Outcome]:
         """The outcomes, after what certainly was not applied had its second attempt."""
         if self.wire.now_s() + PAUSE_S >= due_s:
             return outcomes
-        fresh, mended = await self._mended(outcomes, signer, due_s)
+        fresh, mended = await self._renew_signer(outcomes, signer, due_s)
         again = [
             place
             for place, outcome in enumerate(outcomes)
@@ -175,7 +186,7 @@ class Flow:
                 outcomes[place] = answer
         return outcomes
 
-    async def _mended(
+    async def _renew_signer(
         self, outcomes: Sequence[Outcome], signer: Signer, due_s: float
     ) -> tuple[Signer, bool]:
         """Who signs now, and whether what was refused for its signature has hope with that."""
@@ -187,17 +198,17 @@ class Flow:
             return signer, any(outcome.skewed for outcome in refused)
         self._account.refuse(signer, self.wire.now_s())
         try:
-            fresh = await self._loaded(due_s)
+            fresh = await self._load_signer(due_s)
         except trouble.NotApplied:
             return signer, False
         return fresh, fresh.identity != signer.identity
 
-    def _packed(self, request: Request, signer: Signer) -> bytes:
-        body = request.body if type(request) is Written else dumps(request.params)
+    def _signed_bytes(self, request: DynamoRequest, signer: Signer) -> bytes:
+        body = request.body if type(request) is EncodedRequest else dumps(request.params)
         proof = signer.headers(request.operation, body, self._clock.signing_s())
         return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
 
-    def _judged(self, request: Request, answer: Reply | StoreTrouble) -> Outcome:
+    def _judge(self, request: DynamoRequest, answer: Reply | StoreTrouble) -> Outcome:
         if isinstance(answer, StoreTrouble):
             return answer
         date = answer.field(b"date")
@@ -208,11 +219,11 @@ class Flow:
                 body = loads(answer.body)
             except ValueError:
                 body = None
-            return body if isinstance(body, dict) else trouble.unreadable(self._place, answer)
+            return body if isinstance(body, dict) else trouble.unreadable_reply(self._place, answer)
         table = request.params.get("TableName", "several tables")
-        return trouble.of_reply(answer, self._place, request.operation, table)
+        return trouble.error_of_reply(answer, self._place, request.operation, table)
 
-    async def _loaded(self, due_s: float) -> Signer:
+    async def _load_signer(self, due_s: float) -> Signer:
         try:
             return await self.wire.aside(self._account.load, due_s)
         except TimeoutError as error:

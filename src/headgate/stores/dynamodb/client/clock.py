@@ -38,13 +38,13 @@ def seconds_of(date: bytes) -> int | None:
 _clocks: weakref.WeakSet[ServiceClock] = weakref.WeakSet()
 
 
-def _fresh_locks() -> None:
+def _renew_locks() -> None:
     """A thread that held a lock when the process forked is not there to release it."""
     for clock in list(_clocks):
         clock.unlock()
 
 
-os.register_at_fork(after_in_child=_fresh_locks)
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class ServiceClock:

@@ -8,7 +8,7 @@ import ssl
 from typing import Any
 
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.client.http import Place, Reply
+from headgate.stores.dynamodb.client.http import DynamoEndpoint, Reply
 
 UNKNOWN = "whether it was applied is unknown"
 
@@ -33,7 +33,7 @@ _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
 _RENEWABLE = _EXPIRED | {"UnrecognizedClientException", "InvalidClientTokenId"}
 _SKEWED = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _SKEW_TEXTS = ("Signature expired", "Signature not yet current")
-_DOOR = {
+_ACCESS_ADVICE = {
     "ExpiredToken": "the credentials have expired; renew them (aws sso login, a new token, …)",
     "ExpiredTokenException": "the credentials have expired; renew them (aws sso login, …)",
     "UnrecognizedClientException": "AWS does not know the access key; check the credentials "
@@ -62,7 +62,7 @@ class NotApplied(Unreachable):
     maybe_applied = False
 
 
-class Refused(StoreDenied):
+class AccessRefused(StoreDenied):
     """The service did not accept who asks, how that was signed, or that they may do this."""
 
     def __init__(self, code: str, text: str, said: str) -> None:
@@ -84,8 +84,8 @@ class CredentialsExpired(NotApplied):
 
 
 # The service accepted nothing of the call: it may be sent again, signed anew.
-UNSIGNED = (Refused, CredentialsExpired)
-UNSENT = (NotApplied, Refused)
+UNSIGNED = (AccessRefused, CredentialsExpired)
+UNSENT = (NotApplied, AccessRefused)
 
 
 class ConditionFailed(StoreTrouble):
@@ -132,7 +132,9 @@ def code_of(reply: Reply) -> tuple[str, dict[str, Any]]:
         return "", {}
 
 
-def of_reply(reply: Reply, place: Place, operation: str, table: object) -> StoreTrouble:
+def error_of_reply(
+    reply: Reply, place: DynamoEndpoint, operation: str, table: object
+) -> StoreTrouble:
     """An answer that is none; unless it says otherwise the call was not applied."""
     code, said = code_of(reply)
     text = str(said.get("message") or said.get("Message") or "no message")
@@ -155,10 +157,10 @@ def of_reply(reply: Reply, place: Place, operation: str, table: object) -> Store
         advice = (
             f"its IAM identity may not do this; allow it {_missing_right(text, operation, table)}"
         )
-        return Refused(code, f"DynamoDB at {place} denies access: {advice} ({shown})", text)
-    if code in _DOOR:
-        whole = f"DynamoDB at {place} did not let the call in: {_DOOR[code]} ({shown})"
-        return CredentialsExpired(whole) if code in _EXPIRED else Refused(code, whole, text)
+        return AccessRefused(code, f"DynamoDB at {place} denies access: {advice} ({shown})", text)
+    if code in _ACCESS_ADVICE:
+        whole = f"DynamoDB at {place} did not let the call in: {_ACCESS_ADVICE[code]} ({shown})"
+        return CredentialsExpired(whole) if code in _EXPIRED else AccessRefused(code, whole, text)
     if code and reply.status < 500:
         return Rejected(code, f"DynamoDB refused the request ({shown}); nothing was written")
     return _broken(reply, place, shown if code else f"{operation} on {table}: {reply.body[:80]!r}")
@@ -170,7 +172,7 @@ def _missing_right(said: str, operation: str, table: object) -> str:
     return f"{found[1]} on {found[2]}" if found else f"dynamodb:{operation} on the table {table}"
 
 
-def _broken(reply: Reply, place: Place, shown: str) -> StoreTrouble:
+def _broken(reply: Reply, place: DynamoEndpoint, shown: str) -> StoreTrouble:
     if reply.status < 500:
         return NotApplied(
             f"{place} answered HTTP {reply.status}, which is no DynamoDB; check the endpoint "
@@ -187,7 +189,7 @@ def _reasons(said: dict[str, Any]) -> list[tuple[str, Item | None]]:
     return [(str(reason.get("Code", "None")), reason.get("Item") or None) for reason in found]
 
 
-def of_dialing(error: BaseException, place: Place, timeout_ms: int) -> NotApplied:
+def connect_error(error: BaseException, place: DynamoEndpoint, timeout_ms: int) -> NotApplied:
     """No connection: nothing was sent."""
     if isinstance(error, TimeoutError):
         reason = f"no connection within {timeout_ms} ms; check the address and the way there"
@@ -198,42 +200,42 @@ def of_dialing(error: BaseException, place: Place, timeout_ms: int) -> NotApplie
     return NotApplied(f"DynamoDB at {place} gives no answer: {reason}; nothing was sent")
 
 
-def not_written(place: Place, error: object) -> NotApplied:
+def send_error(place: DynamoEndpoint, error: object) -> NotApplied:
     return NotApplied(
         f"the connection to DynamoDB at {place} broke before the call was written ({error}); "
         f"nothing was applied"
     )
 
 
-def lost(place: Place, reason: object) -> Unreachable:
+def connection_lost(place: DynamoEndpoint, reason: object) -> Unreachable:
     return Unreachable(
         f"the connection to DynamoDB at {place} was lost while a call was under way ({reason}); "
         f"{UNKNOWN}"
     )
 
 
-def unreadable(place: Place, reply: Reply) -> Unreachable:
+def unreadable_reply(place: DynamoEndpoint, reply: Reply) -> Unreachable:
     return Unreachable(
         f"{place} answered with what is no reply of DynamoDB ({reply.body[:80]!r}); {UNKNOWN}: "
         f"check the endpoint, and what stands in between"
     )
 
 
-def overdue(place: Place, timeout_ms: int) -> Unreachable:
+def deadline_exceeded(place: DynamoEndpoint, timeout_ms: int) -> Unreachable:
     return Unreachable(
         f"DynamoDB at {place} gave no answer within {timeout_ms} ms; {UNKNOWN}: "
         f"see whether the network or the service is slow, or raise ?timeout_ms=…"
     )
 
 
-def pool_busy(place: Place, connections: int, timeout_ms: int) -> Contended:
+def pool_exhausted(place: DynamoEndpoint, connections: int, timeout_ms: int) -> Contended:
     return Contended(
         f"all {connections} connections to DynamoDB at {place} were busy for {timeout_ms} ms; "
         f"nothing was sent: raise ?connections=…, or ask less at once"
     )
 
 
-def crowded(place: Place, calls_max: int) -> Contended:
+def too_many_calls(place: DynamoEndpoint, calls_max: int) -> Contended:
     return Contended(
         f"{calls_max} calls wait for DynamoDB at {place} already; nothing was sent: slow down"
     )
@@ -254,5 +256,5 @@ def slow_credentials(timeout_ms: int) -> NotApplied:
     )
 
 
-def closed() -> NotApplied:
+def store_closed() -> NotApplied:
     return NotApplied("this DynamoDB store is closed; open it again to use it")

@@ -24,7 +24,7 @@ Reply = Response
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DynamoEndpoint:
     """Where the service is: scheme, host, port and the region its signatures name."""
 
     host: str
@@ -43,7 +43,7 @@ class Place:
         return f"{'https' if self.tls is not None else 'http'}://{self.authority}"
 
 
-class Wire(Protocol):
+class DynamoTransport(Protocol):
     """Calls to one place, in one colour; `due_s` is a time of `now_s`, and no call outlasts it."""
 
     def now_s(self) -> float: ...
@@ -77,7 +77,7 @@ def reply_reader() -> ResponseReader:
     return ResponseReader(BODY_BYTES_MAX)
 
 
-class Watch:
+class IdleCheck:
     """Sees whether an idle connection is of no further use, without reading from it.
 
     The other side hung up, or it said something that nobody asked for: read as a part of the next

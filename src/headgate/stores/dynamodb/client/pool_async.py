@@ -15,10 +15,16 @@ from typing import Any, Protocol, TypeVar, cast
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.http import IDLE_S_MAX, Place, Reply, Watch, reply_reader
-from headgate.transport.gates import cancel_later, finished
+from headgate.stores.dynamodb.client.http import (
+    IDLE_S_MAX,
+    DynamoEndpoint,
+    IdleCheck,
+    Reply,
+    reply_reader,
+)
+from headgate.transport.gates import cancel_later, wait_finished
 from headgate.transport.http1 import BadResponse
-from headgate.transport.ownership import Inlet
+from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
 # Calls on their way over connections of an event loop, and how who made them is woken.
@@ -28,7 +34,7 @@ from headgate.transport.ownership import Inlet
 # future all the same: it has the few methods that a task asks of one (see `asyncio.isfuture`).
 
 
-class Awaited:
+class Completion:
     """What one task waits for, once. It cannot be cancelled, so a task that is cancelled meanwhile
     learns of it when it is woken."""
 
@@ -37,7 +43,7 @@ class Awaited:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
-        self._wakeup: Callable[[Awaited], object] | None = None
+        self._wakeup: Callable[[Completion], object] | None = None
         self.over = False
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -70,14 +76,14 @@ class Awaited:
         try:
             self._context.run(wakeup, self)
         except (SystemExit, KeyboardInterrupt) as ending:
-            self._loop.call_soon(_raised, ending)  # the loop's to raise, not the transport's
+            self._loop.call_soon(_raise, ending)  # the loop's to raise, not the transport's
 
 
-def _raised(ending: BaseException) -> None:
+def _raise(ending: BaseException) -> None:
     raise ending
 
 
-class Errand(Awaited):
+class PendingCall(Completion):
     """One call: waiting for a connection, then sent, then settled. It can be cancelled until it is
     sent. One that belongs to a batch is not awaited itself, and is sent in any case."""
 
@@ -88,7 +94,7 @@ class Errand(Awaited):
         packed: bytes,
         due_s: float,
         loop: asyncio.AbstractEventLoop,
-        batch: Batch | None = None,
+        batch: PendingBatch | None = None,
     ) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
@@ -104,7 +110,7 @@ class Errand(Awaited):
     def settle(self, outcome: Reply | StoreTrouble, *, at_once: bool = False) -> None:
         self.outcome = outcome
         if self.batch is not None:
-            self.batch.settled(at_once)
+            self.batch.on_settled(at_once)
         elif not self.over:
             self.wake(at_once)
 
@@ -124,17 +130,17 @@ class Errand(Awaited):
         return True
 
 
-class Batch(Awaited):
+class PendingBatch(Completion):
     """Several errands that are waited for together."""
 
     __slots__ = ("_left",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, errands: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls: int) -> None:
         super().__init__(loop)
-        self._left = errands
-        self.over = not errands
+        self._left = calls
+        self.over = not calls
 
-    def settled(self, at_once: bool) -> None:
+    def on_settled(self, at_once: bool) -> None:
         self._left -= 1
         if not self._left:
             self.wake(at_once)
@@ -146,15 +152,15 @@ class Batch(Awaited):
 GRACE_S = 0.001
 
 
-class Owner(Protocol):
-    def idle(self, line: Line) -> None:
+class ConnectionOwner(Protocol):
+    def on_idle(self, connection: AsyncDynamoConnection) -> None:
         """The line is free for another call."""
 
-    def gone(self, line: Line) -> None:
+    def on_closed(self, connection: AsyncDynamoConnection) -> None:
         """The line is no more."""
 
 
-class Line(Inlet):
+class AsyncDynamoConnection(ReusedBufferProtocol):
     """Carries one call at a time; a timer of its own watches the call's deadline.
 
     The timer is not moved with every call: when it goes off too early for the call of that moment
@@ -162,7 +168,11 @@ class Line(Inlet):
     """
 
     def __init__(
-        self, owner: Owner, place: Place, timeout_ms: int, loop: asyncio.AbstractEventLoop
+        self,
+        owner: ConnectionOwner,
+        place: DynamoEndpoint,
+        timeout_ms: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__()
         self._owner = owner
@@ -170,20 +180,20 @@ class Line(Inlet):
         self._timeout_ms = timeout_ms
         self._loop = loop
         self._reader = reply_reader()
-        self._errand: Errand | None = None
+        self._call: PendingCall | None = None
         self._transport: asyncio.Transport | None = None
-        self._watch: Watch | None = None
+        self._watch: IdleCheck | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._suspect: Errand | None = None
+        self._suspect: PendingCall | None = None
         self._used_s = 0.0
         self._sent_ns = 0
         self.ended = loop.create_future()
 
     @property
-    def busy(self) -> Errand | None:
-        return self._errand
+    def busy(self) -> PendingCall | None:
+        return self._call
 
-    def fresh(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it can be used: not old, and not given up by the other side."""
         transport, watch = self._transport, self._watch
         return (
@@ -193,19 +203,19 @@ class Line(Inlet):
             and (watch is None or not watch.is_stale())
         )
 
-    def send(self, errand: Errand) -> None:
-        assert self._errand is None, "a connection carries one call at a time"
+    def send(self, call: PendingCall) -> None:
+        assert self._call is None, "a connection carries one call at a time"
         assert self._transport is not None
-        self._errand = errand
-        errand.sent = True
+        self._call = call
+        call.sent = True
         self._sent_ns = time.monotonic_ns()
-        self._transport.write(errand.packed)
+        self._transport.write(call.packed)
         timer = self._timer
-        if timer is not None and timer.when() > errand.due_s:  # a second attempt has less time
+        if timer is not None and timer.when() > call.due_s:  # a second attempt has less time
             timer.cancel()
             timer = None
         if timer is None:
-            self._timer = self._loop.call_at(errand.due_s, self._look)
+            self._timer = self._loop.call_at(call.due_s, self._look)
 
     def hang_up(self) -> None:
         if self._timer is not None:
@@ -219,54 +229,54 @@ class Line(Inlet):
         self._used_s = time.monotonic()
         plain = transport.get_extra_info("socket")
         if plain is not None:
-            self._watch = Watch(plain.fileno())
+            self._watch = IdleCheck(plain.fileno())
 
     def received(self, data: bytes) -> None:
-        if self._errand is None:
+        if self._call is None:
             self.hang_up()  # nobody asked: kept, these bytes would begin the reply to the next call
             return
         try:
             reply = self._reader.feed(data)
         except BadResponse as error:
-            self._fail(trouble.lost(self._place, f"it sent what is no reply: {error}"))
+            self._fail(trouble.connection_lost(self._place, f"it sent what is no reply: {error}"))
             return
         if reply is None:
             return
-        errand, self._errand = self._errand, None
+        call, self._call = self._call, None
         self._used_s = time.monotonic()
         reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
         if reply.keep:
-            self._owner.idle(self)
+            self._owner.on_idle(self)
         else:
             self.hang_up()
-        errand.settle(reply, at_once=True)  # last: who is woken may use this very line
+        call.settle(reply, at_once=True)  # last: who is woken may use this very line
 
     def connection_lost(self, error: Exception | None) -> None:
         self._watch = None
-        self._fail(trouble.lost(self._place, error or "it closed the connection"))
-        self._owner.gone(self)
+        self._fail(trouble.connection_lost(self._place, error or "it closed the connection"))
+        self._owner.on_closed(self)
         if not self.ended.done():
             self.ended.set_result(None)
 
     def _fail(self, why: StoreTrouble) -> None:
-        errand, self._errand = self._errand, None
+        call, self._call = self._call, None
         self.hang_up()
-        if errand is not None:
-            errand.settle(why)
+        if call is not None:
+            call.settle(why)
 
     def _look(self) -> None:
         self._timer = None
-        errand = self._errand
-        if errand is None:
+        call = self._call
+        if call is None:
             return
-        if self._loop.time() < errand.due_s:
-            self._timer = self._loop.call_at(errand.due_s, self._look)
-        elif self._suspect is not errand:
+        if self._loop.time() < call.due_s:
+            self._timer = self._loop.call_at(call.due_s, self._look)
+        elif self._suspect is not call:
             # A loop that was busy may have the answer unread: it reads once more, then.
-            self._suspect = errand
+            self._suspect = call
             self._timer = self._loop.call_later(GRACE_S, self._look)
         else:
-            self._fail(trouble.overdue(self._place, self._timeout_ms))
+            self._fail(trouble.deadline_exceeded(self._place, self._timeout_ms))
 
 
 CALLS_WAITING_MAX = 10_000
@@ -274,46 +284,46 @@ CALLS_WAITING_MAX = 10_000
 Result = TypeVar("Result")
 
 
-class AsyncWire:
+class AsyncDynamoPool:
     """Bound to the loop it is made in."""
 
-    def __init__(self, place: Place, timeout_ms: int, connections: int) -> None:
+    def __init__(self, place: DynamoEndpoint, timeout_ms: int, connections: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.now_s = self.loop.time
         self._place = place
         self._timeout_ms = timeout_ms
         self._size = connections
-        self._free: list[Line] = []
-        self._open: set[Line] = set()
+        self._free: list[AsyncDynamoConnection] = []
+        self._open: set[AsyncDynamoConnection] = set()
         self._dialing: set[asyncio.Task[None]] = set()
-        self._waiting: deque[Errand] = deque()
+        self._waiting: deque[PendingCall] = deque()
         self._aside: dict[Callable[[], Any], asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def ask(self, packed: bytes, due_s: float) -> Reply | StoreTrouble:
-        errand = Errand(packed, due_s, self.loop)
-        self._submit(errand)
+        call = PendingCall(packed, due_s, self.loop)
+        self._submit(call)
         try:
-            await errand
+            await call
         except asyncio.CancelledError as why:
-            if not errand.sent:
-                self._withdraw(errand)
+            if not call.sent:
+                self._withdraw(call)
                 raise
             cancel_later(why)
-        assert errand.outcome is not None
-        return errand.outcome
+        assert call.outcome is not None
+        return call.outcome
 
     async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Reply | StoreTrouble]:
-        batch = Batch(self.loop, len(packed))
-        errands = [Errand(each, due_s, self.loop, batch) for each in packed]
-        for errand in errands:
-            self._submit(errand)
+        batch = PendingBatch(self.loop, len(packed))
+        calls = [PendingCall(each, due_s, self.loop, batch) for each in packed]
+        for call in calls:
+            self._submit(call)
         try:
             await batch
         except asyncio.CancelledError as why:
             cancel_later(why)
-        return [errand.outcome for errand in errands if errand.outcome is not None]
+        return [call.outcome for call in calls if call.outcome is not None]
 
     async def aside(self, work: Callable[[], Result], due_s: float) -> Result:
         running = self._aside.get(work)
@@ -325,7 +335,7 @@ class AsyncWire:
             return result
 
     async def whole(self, flow: Coroutine[Any, Any, Result]) -> Result:
-        return await finished(self.loop.create_task(flow))
+        return await wait_finished(self.loop.create_task(flow))
 
     async def pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
@@ -335,10 +345,14 @@ class AsyncWire:
         self._closed = True
         for task in self._dialing:
             task.cancel()
-        self._refuse(trouble.closed())
-        while busy := [line.ended for line in self._open if line.busy is not None]:
-            await finished(asyncio.ensure_future(asyncio.wait(busy)))  # an idle line is hung up now
-        ended = [line.ended for line in self._open]
+        self._refuse(trouble.store_closed())
+        while busy := [
+            connection.ended for connection in self._open if connection.busy is not None
+        ]:
+            await wait_finished(
+                asyncio.ensure_future(asyncio.wait(busy))
+            )  # an idle line is hung up now
+        ended = [connection.ended for connection in self._open]
         self._hang_up()
         if ended:
             await asyncio.wait(ended, timeout=1)
@@ -351,55 +365,55 @@ class AsyncWire:
         except RuntimeError:  # the loop is closed, and so are its connections
             self._open.clear()
 
-    def idle(self, line: Line) -> None:
+    def on_idle(self, connection: AsyncDynamoConnection) -> None:
         """A line has nothing to carry: the next in line, if any, goes at once."""
         while self._waiting:
-            errand = self._waiting.popleft()
-            if not errand.over:
-                line.send(errand)
+            call = self._waiting.popleft()
+            if not call.over:
+                connection.send(call)
                 return
         if self._closed:
-            line.hang_up()
+            connection.hang_up()
         else:
-            self._free.append(line)
+            self._free.append(connection)
 
-    def gone(self, line: Line) -> None:
-        self._open.discard(line)
-        if line in self._free:
-            self._free.remove(line)
+    def on_closed(self, connection: AsyncDynamoConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._free:
+            self._free.remove(connection)
         if self._waiting:
             self._dial_if_room()
 
-    def _submit(self, errand: Errand) -> None:
+    def _submit(self, call: PendingCall) -> None:
         while self._free:
-            line = self._free.pop()
-            if line.fresh():
-                line.send(errand)
+            connection = self._free.pop()
+            if connection.is_usable():
+                connection.send(call)
                 return
-            line.hang_up()
-            self._open.discard(line)
+            connection.hang_up()
+            self._open.discard(connection)
         if self._closed:
-            errand.settle(trouble.closed())
+            call.settle(trouble.store_closed())
         elif len(self._waiting) >= CALLS_WAITING_MAX:
-            errand.settle(trouble.crowded(self._place, CALLS_WAITING_MAX))
+            call.settle(trouble.too_many_calls(self._place, CALLS_WAITING_MAX))
         else:
-            self._wait(errand)
+            self._wait(call)
 
-    def _wait(self, errand: Errand) -> None:
-        if self._waiting and errand.due_s < self._waiting[-1].due_s:
-            self._waiting.appendleft(errand)  # a second attempt, older than the line it joins
+    def _wait(self, call: PendingCall) -> None:
+        if self._waiting and call.due_s < self._waiting[-1].due_s:
+            self._waiting.appendleft(call)  # a second attempt, older than the line it joins
         else:
-            self._waiting.append(errand)
-        if self._timer is not None and self._timer.when() > errand.due_s:
+            self._waiting.append(call)
+        if self._timer is not None and self._timer.when() > call.due_s:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self.loop.call_at(errand.due_s, self._look)
+            self._timer = self.loop.call_at(call.due_s, self._look)
         self._dial_if_room()
 
-    def _withdraw(self, errand: Errand) -> None:
-        if errand in self._waiting:
-            self._waiting.remove(errand)
+    def _withdraw(self, call: PendingCall) -> None:
+        if call in self._waiting:
+            self._waiting.remove(call)
 
     def _look(self) -> None:
         """Deadlines are in order, so the head of the line is the first that can be overdue."""
@@ -407,9 +421,9 @@ class AsyncWire:
         now_s = self.loop.time()
         while self._waiting and self._waiting[0].due_s <= now_s:
             self._waiting.popleft().settle(
-                trouble.pool_busy(self._place, self._size, self._timeout_ms)
+                trouble.pool_exhausted(self._place, self._size, self._timeout_ms)
                 if self._open
-                else trouble.of_dialing(TimeoutError(), self._place, self._timeout_ms)
+                else trouble.connect_error(TimeoutError(), self._place, self._timeout_ms)
             )
         if self._waiting:
             self._timer = self.loop.call_at(self._waiting[0].due_s, self._look)
@@ -423,33 +437,33 @@ class AsyncWire:
 
     async def _dial(self, due_s: float) -> None:
         place = self._place
-        line = Line(self, place, self._timeout_ms, self.loop)
+        connection = AsyncDynamoConnection(self, place, self._timeout_ms, self.loop)
         try:
             async with asyncio.timeout_at(due_s):
                 await self.loop.create_connection(
-                    lambda: line, place.host, place.port, ssl=place.tls
+                    lambda: connection, place.host, place.port, ssl=place.tls
                 )
         except (OSError, UnicodeError) as error:
-            line.hang_up()
+            connection.hang_up()
             self._dialing.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             if not self._open:  # who is refused may ask again at once, and is to dial then
-                self._refuse(trouble.of_dialing(error, place, self._timeout_ms))
+                self._refuse(trouble.connect_error(error, place, self._timeout_ms))
             return
         except BaseException:
-            line.hang_up()
+            connection.hang_up()
             raise
-        self._open.add(line)
-        self.idle(line)
+        self._open.add(connection)
+        self.on_idle(connection)
 
     def _refuse(self, why: StoreTrouble) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for errand in waiting:
-            errand.settle(type(why)(*why.args))
+        for call in waiting:
+            call.settle(type(why)(*why.args))
 
     def _hang_up(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._refuse(trouble.closed())
-        for line in list(self._open):
-            line.hang_up()
+        self._refuse(trouble.store_closed())
+        for connection in list(self._open):
+            connection.hang_up()

@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.http import IDLE_S_MAX, Place, Reply, Watch, reply_reader
+from headgate.stores.dynamodb.client.http import (
+    IDLE_S_MAX,
+    DynamoEndpoint,
+    IdleCheck,
+    Reply,
+    reply_reader,
+)
 from headgate.transport.http1 import BadResponse
 
 RECEIVE_BYTES = 65_536
@@ -24,17 +30,17 @@ RECEIVE_BYTES = 65_536
 Result = TypeVar("Result")
 
 
-class Line:
+class BlockingDynamoConnection:
     """One connection, used by one thread at a time."""
 
     def __init__(self, plain: socket.socket) -> None:
         self.used_s = time.monotonic()
         self._socket = plain
         self._reader = reply_reader()
-        self._watch = Watch(plain.fileno())
+        self._watch = IdleCheck(plain.fileno())
         self._sent_ns = 0
 
-    def fresh(self) -> bool:
+    def is_usable(self) -> bool:
         return time.monotonic() - self.used_s < IDLE_S_MAX and not self._watch.is_stale()
 
     def send(self, packed: bytes, due_s: float) -> None:
@@ -66,10 +72,10 @@ class Line:
         self._socket.settimeout(left_s)
 
 
-class BlockingWire:
+class BlockingDynamoPool:
     """Thread-safe, and for one process: a forked child needs a wire of its own."""
 
-    def __init__(self, place: Place, timeout_ms: int, connections: int) -> None:
+    def __init__(self, place: DynamoEndpoint, timeout_ms: int, connections: int) -> None:
         self.now_s = time.monotonic
         self._place = place
         self._timeout_ms = timeout_ms
@@ -77,7 +83,7 @@ class BlockingWire:
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # a semaphore, written in C
         for _ in range(connections):
             self._room.put(None)
-        self._free: list[Line] = []
+        self._free: list[BlockingDynamoConnection] = []
         self._closed = False
 
     async def ask(self, packed: bytes, due_s: float) -> Reply | StoreTrouble:
@@ -109,11 +115,11 @@ class BlockingWire:
         for ever on another who does the same.
         """
         if not self._enter(due_s):
-            return [trouble.pool_busy(self._place, self._size, self._timeout_ms)]
+            return [trouble.pool_exhausted(self._place, self._size, self._timeout_ms)]
         entered = 1
         while entered < len(packed) and self._enter(0):
             entered += 1
-        under_way: deque[Line | StoreTrouble] = deque()
+        under_way: deque[BlockingDynamoConnection | StoreTrouble] = deque()
         answers: list[Reply | StoreTrouble] = []
         try:
             for place in range(entered):
@@ -122,9 +128,9 @@ class BlockingWire:
                 answers.append(self._receive(under_way.popleft(), due_s))
             return answers
         finally:
-            for line in under_way:  # something like KeyboardInterrupt: their replies are lost
-                if isinstance(line, Line):
-                    line.close()
+            for connection in under_way:  # something like KeyboardInterrupt: their replies are lost
+                if isinstance(connection, BlockingDynamoConnection):
+                    connection.close()
             for _ in range(entered):
                 self._room.put(None)
             if self._closed:
@@ -137,64 +143,66 @@ class BlockingWire:
             return False
         return True
 
-    def _send(self, packed: bytes, due_s: float) -> Line | StoreTrouble:
+    def _send(self, packed: bytes, due_s: float) -> BlockingDynamoConnection | StoreTrouble:
         if self._closed:
-            return trouble.closed()
+            return trouble.store_closed()
         try:
-            line = self._take() or self._dial(due_s)
+            connection = self._take() or self._dial(due_s)
         except (OSError, UnicodeError) as error:
-            return trouble.of_dialing(error, self._place, self._timeout_ms)
+            return trouble.connect_error(error, self._place, self._timeout_ms)
         try:
-            line.send(packed, due_s)
+            connection.send(packed, due_s)
         except OSError as error:  # not all of it left, so it cannot be read as a request
-            line.close()
-            return trouble.not_written(self._place, error)
+            connection.close()
+            return trouble.send_error(self._place, error)
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    def _receive(self, line: Line | StoreTrouble, due_s: float) -> Reply | StoreTrouble:
-        if isinstance(line, StoreTrouble):
-            return line
+    def _receive(
+        self, connection: BlockingDynamoConnection | StoreTrouble, due_s: float
+    ) -> Reply | StoreTrouble:
+        if isinstance(connection, StoreTrouble):
+            return connection
         try:
-            reply = line.receive(due_s)
+            reply = connection.receive(due_s)
         except TimeoutError:
-            line.close()
-            return trouble.overdue(self._place, self._timeout_ms)
+            connection.close()
+            return trouble.deadline_exceeded(self._place, self._timeout_ms)
         except OSError as error:
-            line.close()
-            return trouble.lost(self._place, error)
+            connection.close()
+            return trouble.connection_lost(self._place, error)
         except BadResponse as error:
-            line.close()
-            return trouble.lost(self._place, f"it sent what is no reply: {error}")
+            connection.close()
+            return trouble.connection_lost(self._place, f"it sent what is no reply: {error}")
         except BaseException:
-            line.close()
+            connection.close()
             raise
         if reply.keep:
-            self._free.append(line)
+            self._free.append(connection)
         else:
-            line.close()
+            connection.close()
         return reply
 
-    def _take(self) -> Line | None:
-        while (line := self._pop()) is not None:
-            if line.fresh():
-                return line
-            line.close()
+    def _take(self) -> BlockingDynamoConnection | None:
+        while (connection := self._pop()) is not None:
+            if connection.is_usable():
+                return connection
+            connection.close()
         return None
 
     def _empty(self) -> None:
-        while (line := self._pop()) is not None:
-            line.close()
+        while (connection := self._pop()) is not None:
+            connection.close()
 
-    def _pop(self) -> Line | None:
+    def _pop(self) -> BlockingDynamoConnection | None:
         try:
             return self._free.pop()
         except IndexError:
             return None
 
-    def _dial(self, due_s: float) -> Line:
+    def _dial(self, due_s: float) -> BlockingDynamoConnection:
         place = self._place
         left_s = max(due_s - time.monotonic(), 0.001)
         plain = socket.create_connection((place.host, place.port), left_s)
@@ -205,4 +213,4 @@ class BlockingWire:
         except BaseException:
             plain.close()
             raise
-        return Line(plain)
+        return BlockingDynamoConnection(plain)

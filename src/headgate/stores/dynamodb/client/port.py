@@ -12,63 +12,68 @@ from typing import Any, cast
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.account import Account, find_place
-from headgate.stores.dynamodb.client.call import Flow, Port, Request, Written
+from headgate.stores.dynamodb.client.account import CredentialProvider, find_endpoint
+from headgate.stores.dynamodb.client.call import (
+    DynamoClient,
+    DynamoPort,
+    DynamoRequest,
+    EncodedRequest,
+)
 from headgate.stores.dynamodb.client.clock import ServiceClock
 from headgate.stores.dynamodb.client.errors import (
+    AccessRefused,
     ConditionFailed,
     NotApplied,
-    Refused,
     Rejected,
     TableMissing,
     TransactionCancelled,
 )
-from headgate.stores.dynamodb.client.http import Wire
-from headgate.stores.dynamodb.client.pool_async import AsyncWire
-from headgate.stores.dynamodb.client.pool_blocking import BlockingWire
+from headgate.stores.dynamodb.client.http import DynamoTransport
+from headgate.stores.dynamodb.client.pool_async import AsyncDynamoPool
+from headgate.stores.dynamodb.client.pool_blocking import BlockingDynamoPool
 from headgate.transport.ownership import PerLoop, PerProcess
 
 # --------------------------------------------------------------------------------------------------
 # The port in both colours: each event loop, and each process, has connections of its own.
 
 
-class Face:
+class DynamoPerLoopPort:
     """Passes every call to the flow of here and now, whose coroutine it is."""
 
-    def __init__(self, clock: ServiceClock, here: Callable[[], Flow]) -> None:
+    def __init__(self, clock: ServiceClock, here: Callable[[], DynamoClient]) -> None:
         self.now_ms = clock.now_ms
         self._here = here
 
-    def call(self, request: Request) -> Coroutine[Any, Any, dict[str, Any]]:
+    def call(self, request: DynamoRequest) -> Coroutine[Any, Any, dict[str, Any]]:
         try:
             return self._here().call(request)
         except StoreTrouble as closed:
-            return _raising(closed)
+            return _raise(closed)
 
     def call_all(
-        self, requests: Sequence[Request]
+        self, requests: Sequence[DynamoRequest]
     ) -> Coroutine[Any, Any, list[dict[str, Any] | StoreTrouble]]:
         try:
             return self._here().call_all(requests)
         except StoreTrouble as closed:
-            return _raising(closed)
+            return _raise(closed)
 
 
-async def _raising(trouble: StoreTrouble) -> Any:
+async def _raise(trouble: StoreTrouble) -> Any:
     raise trouble
 
 
-class AsyncPort(Face):
+class AsyncDynamoPort(DynamoPerLoopPort):
     def __init__(
         self,
         clock: ServiceClock,
-        make: Callable[[Wire], Flow],
-        wire: Callable[[], AsyncWire],
+        make: Callable[[DynamoTransport], DynamoClient],
+        wire: Callable[[], AsyncDynamoPool],
     ) -> None:
-        def leave(flow: Flow) -> None:
-            cast(AsyncWire, flow.wire).abandon()
+        def leave(flow: DynamoClient) -> None:
+            cast(AsyncDynamoPool, flow.wire).abandon()
 
-        self._own = PerLoop(lambda: make(wire()), leave, trouble.closed)
+        self._own = PerLoop(lambda: make(wire()), leave, trouble.store_closed)
         super().__init__(clock, self._own.here)
 
     async def close(self) -> None:
@@ -77,9 +82,9 @@ class AsyncPort(Face):
             await mine.close()
 
 
-class BlockingPort(Face):
-    def __init__(self, clock: ServiceClock, make: Callable[[], Flow]) -> None:
-        self._own = PerProcess(make, trouble.closed)
+class BlockingDynamoPort(DynamoPerLoopPort):
+    def __init__(self, clock: ServiceClock, make: Callable[[], DynamoClient]) -> None:
+        self._own = PerProcess(make, trouble.store_closed)
         super().__init__(clock, self._own.here)
 
     async def close(self) -> None:
@@ -89,15 +94,15 @@ class BlockingPort(Face):
 
 
 __all__ = [
+    "AccessRefused",
     "ConditionFailed",
+    "DynamoPort",
+    "DynamoRequest",
+    "EncodedRequest",
     "NotApplied",
-    "Port",
-    "Refused",
     "Rejected",
-    "Request",
     "TableMissing",
     "TransactionCancelled",
-    "Written",
     "open_port",
 ]
 
@@ -109,14 +114,16 @@ def open_port(
     blocking: bool,
     timeout_ms: int = 2000,
     connections: int = 16,
-) -> Port:
+) -> DynamoPort:
     """The port to a region or an endpoint; nothing is contacted before the first call."""
-    place = find_place(region, endpoint)
+    place = find_endpoint(region, endpoint)
     clock = ServiceClock()
 
-    def flow(wire: Wire) -> Flow:
-        return Flow(wire, place, Account(place), clock, timeout_ms)
+    def flow(wire: DynamoTransport) -> DynamoClient:
+        return DynamoClient(wire, place, CredentialProvider(place), clock, timeout_ms)
 
     if blocking:
-        return BlockingPort(clock, lambda: flow(BlockingWire(place, timeout_ms, connections)))
-    return AsyncPort(clock, flow, lambda: AsyncWire(place, timeout_ms, connections))
+        return BlockingDynamoPort(
+            clock, lambda: flow(BlockingDynamoPool(place, timeout_ms, connections))
+        )
+    return AsyncDynamoPort(clock, flow, lambda: AsyncDynamoPool(place, timeout_ms, connections))

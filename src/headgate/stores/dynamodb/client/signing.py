@@ -16,11 +16,11 @@ CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET = "DynamoDB_20120810."
 
 
-Keyed = tuple[Any, Any]  # the two hashes of an HMAC, begun with its key
-Moment = tuple[int, Keyed, str, str, str]
+HmacStates = tuple[Any, Any]  # the two hashes of an HMAC, begun with its key
+Moment = tuple[int, HmacStates, str, str, str]
 
 
-def _keyed(key: bytes) -> Keyed:
+def _hmac_states(key: bytes) -> HmacStates:
     """An HMAC by hand: begun once for a key, finished for each text from copies."""
     padded = key.ljust(64, b"\0")
     return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(
@@ -44,7 +44,7 @@ class Signer:
         self._before_date = f"POST\n/\n\ncontent-type:{CONTENT_TYPE}\nhost:{host}\nx-amz-date:"
         self._access = access
         self._day: tuple[str, bytes] = ("", b"")
-        self._moment: Moment = (-1, _keyed(b""), "", "", "")
+        self._moment: Moment = (-1, _hmac_states(b""), "", "", "")
 
     def headers(self, operation: str, body: bytes, at_s: int) -> str:
         """The header lines that prove who asks: date, token, target and Authorization."""
@@ -70,7 +70,7 @@ class Signer:
             f"X-Amz-Date: {date}\r\n{self._token_header}Authorization: AWS4-HMAC-SHA256 "
             f"Credential={self._access}/{scope}, SignedHeaders={self._fields}, Signature="
         )
-        return at_s, _keyed(self._key_of(day)), canonical, to_sign, lines
+        return at_s, _hmac_states(self._key_of(day)), canonical, to_sign, lines
 
     def _key_of(self, day: str) -> bytes:
         known, key = self._day

@@ -14,21 +14,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.decision import Demand, only_credits
+from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Throttled, Unreachable
-from headgate.core.record import HOUR_MS, TERMS, BucketKey, cell_of, opened
+from headgate.core.record import HOUR_MS, TERMS, BucketKey, cell_of, new_record
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import TTL, Key, in_namespace, keyed, number
-from headgate.stores.dynamodb.client.port import NotApplied, Request, TransactionCancelled
+from headgate.stores.dynamodb.catalog.items import (
+    TTL,
+    Key,
+    key_attributes,
+    number,
+    purge_attributes,
+)
+from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, alone, committed
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key, new_generation
+from headgate.stores.dynamodb.protocol.flow import Flow, is_committed, run_flow
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key, new_generation
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
-from headgate.stores.dynamodb.protocol.outcome import busy, standing_under
-from headgate.stores.dynamodb.protocol.state_cache import Book, Known
-from headgate.stores.dynamodb.protocol.take import ATTEMPTS_MAX, Taker, learned
-from headgate.stores.dynamodb.protocol.update_expression import Draft
-from headgate.stores.dynamodb.sharding.gather import Part, Placed, parted
+from headgate.stores.dynamodb.protocol.outcome import contention_error, record_under
+from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
+from headgate.stores.dynamodb.protocol.take import ATTEMPTS_MAX, Taker, learn
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
+from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
 from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
@@ -40,101 +46,103 @@ STILL_TRIES = 5  # of weighing all shards while others write to them; then it is
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedWrite:
     """One write of an adjustment."""
 
     key: Key
     shard: int
-    draft: Draft
+    draft: UpdateExpression
 
 
 class Adjuster:
     def __init__(self, taker: Taker) -> None:
-        self._book = taker.book
+        self._cache = taker.cache
         self._table = taker.table
 
     def adjust(self, demand: Demand, now_ms: int, *, metered: bool) -> Flow[bool]:
         """Whether there was a bucket to adjust; a credit makes none."""
-        known = self._book.open(demand.key)
+        known = self._cache.open(demand.key)
         credit = any(amount < 0 for _, amount in demand.counts())
         for attempt in range(ATTEMPTS_MAX):
             try:
-                writes = yield from self.planned(known, demand, now_ms, attempt, metered=metered)
+                writes = yield from self.plan_writes(
+                    known, demand, now_ms, attempt, metered=metered
+                )
             except Unreachable as lost:  # planning only reads, so whoever undoes may try again
                 raise NotApplied(f"{lost}; it was a read, so nothing was changed") from lost
             if not writes:
                 return bool(known.shards)
             if len(writes) > 1:
-                done = yield from self._all(known, writes, now_ms)
+                done = yield from self._write_all(known, writes, now_ms)
             else:
                 [one] = writes
                 outcome = yield one.draft.request(self._table, one.key, credit=credit)
-                done = learned(known, one.shard, outcome, now_ms) is not None
+                done = learn(known, one.shard, outcome, now_ms) is not None
             if done:
                 return True
-        raise busy(demand)
+        raise contention_error(demand)
 
-    def planned(
-        self, known: Known, demand: Demand, now_ms: int, attempt: int, *, metered: bool
-    ) -> Flow[list[Planned]]:
+    def plan_writes(
+        self, known: BucketView, demand: Demand, now_ms: int, attempt: int, *, metered: bool
+    ) -> Flow[list[PlannedWrite]]:
         """The writes to make, on the state known; none where there is nothing to write."""
-        if 0 not in known.shards and only_credits(demand):
-            yield from self._looked(known, 0, now_ms)  # others may have made it since
+        if 0 not in known.shards and is_credit_only(demand):
+            yield from self._read_shard(known, 0, now_ms)  # others may have made it since
         first = known.shards.get(0)
         if first is None:
-            return self._made(demand, now_ms, metered)
+            return self._creation(demand, now_ms, metered)
         if not first.depth:
-            return _moved(first, demand, _part(demand, Hold.FREE), now_ms, metered)
+            return _shard_writes(first, demand, _part(demand, Hold.FREE), now_ms, metered)
         if attempt < ALONE_TRIES:
-            seen = yield from self._alone(known, demand, now_ms)
+            seen = yield from self._find_shard(known, demand, now_ms)
             if seen is not None:
-                return _moved(seen, demand, _part(demand, Hold.HAVING), now_ms, metered)
+                return _shard_writes(seen, demand, _part(demand, Hold.HAVING), now_ms, metered)
         shards = yield from read_shards(self._table, known, now_ms)
         if not shards:
-            return self._made(demand, now_ms, metered)
-        records = [standing_under(seen, demand, now_ms) for seen in shards]
-        parts = parted(demand, records, now_ms)
+            return self._creation(demand, now_ms, metered)
+        records = [record_under(seen, demand, now_ms) for seen in shards]
+        parts = divide_adjustment(demand, records, now_ms)
         if attempt >= STILL_TRIES:
-            parts = [_freed(part) for part in parts]
+            parts = [_without_hold(part) for part in parts]
         return [
             write
             for seen, part in zip(shards, parts, strict=True)
-            for write in _moved(seen, demand, part, now_ms, metered)
+            for write in _shard_writes(seen, demand, part, now_ms, metered)
         ]
 
-    def _alone(self, known: Known, demand: Demand, now_ms: int) -> Flow[Seen | None]:
+    def _find_shard(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[ItemState | None]:
         """A shard that can give or take all of it and owes nothing, as far as is known."""
-        shard = self._book.route(known)
+        shard = self._cache.route(known)
         if shard not in known.shards:
-            yield from self._looked(known, shard, now_ms)
+            yield from self._read_shard(known, shard, now_ms)
         eases = {
             number: ease
             for number, seen in list(known.shards.items())
-            if (ease := _ease(seen, demand, now_ms)) is not None
+            if (ease := _headroom(seen, demand, now_ms)) is not None
         }
         if eases.get(shard, -1) < 0 <= max(eases.values(), default=-1):
             shard = max(eases, key=eases.__getitem__)
-        if shard not in eases or (eases[shard] < 0 and not only_credits(demand)):
+        if shard not in eases or (eases[shard] < 0 and not is_credit_only(demand)):
             return None
         return known.shards.get(shard)
 
-    def _looked(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
+    def _read_shard(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
         key = bucket_key(known.key, shard)
         items = yield from read_items(self._table, [key])
         known.note(shard, items.get(key), now_ms)
 
-    def _made(self, demand: Demand, now_ms: int, metered: bool) -> list[Planned]:
+    def _creation(self, demand: Demand, now_ms: int, metered: bool) -> list[PlannedWrite]:
         """A bucket that is not there is full: a credit has nothing to add to it."""
-        if only_credits(demand):
+        if is_credit_only(demand):
             return []
-        record = opened(demand.terms, now_ms)
-        draft = expressions.creation(
+        record = new_record(demand.terms, now_ms)
+        draft = expressions.create_update(
             demand.key, record, demand.amounts, new_generation(), now_ms,
             forced=True, counted=(demand.counted or demand.amounts) if metered else None,
         )  # fmt: skip
-        return [Planned(bucket_key(demand.key), 0, draft)]
+        return [PlannedWrite(bucket_key(demand.key), 0, draft)]
 
-    def _all(self, known: Known, writes: list[Planned], now_ms: int) -> Flow[bool]:
+    def _write_all(self, known: BucketView, writes: list[PlannedWrite], now_ms: int) -> Flow[bool]:
         """All shards in one transaction; False where another write was in its way.
 
         Its token makes it happen once however often it is sent, so it is sent again while its
@@ -154,11 +162,13 @@ class Adjuster:
             lost = outcome
         if lost is not None:
             raise lost
-        return committed(outcome)
+        return is_committed(outcome)
 
 
-def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -> list[Planned]:
-    standing = standing_under(seen, demand, now_ms)
+def _shard_writes(
+    seen: ItemState, demand: Demand, part: Part, now_ms: int, metered: bool
+) -> list[PlannedWrite]:
+    standing = record_under(seen, demand, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
     amounts = [
         part[spec.name].amount_milli if spec.name in part else None
@@ -170,17 +180,17 @@ def _moved(seen: Seen, demand: Demand, part: Part, now_ms: int, metered: bool) -
     ]
     if whole.specs == seen.whole.specs and not any(amounts) and not any(counted):
         return []
-    draft = expressions.adjusting(
+    draft = expressions.adjust_update(
         seen, standing, whole, amounts, now_ms, counted=counted if metered else None,
         holds={name: placed.hold for name, placed in part.items()},
     )  # fmt: skip
-    return [Planned(bucket_key(demand.key, seen.shard), seen.shard, draft)]
+    return [PlannedWrite(bucket_key(demand.key, seen.shard), seen.shard, draft)]
 
 
-def _ease(seen: Seen, demand: Demand, now_ms: int) -> int | None:
+def _headroom(seen: ItemState, demand: Demand, now_ms: int) -> int | None:
     """How much the shard has beyond what it gives, or lacks beyond what it gets, where that is
     least; None where the amounts are too large for one shard, or it owes."""
-    standing = standing_under(seen, demand, now_ms)
+    standing = record_under(seen, demand, now_ms)
     eases = []
     for name, amount in demand.named():
         cell = cell_of(standing, name)
@@ -197,13 +207,13 @@ def _part(demand: Demand, hold: Hold) -> Part:
     """All of it, from one shard."""
     counts = dict(demand.counts())
     return {
-        name: Placed(amount, hold if amount else Hold.FREE, counts[name])
+        name: ShardAmount(amount, hold if amount else Hold.FREE, counts[name])
         for name, amount in demand.named()
         if amount or counts[name]
     }
 
 
-def _freed(part: Part) -> Part:
+def _without_hold(part: Part) -> Part:
     return {name: placed._replace(hold=Hold.FREE) for name, placed in part.items()}
 
 
@@ -214,10 +224,10 @@ ONCE_MS = 24 * HOUR_MS
 ONCE_ATTEMPTS_MAX = 8
 
 
-class Once:
-    def __init__(self, table: Table, book: Book, adjuster: Adjuster) -> None:
+class OnceAdjuster:
+    def __init__(self, table: Table, cache: StateCache, adjuster: Adjuster) -> None:
         self._table = table
-        self._book = book
+        self._cache = cache
         self._adjuster = adjuster
 
     async def adjust(
@@ -225,23 +235,23 @@ class Once:
     ) -> bool:
         """False where the key was used within a day: then nothing is done."""
         for attempt in range(ONCE_ATTEMPTS_MAX):
-            writes: list[ask.Write] = [remembered(demands[0].key, once, now_ms)]
+            writes: list[ask.Write] = [once_write(demands[0].key, once, now_ms)]
             places: list[tuple[int, int]] = []
             for at, demand in enumerate(demands):
-                known = self._book.open(demand.key)
-                flow = self._adjuster.planned(known, demand, now_ms, attempt, metered=metered)
-                for one in await alone(self._table.port, flow):
+                known = self._cache.open(demand.key)
+                flow = self._adjuster.plan_writes(known, demand, now_ms, attempt, metered=metered)
+                for one in await run_flow(self._table.port, flow):
                     writes.append({"Update": one.draft.write(one.key)})
                     places.append((at, one.shard))
-            reasons = await self._sent(writes)
+            reasons = await self._send(writes)
             if reasons is None:
                 for at, _ in places:
-                    self._book.drop(demands[at].key)  # its state after it was not told
+                    self._cache.drop(demands[at].key)  # its state after it was not told
                 return True
             if reasons[0][0] == "ConditionalCheckFailed":
                 return False
             for (at, shard), (_, item) in zip(places, reasons[1:], strict=True):
-                known = self._book.open(demands[at].key)
+                known = self._cache.open(demands[at].key)
                 known.forget() if item is None else known.note(shard, item, now_ms)
             await self._table.pause(attempt)
         raise Throttled(
@@ -249,9 +259,9 @@ class Once:
             f"each of {ONCE_ATTEMPTS_MAX} attempts; nothing was written: try again in a moment"
         )
 
-    async def _sent(self, writes: list[ask.Write]) -> list[tuple[str, Any]] | None:
+    async def _send(self, writes: list[ask.Write]) -> list[tuple[str, Any]] | None:
         """None once it is done; else why not, per write. Its token makes sending it again safe."""
-        request: Request = ask.transaction(self._table.name, writes, secrets.token_hex(16))
+        request: DynamoRequest = ask.transaction(self._table.name, writes, secrets.token_hex(16))
         for send in range(SENDS_MAX):
             try:
                 await self._table.port.call(request)
@@ -268,20 +278,20 @@ class Once:
         raise AssertionError("every send returned or raised")
 
 
-def remembered(key: BucketKey, once: str, now_ms: int) -> ask.Write:
+def once_write(key: BucketKey, once: str, now_ms: int) -> ask.Write:
     """The caller's key for this entity, hashed: it may be of any length. It counts for a day."""
     named = f"{key.entity_id}\n{once}"  # no entity's id has a line's end in it
     digest = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
     pk = schema.pk_once(key.namespace, digest)
-    free = ask.Guard(
+    free = ask.WriteCondition(
         "attribute_not_exists(#until) OR #until <= :now",
         {"#until": "until_ms"},
         {":now": number(now_ms)},
     )
     return ask.put(
         {
-            **keyed((pk, schema.sk_once())),
-            **in_namespace(key.namespace, pk),
+            **key_attributes((pk, schema.sk_once())),
+            **purge_attributes(key.namespace, pk),
             "until_ms": number(now_ms + ONCE_MS),
             TTL: number((now_ms + ONCE_MS) // 1000 + 60),
         },

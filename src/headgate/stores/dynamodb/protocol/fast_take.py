@@ -14,22 +14,22 @@ import json
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms, opened
+from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms, new_record
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import TTL, Value
-from headgate.stores.dynamodb.client.port import Written
+from headgate.stores.dynamodb.client.port import EncodedRequest
 from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
     VERSION,
     WRITTEN,
-    Seen,
+    ItemState,
     bucket_key,
     names_of,
     static_attributes,
 )
 from headgate.stores.dynamodb.protocol.limit_moves import band_milli
-from headgate.stores.dynamodb.protocol.update_expression import Draft
-from headgate.stores.dynamodb.protocol.writes import MARGIN_S, creation
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
+from headgate.stores.dynamodb.protocol.writes import MARGIN_S, create_update
 from headgate.stores.dynamodb.schema import PK, SK, layout_of
 
 TERMS_MAX = 1024
@@ -42,15 +42,15 @@ quoted = json.encoder.encode_basestring_ascii
 _bodies: dict[int, tuple[Terms, dict[int, bytes] | None]] = {}
 
 
-def usual_take(
-    table: str, seen: Seen, demand: Demand, now_ms: int, crowded: bool = False
-) -> Written | None:
+def fast_take_request(
+    table: str, seen: ItemState, demand: Demand, now_ms: int, crowded: bool = False
+) -> EncodedRequest | None:
     """The write; None where the take is not a usual one, or does not fit what was seen."""
     record, whole, _, shard, depth, generation, _, ttl_s, _, _ = seen
     terms = demand.terms
     if whole is not terms or (record[TERMS] is not terms and not depth):
         return None
-    _, bodies = _bodies.get(id(terms)) or _begun(terms)
+    _, bodies = _bodies.get(id(terms)) or _bodies_of(terms)
     if bodies is None:
         return None
     shape = latest_ms = 0
@@ -89,13 +89,13 @@ def usual_take(
         if ttl_s < needed_s:
             shape += 1
             values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
-    body = bodies.get(shape) or _made(bodies, shape, terms)
+    body = bodies.get(shape) or _make_body(bodies, shape, terms)
     key = demand.key
-    start = start_of(table, key.namespace, key.entity_id, key.resource, shard)
-    return Written("UpdateItem", start + body % (*values,))
+    start = body_start(table, key.namespace, key.entity_id, key.resource, shard)
+    return EncodedRequest("UpdateItem", start + body % (*values,))
 
 
-def _begun(terms: Terms) -> tuple[Terms, dict[int, bytes] | None]:
+def _bodies_of(terms: Terms) -> tuple[Terms, dict[int, bytes] | None]:
     if len(_bodies) >= TERMS_MAX:
         _bodies.clear()
     found = _bodies[id(terms)] = (terms, {} if is_plain(terms) else None)
@@ -107,9 +107,9 @@ def is_plain(terms: Terms) -> bool:
     return terms.core is terms and all(spec.amount_milli and not spec.soft for spec in terms.specs)
 
 
-def _made(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
+def _make_body(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     """The body after the key, as a template."""
-    draft = Draft()
+    draft = UpdateExpression()
     draft.equal(GENERATION, 0)
     draft.add(WRITTEN, 1)
     kinds = _kinds(shape // 2, len(terms.specs))
@@ -154,7 +154,7 @@ def _kinds(shape: int, count: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=16_384)
-def start_of(table: str, namespace: str, entity_id: str, resource: str, shard: int = 0) -> bytes:
+def body_start(table: str, namespace: str, entity_id: str, resource: str, shard: int = 0) -> bytes:
     """A body as far as its key."""
     pk, sk = map(quoted, bucket_key(BucketKey(namespace, entity_id, resource), shard))
     key = f'{{"{PK}": {{"S": {pk}}}, "{SK}": {{"S": {sk}}}}}'
@@ -170,7 +170,7 @@ def start_of(table: str, namespace: str, entity_id: str, resource: str, shard: i
 NUMBERS, NAMES = 2, 6  # that go first: epoch and generation; then, after a 1, the indexes' keys
 
 
-class Opening(NamedTuple):
+class CreationTemplate(NamedTuple):
     """What all buckets under the same terms begin with; it keeps the terms alive."""
 
     terms: Terms
@@ -178,22 +178,24 @@ class Opening(NamedTuple):
     body: bytes | None  # after the key, as a template; None where the limits are not plain
 
 
-_openings: dict[int, Opening] = {}  # by the identity of terms
+_creation_templates: dict[int, CreationTemplate] = {}  # by the identity of terms
 
 
-def opening_of(terms: Terms) -> Opening:
-    found = _openings.get(id(terms))
+def creation_template(terms: Terms) -> CreationTemplate:
+    found = _creation_templates.get(id(terms))
     if found is None:
-        if len(_openings) >= TERMS_MAX:
-            _openings.clear()
+        if len(_creation_templates) >= TERMS_MAX:
+            _creation_templates.clear()
         body = _template(terms) if terms.specs and is_plain(terms) else None
-        found = _openings[id(terms)] = Opening(terms, layout_of(terms), body)
+        found = _creation_templates[id(terms)] = CreationTemplate(terms, layout_of(terms), body)
     return found
 
 
-def usual_opening(table: str, demand: Demand, generation: int, now_ms: int) -> Written | None:
+def fast_creation_request(
+    table: str, demand: Demand, generation: int, now_ms: int
+) -> EncodedRequest | None:
     """The write for a demand that fits a full bucket; None where it is not a usual one."""
-    body = opening_of(demand.terms).body
+    body = creation_template(demand.terms).body
     if body is None:
         return None
     numbers: list[int] = []
@@ -222,12 +224,12 @@ def usual_opening(table: str, demand: Demand, generation: int, now_ms: int) -> W
         *numbers,
         MARGIN_S - (-latest_ms // 1000),
     )
-    return Written("UpdateItem", start_of(table, namespace, entity_id, resource) + filled)
+    return EncodedRequest("UpdateItem", body_start(table, namespace, entity_id, resource) + filled)
 
 
 def _template(terms: Terms) -> bytes:
     nobody = BucketKey("", "", "")
-    draft = creation(nobody, opened(terms, 0), (None,) * len(terms.specs), 0, 0)
+    draft = create_update(nobody, new_record(terms, 0), (None,) * len(terms.specs), 0, 0)
     write = draft.write(("", ""))
     values: dict[str, Value] = write.pop("ExpressionAttributeValues")
     del write["Key"]

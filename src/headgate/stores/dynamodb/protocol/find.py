@@ -9,11 +9,15 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.client.port import ConditionFailed, Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import (
+    ConditionFailed,
+    DynamoRequest,
+    TransactionCancelled,
+)
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import GENERATION, Seen, bucket_key
-from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.item import GENERATION, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
@@ -53,7 +57,7 @@ def _query(
     resource: str | None,
     limit: int,
     cursor: str | None,
-) -> tuple[str, Request]:
+) -> tuple[str, DynamoRequest]:
     if entity_id is not None:
         index, pk = schema.GSI3, schema.gsi3_pk_entity(namespace, entity_id)
         stem = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
@@ -61,7 +65,7 @@ def _query(
         index, pk, stem = schema.GSI2, schema.gsi2_pk_resource(namespace, resource), "BUCKET#"
     else:
         index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/BUCKET#"
-    low = stem if cursor is None else max(stem, schema.clipped(cursor) + schema.JUST_AFTER)
+    low = stem if cursor is None else max(stem, schema.clip_cursor(cursor) + schema.JUST_AFTER)
     span = ask.between(low, stem[:-1] + schema.NEXT)
     return index, ask.query(table, pk, span, index=index, limit=limit + SPARE)
 
@@ -81,7 +85,7 @@ def _order(index: str, key: BucketKey) -> str:
 ATTEMPTS_MAX = 8
 
 
-def forget(table: str, known: Known) -> Flow[None]:
+def forget(table: str, known: BucketView) -> Flow[None]:
     """The bucket is gone, as if never used."""
     for _ in range(ATTEMPTS_MAX):
         shards = yield from read_shards(table, known, 0)
@@ -99,12 +103,12 @@ def forget(table: str, known: Known) -> Flow[None]:
     )
 
 
-def _deletion(table: str, known: Known, shards: list[Seen]) -> Request:
+def _deletion(table: str, known: BucketView, shards: list[ItemState]) -> DynamoRequest:
     writes: list[ask.Write] = []
     for seen in shards:
-        draft = Draft()
+        draft = UpdateExpression()
         draft.equal(GENERATION, seen.generation)
         writes.append({"Delete": draft.check(bucket_key(known.key, seen.shard))})
     if len(writes) == 1:
-        return ask.single(table, writes[0])
+        return ask.single_write(table, writes[0])
     return ask.transaction(table, writes, secrets.token_hex(16))

@@ -10,14 +10,14 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled
-from headgate.stores.dynamodb.client.port import Port, Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, TransactionCancelled
 
 Outcome = dict[str, Any] | StoreTrouble
 Result = TypeVar("Result")
-Flow = Generator[Request, Outcome, Result]
+Flow = Generator[DynamoRequest, Outcome, Result]
 
 
-async def alone(port: Port, flow: Flow[Result]) -> Result:
+async def run_flow(port: DynamoPort, flow: Flow[Result]) -> Result:
     """What the flow returns."""
     outcome: Outcome | None = None
     while True:
@@ -32,10 +32,10 @@ async def alone(port: Port, flow: Flow[Result]) -> Result:
             outcome = trouble
 
 
-class Together:
+class ParallelFlows:
     """Several flows in step. `results` has what each returned or raised, as far as they got."""
 
-    def __init__(self, port: Port, flows: Sequence[Flow[Any]]) -> None:
+    def __init__(self, port: DynamoPort, flows: Sequence[Flow[Any]]) -> None:
         self._port = port
         self._flows = flows
         self.results: dict[int, Any] = {}
@@ -45,7 +45,7 @@ class Together:
 
         The others are then given up between two requests, after their last one was answered.
         """
-        waiting: dict[int, Request] = {}
+        waiting: dict[int, DynamoRequest] = {}
         for place, flow in enumerate(self._flows):
             self._step(place, flow, None, waiting)
         while waiting and not self._is_enough(enough):
@@ -67,7 +67,7 @@ class Together:
         place: int,
         flow: Flow[Any],
         outcome: Outcome | None,
-        waiting: dict[int, Request],
+        waiting: dict[int, DynamoRequest],
     ) -> None:
         try:
             waiting[place] = flow.send(outcome) if outcome is not None else next(flow)
@@ -85,7 +85,7 @@ def outcome_of(flow: Flow[Result]) -> Flow[Result | HeadgateError]:
         return error
 
 
-def committed(outcome: Outcome) -> bool:
+def is_committed(outcome: Outcome) -> bool:
     """Whether a transaction was done; False where another write was in its way. Being held back,
     and all else, is raised."""
     if isinstance(outcome, TransactionCancelled):

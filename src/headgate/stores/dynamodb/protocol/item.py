@@ -24,7 +24,14 @@ from headgate.core.errors import Damaged
 from headgate.core.limits import Spec
 from headgate.core.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import TTL, Item, Key, indexed, number, unreadable
+from headgate.stores.dynamodb.catalog.items import (
+    TTL,
+    Item,
+    Key,
+    index_attributes,
+    number,
+    unreadable_item,
+)
 from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
 from headgate.stores.dynamodb.sharding.shares import share_of
 
@@ -37,7 +44,7 @@ SPLIT_AT = "sp"
 WRITTEN = "b_wcu_tc"
 
 
-class Names(NamedTuple):
+class AttributeNames(NamedTuple):
     """A limit's attributes."""
 
     tokens: str
@@ -49,7 +56,7 @@ class Names(NamedTuple):
     merged: str
 
 
-class Seen(NamedTuple):
+class ItemState(NamedTuple):
     """One shard of a bucket. Its record is kept under the shard's share of the terms."""
 
     record: Record
@@ -65,8 +72,10 @@ class Seen(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def names_of(limit: str) -> Names:
-    return Names(*(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg")))
+def names_of(limit: str) -> AttributeNames:
+    return AttributeNames(
+        *(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg"))
+    )
 
 
 def new_generation() -> int:
@@ -83,12 +92,14 @@ def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Ke
     return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
 
 
-def as_made(record: Record, layout: str, generation: int, now_ms: int) -> Seen:
+def new_item_state(record: Record, layout: str, generation: int, now_ms: int) -> ItemState:
     """A bucket that is made at this moment, but for its counters."""
-    return Seen(record, record[TERMS], layout, 0, 0, generation, now_ms, None, 0, 0)
+    return ItemState(record, record[TERMS], layout, 0, 0, generation, now_ms, None, 0, 0)
 
 
-def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: int) -> Seen | None:
+def state_from_item(
+    item: Item | None, shard: int, known: ItemState | None, now_ms: int
+) -> ItemState | None:
     """What the item says; None where there is no bucket, or only part of one that can be healed."""
     if item is None or EPOCH not in item:
         return None
@@ -116,7 +127,7 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             ]
             split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
             record = _counters(item, share_of(whole, shard, depth), epochs, now_ms)
-        return Seen(
+        return ItemState(
             record,
             whole,
             layout,
@@ -129,10 +140,10 @@ def seen_from_item(item: Item | None, shard: int, known: Seen | None, now_ms: in
             split_at_ms,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise unreadable("bucket", item, error) from error
+        raise unreadable_item("bucket", item, error) from error
 
 
-def with_counters(seen: Seen, told: Item, now_ms: int) -> Seen:
+def with_counters(seen: ItemState, answer: Item, now_ms: int) -> ItemState:
     """The same after a write that moved its counters and left the generation, by what it moved.
 
     Another may have brought a newer version of the same limits: who comes with an older one is to
@@ -141,23 +152,23 @@ def with_counters(seen: Seen, told: Item, now_ms: int) -> Seen:
     record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = seen
     try:
         terms = record[TERMS]
-        if VERSION in told and int(told[VERSION]["N"]) != whole.version:
-            whole = Terms(whole.specs, int(told[VERSION]["N"]), sources=whole.sources)
+        if VERSION in answer and int(answer[VERSION]["N"]) != whole.version:
+            whole = Terms(whole.specs, int(answer[VERSION]["N"]), sources=whole.sources)
             terms = share_of(whole, shard, depth)
-        return Seen(
-            _counters(told, terms, record[CELLS::STRIDE], now_ms),
+        return ItemState(
+            _counters(answer, terms, record[CELLS::STRIDE], now_ms),
             whole,
             layout,
             shard,
             depth,
             generation,
             epoch_ms,
-            int(told[TTL]["N"]) if TTL in told else ttl_s,
-            int(told[WRITTEN]["N"]),
+            int(answer[TTL]["N"]) if TTL in answer else ttl_s,
+            int(answer[WRITTEN]["N"]),
             split_at_ms,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise unreadable("bucket", told, error) from error
+        raise unreadable_item("bucket", answer, error) from error
 
 
 def _terms(item: Item, layout: str, version: int) -> Terms:
@@ -185,17 +196,17 @@ def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> I
     """All of an item but its key, its generation, its epoch and its counters."""
     pk = bucket_key(key, shard)[0]
     found: Item = {
-        **indexed(
+        **index_attributes(
             schema.GSI2,
             schema.gsi2_pk_resource(key.namespace, key.resource),
             schema.gsi2_sk_bucket(key.entity_id, shard),
         ),
-        **indexed(
+        **index_attributes(
             schema.GSI3,
             schema.gsi3_pk_entity(key.namespace, key.entity_id),
             schema.gsi3_sk_bucket(key.resource, shard),
         ),
-        **indexed(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
+        **index_attributes(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
         VERSION: number(whole.version),
         LAYOUT: {"S": layout_of(whole)},
     }

@@ -20,9 +20,9 @@ from __future__ import annotations
 import enum
 
 from headgate.core.bucket import MILLI, div_ceil
-from headgate.core.record import Cell
+from headgate.core.record import LimitCell
 from headgate.stores.dynamodb.protocol.item import names_of
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 
 
 class Hold(enum.Enum):
@@ -55,11 +55,11 @@ def band_milli(capacity_milli: int, amount_milli: int, period_ms: int) -> int:
     return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0
 
 
-def arrived_milli(cell: Cell, now_ms: int) -> int:
+def arrived_milli(cell: LimitCell, now_ms: int) -> int:
     return (now_ms - cell.epoch_ms) * cell.spec.amount_milli // cell.spec.period_ms
 
 
-def is_passed(cell: Cell, wanted: int, now_ms: int) -> bool:
+def is_overdrawn(cell: LimitCell, wanted: int, now_ms: int) -> bool:
     """Whether a soft limit has not got what is wanted: then nothing is taken, and all counted."""
     if not cell.spec.soft:
         return False
@@ -67,7 +67,13 @@ def is_passed(cell: Cell, wanted: int, now_ms: int) -> bool:
 
 
 def take(
-    draft: Draft, cell: Cell, wanted: int, now_ms: int, *, crowded: bool, spare: int = 0
+    draft: UpdateExpression,
+    cell: LimitCell,
+    wanted: int,
+    now_ms: int,
+    *,
+    crowded: bool,
+    spare: int = 0,
 ) -> int:
     """A take from a limit that has what is wanted, and `spare` where nothing is."""
     names = names_of(cell.spec.name)
@@ -93,7 +99,7 @@ def take(
     return need - wanted
 
 
-def count(draft: Draft, cell: Cell, wanted: int, now_ms: int) -> int:
+def count(draft: UpdateExpression, cell: LimitCell, wanted: int, now_ms: int) -> int:
     """A soft limit that was passed: its consumption goes up, its tokens stay."""
     names = names_of(cell.spec.name)
     draft.add(names.consumed, wanted)
@@ -102,7 +108,9 @@ def count(draft: Draft, cell: Cell, wanted: int, now_ms: int) -> int:
     return cell.tokens_milli
 
 
-def force(draft: Draft, cell: Cell, debit: int, now_ms: int, hold: Hold = Hold.FREE) -> int:
+def force(
+    draft: UpdateExpression, cell: LimitCell, debit: int, now_ms: int, hold: Hold = Hold.FREE
+) -> int:
     """A debit that may go into debt, or a credit (negative).
 
     A credit may pass the brim in the item: what is above it is not there for anybody.
@@ -131,7 +139,14 @@ def force(draft: Draft, cell: Cell, debit: int, now_ms: int, hold: Hold = Hold.F
     return low - debit
 
 
-def carry(draft: Draft, was: Cell, now: Cell, debit: int, need: int | None, now_ms: int) -> int:
+def carry(
+    draft: UpdateExpression,
+    was: LimitCell,
+    now: LimitCell,
+    debit: int,
+    need: int | None,
+    now_ms: int,
+) -> int:
     """A limit under a new rate, and a debit from it in the same write.
 
     `now` is what the state seen becomes. The tokens may be others by now: while they are on the
@@ -155,7 +170,9 @@ def carry(draft: Draft, was: Cell, now: Cell, debit: int, need: int | None, now_
     return low + gained - debit
 
 
-def begin(draft: Draft, cell: Cell, debit: int, counted: int, item_epoch_ms: int) -> int:
+def begin(
+    draft: UpdateExpression, cell: LimitCell, debit: int, counted: int, item_epoch_ms: int
+) -> int:
     """A limit that the item does not hold yet: full, but for the debit."""
     names = names_of(cell.spec.name)
     draft.set_number(names.tokens, cell.tokens_milli - debit)
@@ -165,7 +182,7 @@ def begin(draft: Draft, cell: Cell, debit: int, counted: int, item_epoch_ms: int
     return cell.tokens_milli - debit
 
 
-def drop(draft: Draft, cell: Cell, now_ms: int) -> None:
+def drop(draft: UpdateExpression, cell: LimitCell, now_ms: int) -> None:
     """A remembered limit that is full and makes room for another."""
     draft.at_least(
         names_of(cell.spec.name).tokens, cell.spec.capacity_milli - arrived_milli(cell, now_ms)
@@ -174,7 +191,7 @@ def drop(draft: Draft, cell: Cell, now_ms: int) -> None:
         draft.remove(name)
 
 
-def full_at_ms(cell: Cell, tokens_milli: int) -> int | None:
+def full_at_ms(cell: LimitCell, tokens_milli: int) -> int | None:
     """When a limit with these tokens is full; None for never."""
     missing = cell.spec.capacity_milli - tokens_milli
     if missing <= 0:

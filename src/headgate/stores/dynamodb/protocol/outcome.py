@@ -15,14 +15,14 @@ from headgate.core.record import (
     TOKENS,
     Record,
     Terms,
+    apply_terms,
     cells_of,
-    kept_under,
 )
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import Seen
-from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.sharding.pool import Pool
+from headgate.stores.dynamodb.protocol.item import ItemState
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.sharding.pool import ShardPool
 from headgate.stores.dynamodb.sharding.shares import share_of
 
 
@@ -39,12 +39,12 @@ class Landed:
         terms: Terms = self.after[TERMS]
         return terms
 
-    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+    def overdrawn(self, demand: Demand, now_ms: int) -> Collection[str]:
         """The soft limits that had not got what was wanted: nothing was taken of them."""
-        return _passed(demand, self.before, now_ms) if self.before[TERMS].soft else ()
+        return _overdrawn(demand, self.before, now_ms) if self.before[TERMS].soft else ()
 
 
-class Took(Landed):
+class SingleWriteTake(Landed):
     """A take by one write. Hardly anybody reads how the bucket was before, so that is made when
     somebody does."""
 
@@ -58,21 +58,21 @@ class Took(Landed):
 
     @property
     def before(self) -> Record:  # type: ignore[override]
-        passed = self.passed(self._demand, self._now_ms)
-        return before(self.after, self._demand, passed)
+        overdrawn = self.overdrawn(self._demand, self._now_ms)
+        return before(self.after, self._demand, overdrawn)
 
-    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+    def overdrawn(self, demand: Demand, now_ms: int) -> Collection[str]:
         """As the write had it, which was planned on what was seen."""
-        return _passed(demand, self._stood, now_ms) if self._stood[TERMS].soft else ()
+        return _overdrawn(demand, self._stood, now_ms) if self._stood[TERMS].soft else ()
 
 
-class Shown(Landed):
+class ShardTake(Landed):
     """A take from one shard, as seen from the whole bucket, when somebody looks at it."""
 
     __slots__ = ("_now_ms", "_shard", "_shards", "_taken", "_whole")
 
     def __init__(
-        self, taken: Landed, shard: int, shards: dict[int, Seen], whole: Terms, now_ms: int
+        self, taken: Landed, shard: int, shards: dict[int, ItemState], whole: Terms, now_ms: int
     ) -> None:
         """`shards` are all of them, as far as they are known, and nobody else's to change."""
         self._taken = taken
@@ -95,11 +95,11 @@ class Shown(Landed):
 
     def _pooled(self, record: Record) -> Record:
         others = [seen.record for number, seen in self._shards.items() if number != self._shard]
-        return Pool(self._whole, [record, *others]).record(self._now_ms)
+        return ShardPool(self._whole, [record, *others]).record(self._now_ms)
 
-    def passed(self, demand: Demand, now_ms: int) -> Collection[str]:
+    def overdrawn(self, demand: Demand, now_ms: int) -> Collection[str]:
         """As the shard had it: the others may have had enough."""
-        return self._taken.passed(demand, now_ms)
+        return self._taken.overdrawn(demand, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,45 +111,45 @@ class Refused:
 
 
 # One write to one shard: None where it was not done, and the state is known better now.
-Attempt = Callable[[Known, Seen, Demand, int, set[int]], Flow[Landed | Refused | None]]
+Attempt = Callable[[BucketView, ItemState, Demand, int, set[int]], Flow[Landed | Refused | None]]
 
 
-def standing_under(seen: Seen, demand: Demand, now_ms: int) -> Record:
+def record_under(seen: ItemState, demand: Demand, now_ms: int) -> Record:
     """The shard's record under the terms that count."""
-    return kept_under(seen.record, share_of(demand.terms, seen.shard, seen.depth), now_ms)
+    return apply_terms(seen.record, share_of(demand.terms, seen.shard, seen.depth), now_ms)
 
 
-def lined_up(demand: Demand, held: Terms) -> list[int | None]:
+def aligned_amounts(demand: Demand, held: Terms) -> list[int | None]:
     """What is wanted of each limit the bucket holds, also of those it only remembers."""
     if held.specs == demand.terms.specs:
         return [*demand.amounts]
-    amounts = demand.lined_up(held)
+    amounts = demand.amounts_for(held)
     return [*amounts, *([None] * (len(held.specs) - len(amounts)))]
 
 
-def before(after: Record, demand: Demand, passed: Collection[str]) -> Record:
+def before(after: Record, demand: Demand, overdrawn: Collection[str]) -> Record:
     """The record as the demand found it: what it took put back, but for soft limits it passed."""
     cells = [*after]
     cells[EVENTS] = 0
     terms = after[TERMS]
     at = CELLS + TOKENS
-    for spec, wanted in zip(terms.specs, lined_up(demand, terms), strict=True):
-        if wanted is not None and spec.name not in passed:
+    for spec, wanted in zip(terms.specs, aligned_amounts(demand, terms), strict=True):
+        if wanted is not None and spec.name not in overdrawn:
             cells[at] += wanted
         at += STRIDE
     return tuple(cells)
 
 
-def _passed(demand: Demand, stood: Record, now_ms: int) -> set[str]:
+def _overdrawn(demand: Demand, stood: Record, now_ms: int) -> set[str]:
     """The soft limits that had not got what was wanted."""
     return {
         cell.spec.name
-        for cell, wanted in zip(cells_of(stood), lined_up(demand, stood[TERMS]), strict=True)
-        if wanted is not None and moves.is_passed(cell, wanted, now_ms)
+        for cell, wanted in zip(cells_of(stood), aligned_amounts(demand, stood[TERMS]), strict=True)
+        if wanted is not None and moves.is_overdrawn(cell, wanted, now_ms)
     }
 
 
-def busy(demand: Demand) -> Throttled:
+def contention_error(demand: Demand) -> Throttled:
     return Throttled(
         f"{demand.key.entity_id} on {demand.key.resource} is written by so many at once that "
         f"every attempt met another write; nothing was taken: try again in a moment"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from headgate.core.decision import Demand
 from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.protocol.item import Seen, seen_from_item, with_counters
-from headgate.stores.dynamodb.sharding.shares import routed, share_of
+from headgate.stores.dynamodb.protocol.item import ItemState, state_from_item, with_counters
+from headgate.stores.dynamodb.sharding.shares import leaf_of, share_of
 
 BUCKETS_MAX = 10_000
 CROWDED_MS = 10_000
@@ -24,7 +24,7 @@ HELD_BACK_PER_S = 1_000_000
 ROUTES = 1 << 30
 
 
-class Pace(NamedTuple):
+class WriteRate(NamedTuple):
     """How often a shard had been written at a moment, and how fast that grew before it."""
 
     written: int
@@ -32,7 +32,7 @@ class Pace(NamedTuple):
     per_s: int
 
 
-class Known:
+class BucketView:
     """One bucket. `absent` says that it was looked for and not there."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Known:
 
     def __init__(self, key: BucketKey) -> None:
         self.key = key
-        self.shards: dict[int, Seen] = {}
+        self.shards: dict[int, ItemState] = {}
         self.absent = False
         self.crowded_until_ms = 0
         self._asked: dict[str, int] = {}  # the most that was asked of a limit at once
@@ -60,14 +60,14 @@ class Known:
         self._last: tuple[Terms, tuple[int | None, ...]] | None = None
         self.looked_at_ms = 0  # when merging was last considered
         self.written: dict[int, int] = {}  # by shard, how often it had been written then
-        self.paces: dict[int, Pace] = {}
+        self.paces: dict[int, WriteRate] = {}
 
     def note(
-        self, shard: int, item: Item | None, now_ms: int, made: Seen | None = None
-    ) -> Seen | None:
+        self, shard: int, item: Item | None, now_ms: int, made: ItemState | None = None
+    ) -> ItemState | None:
         """Keeps what an answer said. A shard that is gone says that its bucket is no longer
         divided as it was: then only the first shard can tell how."""
-        seen = seen_from_item(item, shard, made or self.shards.get(shard), now_ms)
+        seen = state_from_item(item, shard, made or self.shards.get(shard), now_ms)
         if seen is not None:
             return self._keep(seen, now_ms)
         self.shards.clear()
@@ -75,15 +75,15 @@ class Known:
             self.absent = True
         return None
 
-    def note_counters(self, planned: Seen, told: Item, now_ms: int) -> Seen:
+    def note_counters(self, planned: ItemState, answer: Item, now_ms: int) -> ItemState:
         """Keeps what a write said that left all but the counters as it was planned on. Of the
         rest, `ttl` may be known better by now."""
         last = self.shards.get(planned.shard)
         if last is None or last.generation != planned.generation:
             last = planned
-        return self._keep(with_counters(last, told, now_ms), now_ms)
+        return self._keep(with_counters(last, answer, now_ms), now_ms)
 
-    def _keep(self, seen: Seen, now_ms: int) -> Seen:
+    def _keep(self, seen: ItemState, now_ms: int) -> ItemState:
         self.absent = False
         self.shards[seen.shard] = seen
         self._pace(seen, now_ms)
@@ -91,25 +91,25 @@ class Known:
             self.shards = {0: seen}
         return seen
 
-    def _pace(self, seen: Seen, now_ms: int) -> None:
+    def _pace(self, seen: ItemState, now_ms: int) -> None:
         """All writers together, by this process's clock alone: others' may differ."""
         last = self.paces.get(seen.shard)
         if last is None or seen.written < last.written or now_ms < last.at_ms:
-            self.paces[seen.shard] = Pace(seen.written, now_ms, 0)
+            self.paces[seen.shard] = WriteRate(seen.written, now_ms, 0)
         elif now_ms - last.at_ms >= PACE_MS:
             per_s = (seen.written - last.written) * 1000 // (now_ms - last.at_ms)
-            self.paces[seen.shard] = Pace(seen.written, now_ms, per_s)
+            self.paces[seen.shard] = WriteRate(seen.written, now_ms, per_s)
 
-    def held_back(self, shard: int, now_ms: int) -> None:
+    def note_throttled(self, shard: int, now_ms: int) -> None:
         """The service would not take a write: whatever was measured, it is too much."""
         last = self.paces.get(shard)
-        self.paces[shard] = Pace(0 if last is None else last.written, now_ms, HELD_BACK_PER_S)
+        self.paces[shard] = WriteRate(0 if last is None else last.written, now_ms, HELD_BACK_PER_S)
 
     def written_per_s(self, shard: int) -> int:
         pace = self.paces.get(shard)
         return 0 if pace is None else pace.per_s
 
-    def adopted(self, seen: Seen, terms: Terms) -> Seen:
+    def adopt_terms(self, seen: ItemState, terms: Terms) -> ItemState:
         """The same under the caller's own terms where they are equal: what is identical costs no
         comparing from then on."""
         held = seen.whole
@@ -128,7 +128,7 @@ class Known:
     def depths(self) -> dict[int, int]:
         return {shard: seen.depth for shard, seen in list(self.shards.items())}
 
-    def asked(self, demand: Demand, now_ms: int) -> None:
+    def note_demand(self, demand: Demand, now_ms: int) -> None:
         """Remembers how much is asked for at once, for a while."""
         if not 0 <= now_ms - self._asked_since_ms < ASKED_MS:
             self._asked_before, self._asked = self._asked, {}
@@ -150,36 +150,36 @@ class Known:
             found[name] = max(wanted, found.get(name, 0))
         return found
 
-    def met_others(self, now_ms: int) -> None:
+    def note_contention(self, now_ms: int) -> None:
         """A prediction failed because others use the bucket, too."""
         self.crowded_until_ms = now_ms + CROWDED_MS
 
 
-class Book:
+class StateCache:
     """Buckets by key; the one that was opened longest ago makes room."""
 
     def __init__(self, buckets_max: int = BUCKETS_MAX, rng: random.Random | None = None) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, BucketView] = {}
         self._buckets_max = buckets_max
         self._lock = Lock()
         self._rng = rng or random.Random()
 
-    def open(self, key: BucketKey) -> Known:
+    def open(self, key: BucketKey) -> BucketView:
         known = self._known.get(key.text)
         if known is None:
             with self._lock:
                 while len(self._known) >= self._buckets_max:
                     del self._known[next(iter(self._known))]
-                known = self._known[key.text] = Known(key)
+                known = self._known[key.text] = BucketView(key)
         return known
 
     def drop(self, key: BucketKey) -> None:
         with self._lock:
             self._known.pop(key.text, None)
 
-    def route(self, known: Known) -> int:
+    def route(self, known: BucketView) -> int:
         """A shard to ask, each as often as its share is large."""
         first = known.shards.get(0)
         if first is None or not first.depth:
             return 0
-        return routed(self._rng.randrange(ROUTES), known.depths())
+        return leaf_of(self._rng.randrange(ROUTES), known.depths())

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Contended, StoreTrouble, Throttled
-from headgate.core.record import TERMS, Record, cells_of, opened
-from headgate.stores.dynamodb.client.port import ConditionFailed, Request
+from headgate.core.record import TERMS, Record, cells_of, new_record
+from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import opening_of, usual_opening, usual_take
+from headgate.stores.dynamodb.protocol.fast_take import (
+    creation_template,
+    fast_creation_request,
+    fast_take_request,
+)
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import EPOCH, Seen, as_made, bucket_key, new_generation
+from headgate.stores.dynamodb.protocol.item import (
+    EPOCH,
+    ItemState,
+    bucket_key,
+    new_generation,
+    new_item_state,
+)
 from headgate.stores.dynamodb.protocol.outcome import (
     Landed,
     Refused,
-    Took,
-    busy,
-    lined_up,
-    standing_under,
+    SingleWriteTake,
+    aligned_amounts,
+    contention_error,
+    record_under,
 )
-from headgate.stores.dynamodb.protocol.state_cache import Book, Known
-from headgate.stores.dynamodb.sharding.router import Shards
+from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
+from headgate.stores.dynamodb.sharding.router import ShardRouter
 from headgate.stores.dynamodb.table import requests as ask
 
 # Two are enough where others only take: after a failure the true state is known, and takes only
@@ -37,20 +47,20 @@ ATTEMPTS_MAX = 12
 class Taker:
     """Takes from buckets of one table; `strict` gives away no burst to crowded buckets."""
 
-    def __init__(self, table: str, book: Book, *, strict: bool = False) -> None:
+    def __init__(self, table: str, cache: StateCache, *, strict: bool = False) -> None:
         self.table = table
-        self.book = book
+        self.cache = cache
         self.strict = strict
-        self.shards = Shards(table, book, self.attempt)
+        self.shards = ShardRouter(table, cache, self.attempt)
 
     def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
-        known = self.book.open(demand.key)
-        known.asked(demand, now_ms)
-        told: set[int] = set()  # shards whose state is an answer to this very call
+        known = self.cache.open(demand.key)
+        known.note_demand(demand, now_ms)
+        confirmed: set[int] = set()  # shards whose state is an answer to this very call
         for number in range(ATTEMPTS_MAX):
             seen = known.shards.get(0)
             if seen is None:
-                result = yield from self._create(known, demand, now_ms, told)
+                result = yield from self._create(known, demand, now_ms, confirmed)
             elif seen.depth:
                 result = yield from self.shards.take(known, demand, now_ms)
             elif not number and self.shards.is_hot(known, seen):
@@ -58,19 +68,19 @@ class Taker:
                 continue
             else:
                 try:
-                    result = yield from self.attempt(known, seen, demand, now_ms, told)
+                    result = yield from self.attempt(known, seen, demand, now_ms, confirmed)
                 except Throttled:
                     yield from self.shards.relieve(known, seen, now_ms, set())
                     continue
-                if type(result) is Refused and 0 not in told:
-                    yield from self._look(known, now_ms, told)
+                if type(result) is Refused and 0 not in confirmed:
+                    yield from self._look(known, now_ms, confirmed)
                     continue
             if result is not None:
                 return result
-        raise busy(demand)
+        raise contention_error(demand)
 
     def attempt(
-        self, known: Known, seen: Seen, demand: Demand, now_ms: int, told: set[int]
+        self, known: BucketView, seen: ItemState, demand: Demand, now_ms: int, confirmed: set[int]
     ) -> Flow[Landed | Refused | None]:
         """One write to one shard; None where it was not done and the state is known better now.
 
@@ -78,86 +88,96 @@ class Taker:
         make sure of: an old one may have had tokens given back since.
         """
         if seen.whole is not demand.terms:
-            seen = known.adopted(seen, demand.terms)
+            seen = known.adopt_terms(seen, demand.terms)
         crowded = now_ms < known.crowded_until_ms and not self.strict
-        request = usual_take(self.table, seen, demand, now_ms, crowded)
+        request = fast_take_request(self.table, seen, demand, now_ms, crowded)
         if request is not None:
             outcome = yield request
-            after = learned(known, seen.shard, outcome, now_ms, told, seen)
-            return None if after is None else Took(after.record, demand, seen.record, now_ms)
-        standing = standing_under(seen, demand, now_ms)
+            after = learn(known, seen.shard, outcome, now_ms, confirmed, seen)
+            return (
+                None
+                if after is None
+                else SingleWriteTake(after.record, demand, seen.record, now_ms)
+            )
+        standing = record_under(seen, demand, now_ms)
         spare = moves.SPARE_MILLI if seen.depth else 0
         fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
         whole = expressions.whole_terms(seen, demand, standing)
         if not fitting and whole.specs == seen.whole.specs:
             return Refused(standing)
         # A refusal under new terms keeps them: the wait it tells counts on their pace.
-        amounts = lined_up(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
-        draft = expressions.taking(
+        amounts = aligned_amounts(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
+        draft = expressions.take_update(
             seen, standing, whole, amounts, now_ms, crowded=crowded, spare=spare
         )
         outcome = yield draft.request(self.table, bucket_key(demand.key, seen.shard))
-        after = learned(known, seen.shard, outcome, now_ms, told)
+        after = learn(known, seen.shard, outcome, now_ms, confirmed)
         if after is None:
             return None
         if not fitting:  # as far as was known: what others gave back since came with the answer
             fitting = fits(after.record, demand, now_ms)
             fitting = fitting and _has_spare(after.record, demand, spare, now_ms)
             return None if fitting else Refused(after.record)
-        return Took(after.record, demand, standing, now_ms)
+        return SingleWriteTake(after.record, demand, standing, now_ms)
 
-    def _look(self, known: Known, now_ms: int, told: set[int]) -> Flow[Seen | None]:
+    def _look(self, known: BucketView, now_ms: int, confirmed: set[int]) -> Flow[ItemState | None]:
         outcome = yield ask.get(self.table, bucket_key(known.key))
         if isinstance(outcome, StoreTrouble):
             raise outcome
-        told.add(0)
+        confirmed.add(0)
         return known.note(0, outcome.get("Item"), now_ms)
 
     def _create(
-        self, known: Known, demand: Demand, now_ms: int, told: set[int]
+        self, known: BucketView, demand: Demand, now_ms: int, confirmed: set[int]
     ) -> Flow[Landed | Refused | None]:
         """None where the bucket exists after all: its state is known now."""
-        record = opened(demand.terms, now_ms)
+        record = new_record(demand.terms, now_ms)
         if not fits(record, demand, now_ms):
-            found = yield from self._look(known, now_ms, told)
+            found = yield from self._look(known, now_ms, confirmed)
             return Refused(record) if found is None else None
         generation = new_generation()
-        request: Request | None = usual_opening(self.table, demand, generation, now_ms)
+        request: DynamoRequest | None = fast_creation_request(
+            self.table, demand, generation, now_ms
+        )
         if request is None:
-            draft = expressions.creation(demand.key, record, demand.amounts, generation, now_ms)
+            draft = expressions.create_update(
+                demand.key, record, demand.amounts, generation, now_ms
+            )
             request = draft.request(self.table, bucket_key(demand.key))
         outcome = yield request
-        made = as_made(record, opening_of(demand.terms).layout, generation, now_ms)
-        seen = learned(known, 0, outcome, now_ms, told, made)
+        made = new_item_state(record, creation_template(demand.terms).layout, generation, now_ms)
+        seen = learn(known, 0, outcome, now_ms, confirmed, made)
         if seen is None:
             return None
-        return Took(seen.record, demand, record, now_ms)
+        return SingleWriteTake(seen.record, demand, record, now_ms)
 
 
 def _has_spare(record: Record, demand: Demand, spare: int, now_ms: int) -> bool:
     """Whether limits from which nothing is taken hold so much, where they can refuse."""
     return not spare or all(
         wanted != 0 or cell.spec.soft or cell.level_milli(now_ms) >= spare
-        for cell, wanted in zip(cells_of(record), lined_up(demand, record[TERMS]), strict=True)
+        for cell, wanted in zip(
+            cells_of(record), aligned_amounts(demand, record[TERMS]), strict=True
+        )
     )
 
 
-def learned(
-    known: Known,
+def learn(
+    known: BucketView,
     shard: int,
     outcome: object,
     now_ms: int,
-    told: set[int] | None = None,
-    made: Seen | None = None,
-) -> Seen | None:
+    confirmed: set[int] | None = None,
+    made: ItemState | None = None,
+) -> ItemState | None:
     """The state after a write that was done; None where it was not, and may be tried again.
 
     `made` is what the write made or left, but for its counters. `told` gets the shard where the
     answer told its state. One that met another transaction did not, and what an earlier answer
     told may have made way meanwhile for what another task was told.
     """
-    if told is not None:
-        told.discard(shard) if isinstance(outcome, Contended) else told.add(shard)
+    if confirmed is not None:
+        confirmed.discard(shard) if isinstance(outcome, Contended) else confirmed.add(shard)
     if type(outcome) is dict:
         attributes = outcome["Attributes"]
         if made is not None and EPOCH not in attributes:
@@ -167,7 +187,7 @@ def learned(
         old = known.shards.get(shard)
         seen = known.note(shard, outcome.item, now_ms)
         if old is not None and seen is not None and old.generation == seen.generation:
-            known.met_others(now_ms)
+            known.note_contention(now_ms)
         return None
     if isinstance(outcome, Contended):
         return None

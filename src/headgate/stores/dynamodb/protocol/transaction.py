@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand, fits
-from headgate.core.record import TERMS, Record, cells_of, opened
+from headgate.core.record import TERMS, Record, cells_of, new_record
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, committed
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key, new_generation
+from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key, new_generation
 from headgate.stores.dynamodb.protocol.outcome import (
     Landed,
     Refused,
-    busy,
-    lined_up,
-    standing_under,
+    aligned_amounts,
+    contention_error,
+    record_under,
 )
-from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.protocol.take import Taker, learned
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.take import Taker, learn
 from headgate.stores.dynamodb.sharding.pool import read_items
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -33,34 +33,34 @@ ATTEMPTS_MAX = 8
 Results = list[Landed | Refused]
 
 
-class Stand(NamedTuple):
+class PlannedTake(NamedTuple):
     """A bucket towards a demand, planned on one state: while an answer is awaited, others of this
     process may come to know it better."""
 
-    known: Known
-    seen: Seen | None
+    known: BucketView
+    seen: ItemState | None
     demand: Demand
     record: Record
 
     @staticmethod
-    def of(known: Known, demand: Demand, now_ms: int) -> Stand:
+    def of(known: BucketView, demand: Demand, now_ms: int) -> PlannedTake:
         seen = known.shards.get(0)
         if seen is None:
-            return Stand(known, None, demand, opened(demand.terms, now_ms))
-        return Stand(known, seen, demand, standing_under(seen, demand, now_ms))
+            return PlannedTake(known, None, demand, new_record(demand.terms, now_ms))
+        return PlannedTake(known, seen, demand, record_under(seen, demand, now_ms))
 
 
 def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Results | None]:
     """What all came to together; None where one of them is in several shards."""
-    known = [taker.book.open(demand.key) for demand in demands]
+    known = [taker.cache.open(demand.key) for demand in demands]
     for number in range(ATTEMPTS_MAX):
-        yield from _looked(taker.table, known, now_ms)
+        yield from _read_unknown(taker.table, known, now_ms)
         if any(seen.depth for one in known for seen in list(one.shards.values())):
             return None
-        stands = [Stand.of(*pair, now_ms) for pair in zip(known, demands, strict=True)]
+        stands = [PlannedTake.of(*pair, now_ms) for pair in zip(known, demands, strict=True)]
         fitting = all(fits(one.record, one.demand, now_ms) for one in stands)
         if not fitting and number:
-            if (yield from _all_kept(taker.table, stands, now_ms)):
+            if (yield from _keep_terms(taker.table, stands, now_ms)):
                 return [Refused(one.record) for one in stands]
             continue
         if not fitting:  # as far as was known: now it is asked
@@ -69,14 +69,14 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
             continue
         writes = [_write(one, now_ms) for one in stands]
         outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
-        if committed(outcome):
-            return [_landed(one, now_ms) for one in stands]
+        if is_committed(outcome):
+            return [_landed_take(one, now_ms) for one in stands]
         for one in known:
             one.forget()
-    raise busy(demands[0])
+    raise contention_error(demands[0])
 
 
-def _looked(table: str, known: Sequence[Known], now_ms: int) -> Flow[None]:
+def _read_unknown(table: str, known: Sequence[BucketView], now_ms: int) -> Flow[None]:
     """Buckets that are not known are read: a transaction that fails tells little."""
     unknown = [one for one in known if not one.shards and not one.absent]
     if unknown:
@@ -85,19 +85,21 @@ def _looked(table: str, known: Sequence[Known], now_ms: int) -> Flow[None]:
             one.note(0, items.get(bucket_key(one.key)), now_ms)
 
 
-def _write(stand: Stand, now_ms: int) -> ask.Write:
+def _write(stand: PlannedTake, now_ms: int) -> ask.Write:
     _, seen, demand, standing = stand
     key = bucket_key(demand.key)
     if seen is None:
-        draft = expressions.creation(demand.key, standing, demand.amounts, new_generation(), now_ms)
+        draft = expressions.create_update(
+            demand.key, standing, demand.amounts, new_generation(), now_ms
+        )
         return {"Update": draft.write(key)}
     whole = expressions.whole_terms(seen, demand, standing)
-    amounts = lined_up(demand, standing[TERMS])
-    draft = expressions.taking(seen, standing, whole, amounts, now_ms, crowded=False)
+    amounts = aligned_amounts(demand, standing[TERMS])
+    draft = expressions.take_update(seen, standing, whole, amounts, now_ms, crowded=False)
     return {"Update": draft.write(key)}
 
 
-def _all_kept(table: str, stands: Sequence[Stand], now_ms: int) -> Flow[bool]:
+def _keep_terms(table: str, stands: Sequence[PlannedTake], now_ms: int) -> Flow[bool]:
     """A refusal under new terms keeps them: the wait it tells counts on their pace. False where
     somebody else was faster, and the state is known better now."""
     for known, seen, demand, standing in stands:
@@ -105,21 +107,23 @@ def _all_kept(table: str, stands: Sequence[Stand], now_ms: int) -> Flow[bool]:
         if seen is None or whole is None or whole.specs == seen.whole.specs:
             continue
         nothing = [None] * len(whole.specs)
-        draft = expressions.taking(seen, standing, whole, nothing, now_ms, crowded=False)
+        draft = expressions.take_update(seen, standing, whole, nothing, now_ms, crowded=False)
         outcome = yield draft.request(table, bucket_key(demand.key))
-        if learned(known, 0, outcome, now_ms) is None:
+        if learn(known, 0, outcome, now_ms) is None:
             return False
     return True
 
 
-def _landed(stand: Stand, now_ms: int) -> Landed:
+def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     """The take as it must have been; the item itself was not told."""
     known, seen, demand, standing = stand
     cells = [*standing[:3]]
-    for cell, wanted in zip(cells_of(standing), lined_up(demand, standing[TERMS]), strict=True):
+    for cell, wanted in zip(
+        cells_of(standing), aligned_amounts(demand, standing[TERMS]), strict=True
+    ):
         consumed = cell.consumed_milli + (wanted or 0)
         tokens = cell.tokens_milli
-        if wanted and not moves.is_passed(cell, wanted, now_ms):
+        if wanted and not moves.is_overdrawn(cell, wanted, now_ms):
             full = cell.spec.capacity_milli - moves.arrived_milli(cell, now_ms)
             tokens = min(tokens, full) - wanted
         cells += (cell.epoch_ms, tokens, consumed, consumed)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from headgate.stores.dynamodb.catalog.items import Item, Key, Value, keyed, number
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.catalog.items import Item, Key, Value, key_attributes, number
+from headgate.stores.dynamodb.client.port import DynamoRequest
 
 SHAPES_MAX = 2048
 
 Part = tuple[str, str]  # a form and the attribute it is about
 
 
-class Form(NamedTuple):
+class ClauseForm(NamedTuple):
     """Which clause a part goes to, its text with the attribute's place first, and its values."""
 
     clause: str
@@ -26,22 +26,22 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    "set": Form("SET", "{} = {}", 1),
-    "add": Form("ADD", "{} {}", 1),
-    "remove": Form("REMOVE", "{}", 0),
-    "equal": Form("IF", "{} = {}", 1),
-    "above": Form("IF", "{} > {}", 1),
-    "below": Form("IF", "{} < {}", 1),
-    "at_least": Form("IF", "{} >= {}", 1),
-    "at_most": Form("IF", "{} <= {}", 1),
-    "between": Form("IF", "{} BETWEEN {} AND {}", 2),
-    "absent": Form("IF", "attribute_not_exists({})", 0),
-    "set_once": Form("SET", "{0} = if_not_exists({0}, {1})", 1),
-    "absent_or_begins": Form("IF", "(attribute_not_exists({0}) OR begins_with({0}, {1}))", 1),
+    "set": ClauseForm("SET", "{} = {}", 1),
+    "add": ClauseForm("ADD", "{} {}", 1),
+    "remove": ClauseForm("REMOVE", "{}", 0),
+    "equal": ClauseForm("IF", "{} = {}", 1),
+    "above": ClauseForm("IF", "{} > {}", 1),
+    "below": ClauseForm("IF", "{} < {}", 1),
+    "at_least": ClauseForm("IF", "{} >= {}", 1),
+    "at_most": ClauseForm("IF", "{} <= {}", 1),
+    "between": ClauseForm("IF", "{} BETWEEN {} AND {}", 2),
+    "absent": ClauseForm("IF", "attribute_not_exists({})", 0),
+    "set_once": ClauseForm("SET", "{0} = if_not_exists({0}, {1})", 1),
+    "absent_or_begins": ClauseForm("IF", "(attribute_not_exists({0}) OR begins_with({0}, {1}))", 1),
 }
 
 
-class Texts(NamedTuple):
+class ExpressionTexts(NamedTuple):
     """What a shape is written as. `names` is shared by all drafts of that shape."""
 
     update: str
@@ -50,7 +50,7 @@ class Texts(NamedTuple):
     places: tuple[str, ...]  # of the values, in the order of the draft
 
 
-class Draft:
+class UpdateExpression:
     """Collects clauses; every attribute goes by a placeholder, so none is a reserved word."""
 
     __slots__ = ("_parts", "_values")
@@ -123,7 +123,7 @@ class Draft:
         """The update, as UpdateItem and TransactWriteItems both take it."""
         texts = texts_of(tuple(self._parts))
         return {
-            "Key": keyed(key),
+            "Key": key_attributes(key),
             "UpdateExpression": texts.update,
             "ConditionExpression": texts.condition,
             "ExpressionAttributeNames": texts.names,
@@ -135,24 +135,24 @@ class Draft:
         """The conditions alone, as a deletion takes them."""
         texts = texts_of(tuple(self._parts))
         return {
-            "Key": keyed(key),
+            "Key": key_attributes(key),
             "ConditionExpression": texts.condition,
             "ExpressionAttributeNames": texts.names,
             "ExpressionAttributeValues": self._placed(texts),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
-    def request(self, table: str, key: Key, *, credit: bool = False) -> Request:
+    def request(self, table: str, key: Key, *, credit: bool = False) -> DynamoRequest:
         """One write that answers with the whole item, whether it was done or not."""
         params = {"TableName": table, **self.write(key), "ReturnValues": "ALL_NEW"}
-        return Request("UpdateItem", params, credit)
+        return DynamoRequest("UpdateItem", params, credit)
 
-    def _placed(self, texts: Texts) -> Item:
+    def _placed(self, texts: ExpressionTexts) -> Item:
         return dict(zip(texts.places, self._values, strict=True))
 
 
 @functools.lru_cache(maxsize=SHAPES_MAX)
-def texts_of(parts: tuple[Part, ...]) -> Texts:
+def texts_of(parts: tuple[Part, ...]) -> ExpressionTexts:
     names: dict[str, str] = {}
     places: list[str] = []
     clauses: dict[str, list[str]] = {"SET": [], "ADD": [], "REMOVE": [], "IF": []}
@@ -163,7 +163,7 @@ def texts_of(parts: tuple[Part, ...]) -> Texts:
         places += values
         clauses[form.clause].append(form.text.format(name, *values))
     conditions = clauses.pop("IF")
-    return Texts(
+    return ExpressionTexts(
         " ".join(f"{verb} {', '.join(texts)}" for verb, texts in clauses.items() if texts),
         " AND ".join(conditions),
         {place: attribute for attribute, place in names.items()},

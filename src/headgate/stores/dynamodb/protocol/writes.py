@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from headgate.core.bucket import div_ceil
 from headgate.core.decision import Demand
-from headgate.core.record import TERMS, BucketKey, Cell, Record, Terms, cells_of
+from headgate.core.record import TERMS, BucketKey, LimitCell, Record, Terms, cells_of
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (
@@ -20,13 +20,13 @@ from headgate.stores.dynamodb.protocol.item import (
     LAYOUT,
     VERSION,
     WRITTEN,
-    Seen,
+    ItemState,
     names_of,
     rate_attributes,
     static_attributes,
 )
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.schema import layout_of
 
 MARGIN_S = 60
@@ -35,7 +35,7 @@ UNHELD: Mapping[str, Hold] = {}
 Amounts = Sequence[int | None]
 
 
-def creation(
+def create_update(
     key: BucketKey,
     record: Record,
     amounts: Amounts,
@@ -44,14 +44,14 @@ def creation(
     *,
     forced: bool = False,
     counted: Amounts | None = None,
-) -> Draft:
+) -> UpdateExpression:
     """A bucket nobody has used, and the first debit from it; heals what is half there.
 
     `record` is the bucket as it is opened: every limit full at `now_ms`. Forced debits may go into
     debt, and a credit has nothing to fill; `counted` is then what they add to the consumption,
     where they are metered.
     """
-    draft = Draft()
+    draft = UpdateExpression()
     whole: Terms = record[TERMS]
     draft.absent(EPOCH)
     draft.set_number(EPOCH, now_ms)
@@ -62,8 +62,8 @@ def creation(
     ends: list[int | None] = []
     counts = _counts(amounts, counted if forced else amounts)
     for cell, amount, count in zip(cells_of(record), amounts, counts, strict=True):
-        passed = not forced and amount is not None and moves.is_passed(cell, amount, now_ms)
-        least = moves.begin(draft, cell, 0 if passed else max(0, amount or 0), count, now_ms)
+        overdrawn = not forced and amount is not None and moves.is_overdrawn(cell, amount, now_ms)
+        least = moves.begin(draft, cell, 0 if overdrawn else max(0, amount or 0), count, now_ms)
         ends.append(moves.full_at_ms(cell, least))
     if None not in ends:
         draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
@@ -72,8 +72,8 @@ def creation(
     return draft
 
 
-def taking(
-    seen: Seen,
+def take_update(
+    seen: ItemState,
     standing: Record,
     whole: Terms,
     amounts: Amounts,
@@ -81,21 +81,21 @@ def taking(
     *,
     crowded: bool,
     spare: int = 0,
-) -> Draft:
+) -> UpdateExpression:
     """A take of all amounts from limits that have them, as far as was seen; of those from which
     nothing is taken, `spare` must be there."""
-    draft = _begun(seen)
+    draft = _start_update(seen)
     ends: list[int | None] = []
-    for was, cell, amount in _paired(seen, standing, amounts):
+    for was, cell, amount in _pair_limits(seen, standing, amounts):
         if was is None:
-            passed = amount is not None and moves.is_passed(cell, amount, now_ms)
-            debit = 0 if passed or amount is None else amount
+            overdrawn = amount is not None and moves.is_overdrawn(cell, amount, now_ms)
+            debit = 0 if overdrawn or amount is None else amount
             least = moves.begin(draft, cell, debit, amount or 0, seen.epoch_ms)
         elif was.spec.rate != cell.spec.rate:
-            least = _carried(draft, was, cell, amount, now_ms)
+            least = _carry(draft, was, cell, amount, now_ms)
         elif amount is None:
             continue
-        elif moves.is_passed(cell, amount, now_ms):
+        elif moves.is_overdrawn(cell, amount, now_ms):
             moves.count(draft, cell, amount, now_ms)
             continue
         else:
@@ -103,13 +103,13 @@ def taking(
             if not amount:
                 continue
         ends.append(moves.full_at_ms(cell, least))
-    _retermed(draft, seen, standing, whole, now_ms)
+    _set_terms(draft, seen, standing, whole, now_ms)
     _expire(draft, seen, ends)
     return draft
 
 
-def adjusting(
-    seen: Seen,
+def adjust_update(
+    seen: ItemState,
     standing: Record,
     whole: Terms,
     amounts: Amounts,
@@ -117,12 +117,12 @@ def adjusting(
     *,
     counted: Amounts | None,
     holds: Mapping[str, Hold] = UNHELD,
-) -> Draft:
+) -> UpdateExpression:
     """Debits that may go into debt and credits (negative) that stop at the brim; `counted` is what
     they add to the consumption, where they are metered."""
-    draft = _begun(seen)
+    draft = _start_update(seen)
     ends: list[int | None] = []
-    pairs = zip(_paired(seen, standing, amounts), _counts(amounts, counted), strict=True)
+    pairs = zip(_pair_limits(seen, standing, amounts), _counts(amounts, counted), strict=True)
     for (was, cell, amount), count in pairs:
         hold = holds.get(cell.spec.name, Hold.FREE)
         if was is None:
@@ -140,12 +140,12 @@ def adjusting(
             least = moves.force(draft, cell, amount, now_ms, hold)
         if was is None or was.spec.rate != cell.spec.rate or (amount or 0) > 0:
             ends.append(moves.full_at_ms(cell, least))
-    _retermed(draft, seen, standing, whole, now_ms)
+    _set_terms(draft, seen, standing, whole, now_ms)
     _expire(draft, seen, ends)
     return draft
 
 
-def whole_terms(seen: Seen, demand: Demand, standing: Record) -> Terms:
+def whole_terms(seen: ItemState, demand: Demand, standing: Record) -> Terms:
     """The terms of the whole bucket once this shard stands under the demand's."""
     terms: Terms = standing[TERMS]
     if terms is seen.record[TERMS]:
@@ -155,22 +155,22 @@ def whole_terms(seen: Seen, demand: Demand, standing: Record) -> Terms:
     core = len(terms.core.specs)
     dormant = terms.specs[core:]
     held = seen.whole
-    return demand.terms.extended(
+    return demand.terms.extend(
         tuple(held.specs[held.index[spec.name]] for spec in dormant), held.version
     )
 
 
-def _begun(seen: Seen) -> Draft:
+def _start_update(seen: ItemState) -> UpdateExpression:
     """On the generation seen; the write is counted, so that all can tell how hot the item is."""
-    draft = Draft()
+    draft = UpdateExpression()
     draft.equal(GENERATION, seen.generation)
     draft.add(WRITTEN, 1)
     return draft
 
 
-def _paired(
-    seen: Seen, standing: Record, amounts: Amounts
-) -> list[tuple[Cell | None, Cell, int | None]]:
+def _pair_limits(
+    seen: ItemState, standing: Record, amounts: Amounts
+) -> list[tuple[LimitCell | None, LimitCell, int | None]]:
     """Each limit as it was, as it stands now, and what is wanted of it."""
     cells = list(cells_of(standing))
     if standing[TERMS].specs is seen.record[TERMS].specs:
@@ -186,17 +186,21 @@ def _counts(amounts: Amounts, counted: Amounts | None) -> list[int]:
     return [0] * len(amounts) if counted is None else [count or 0 for count in counted]
 
 
-def _carried(draft: Draft, was: Cell, cell: Cell, amount: int | None, now_ms: int) -> int:
+def _carry(
+    draft: UpdateExpression, was: LimitCell, cell: LimitCell, amount: int | None, now_ms: int
+) -> int:
     if amount is None:
         return moves.carry(draft, was, cell, 0, None, now_ms)
-    passed = moves.is_passed(cell, amount, now_ms)
+    overdrawn = moves.is_overdrawn(cell, amount, now_ms)
     draft.add(names_of(cell.spec.name).consumed, amount)
-    if passed:
+    if overdrawn:
         return moves.carry(draft, was, cell, 0, None, now_ms)
     return moves.carry(draft, was, cell, amount, amount, now_ms)
 
 
-def _retermed(draft: Draft, seen: Seen, standing: Record, whole: Terms, now_ms: int) -> None:
+def _set_terms(
+    draft: UpdateExpression, seen: ItemState, standing: Record, whole: Terms, now_ms: int
+) -> None:
     """What the item says of its limits, where that changes.
 
     New sources or a new version alone keep the generation: nothing that others planned on is
@@ -226,7 +230,7 @@ def _retermed(draft: Draft, seen: Seen, standing: Record, whole: Terms, now_ms: 
             moves.drop(draft, cell, now_ms)
 
 
-def _expire(draft: Draft, seen: Seen, ends: list[int | None]) -> None:
+def _expire(draft: UpdateExpression, seen: ItemState, ends: list[int | None]) -> None:
     """The item outlives what was taken: its `ttl` is late enough, or moves on, or goes.
 
     Shards other than a whole bucket have none: they go when they are merged.

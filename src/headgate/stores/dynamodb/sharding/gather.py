@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import TERMS, Cell, Record, Terms, cell_of, cells_of
+from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.client.port import TransactionCancelled
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, committed
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
+from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
-from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, busy, standing_under
-from headgate.stores.dynamodb.protocol.state_cache import Known
-from headgate.stores.dynamodb.sharding.pool import Pool, read_shards
+from headgate.stores.dynamodb.protocol.outcome import (
+    Landed,
+    Refused,
+    contention_error,
+    record_under,
+)
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
 # --------------------------------------------------------------------------------------------------
@@ -28,7 +33,7 @@ from headgate.stores.dynamodb.table import requests as ask
 # fast; then they are out of it at the same time.
 
 
-class Placed(NamedTuple):
+class ShardAmount(NamedTuple):
     """`counted_milli` is added to the consumption: mostly the amount itself."""
 
     amount_milli: int
@@ -36,10 +41,10 @@ class Placed(NamedTuple):
     counted_milli: int
 
 
-Part = dict[str, Placed]  # what one shard gives, or gets (negative), by limit
+Part = dict[str, ShardAmount]  # what one shard gives, or gets (negative), by limit
 
 
-def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
+def divide_adjustment(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
     """What each shard gives or gets; over all shards the amounts sum up. What is counted apart from
     them is counted at one."""
     parts: list[Part] = [{} for _ in records]
@@ -50,18 +55,18 @@ def parted(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]
         rooms = [0 if cell is None else cell.spec.capacity_milli for cell in cells]
         owing = sum(levels) < amount or min(levels) < 0
         hold = Hold.STILL if owing else Hold.HAVING
-        shares = (_paces(cells) if owing else None) or rooms
-        for part, given in zip(parts, evened(levels, shares, amount), strict=True):
+        shares = (_refill_weights(cells) if owing else None) or rooms
+        for part, given in zip(parts, even_out(levels, shares, amount), strict=True):
             if given:
-                part[name] = Placed(given, hold, given)
+                part[name] = ShardAmount(given, hold, given)
         apart = counts[name] - amount
         if apart:
-            first = parts[0].get(name, Placed(0, Hold.FREE, 0))
+            first = parts[0].get(name, ShardAmount(0, Hold.FREE, 0))
             parts[0][name] = first._replace(counted_milli=first.counted_milli + apart)
     return parts
 
 
-def _paces(cells: Sequence[Cell | None]) -> list[int] | None:
+def _refill_weights(cells: Sequence[LimitCell | None]) -> list[int] | None:
     """How fast each shard is refilled, in proportion; None where nothing is refilled.
 
     A debt is divided by these and not by capacities: 65 tokens in 64 shards are 1 015 or 1 016
@@ -75,11 +80,11 @@ def _paces(cells: Sequence[Cell | None]) -> list[int] | None:
     return paces if any(paces) else None
 
 
-def evened(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[int]:
+def even_out(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[int]:
     """How much of an amount each gives, or gets where it is negative, so that they are left as
     evenly full as can be: those that are fuller give, those that are emptier get."""
     if amount < 0:
-        return [-got for got in evened([-level for level in levels], rooms, -amount)]
+        return [-got for got in even_out([-level for level in levels], rooms, -amount)]
     given = [0] * len(levels)
     giving = [place for place, room in enumerate(rooms) if room]
     if not giving or not amount:
@@ -103,38 +108,46 @@ def evened(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[int
 ATTEMPTS_MAX = 6
 
 Share = dict[str, int]  # what one shard gives, by limit
-Stand = tuple[Seen, Record]  # a shard and its record under the demand's terms
+ShardStanding = tuple[ItemState, Record]  # a shard and its record under the demand's terms
 
 
-def gather(table: str, known: Known, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
+def gather(
+    table: str, known: BucketView, demand: Demand, now_ms: int
+) -> Flow[Landed | Refused | None]:
     """Decided over the whole bucket as it is now; None where it is no longer divided."""
     for _ in range(ATTEMPTS_MAX):
         shards = yield from read_shards(table, known, now_ms)
         if len(shards) < 2:
             return None
-        stands = [(seen, standing_under(seen, demand, now_ms)) for seen in shards]
+        stands = [(seen, record_under(seen, demand, now_ms)) for seen in shards]
         whole = [expressions.whole_terms(seen, demand, record) for seen, record in stands]
-        pool = Pool(max(whole, key=lambda terms: terms.version), [record for _, record in stands])
+        pool = ShardPool(
+            max(whole, key=lambda terms: terms.version), [record for _, record in stands]
+        )
         waits = pool.waits_ms(demand, now_ms)
         if not _suffices(pool.whole, waits):
             if any(
                 terms.specs != seen.whole.specs for terms, seen in zip(whole, shards, strict=True)
             ):
-                yield from _written(table, known, _retermed(demand, stands, whole, now_ms), now_ms)
+                yield from _write_all(
+                    table, known, _terms_writes(demand, stands, whole, now_ms), now_ms
+                )
                 continue
             return Refused(pool.record(now_ms), waits)
-        parts = divided(demand, [record for _, record in stands], now_ms)
-        writes = _takes(demand, stands, whole, parts, now_ms)
-        done = yield from _written(table, known, writes, now_ms)
+        parts = divide_take(demand, [record for _, record in stands], now_ms)
+        writes = _take_writes(demand, stands, whole, parts, now_ms)
+        done = yield from _write_all(table, known, writes, now_ms)
         if done:
             after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
             _remember(known, stands, after, parts)
-            left = Pool(pool.whole, after)
+            left = ShardPool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
-    raise busy(demand)
+    raise contention_error(demand)
 
 
-def _remember(known: Known, stands: list[Stand], after: list[Record], parts: list[Share]) -> None:
+def _remember(
+    known: BucketView, stands: list[ShardStanding], after: list[Record], parts: list[Share]
+) -> None:
     """The states after a gathering. A shard that gave nothing was not written, and keeps its limits
     where they are others; what one is that was given new ones, only the next answer tells."""
     if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands):
@@ -145,7 +158,7 @@ def _remember(known: Known, stands: list[Stand], after: list[Record], parts: lis
             known.shards[seen.shard] = seen._replace(record=record)
 
 
-def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Share]:
+def divide_take(demand: Demand, records: list[Record], now_ms: int) -> list[Share]:
     """What each shard gives: so much that they are left equally full, since a shard that stays
     full gains nothing while the others do. What they lack together is counted at one of them, where
     the limit is soft already: a shard may not have heard of that yet."""
@@ -157,7 +170,7 @@ def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Share]:
         if sum(levels) < wanted:  # a soft limit that is passed: the emptiest has not got it either
             parts[min(_soft_at(cells), key=levels.__getitem__)][name] = wanted
             continue
-        for part, given in zip(parts, evened(levels, rooms, wanted), strict=True):
+        for part, given in zip(parts, even_out(levels, rooms, wanted), strict=True):
             if given:
                 part[name] = given
         if not wanted:
@@ -165,7 +178,7 @@ def divided(demand: Demand, records: list[Record], now_ms: int) -> list[Share]:
     return parts
 
 
-def _soft_at(cells: list[Cell | None]) -> list[int]:
+def _soft_at(cells: list[LimitCell | None]) -> list[int]:
     """The places where the limit is soft; all of them, if it is nowhere."""
     soft = [at for at, cell in enumerate(cells) if cell is not None and cell.spec.soft]
     return soft or list(range(len(cells)))
@@ -174,30 +187,32 @@ def _soft_at(cells: list[Cell | None]) -> list[int]:
 Writes = list[tuple[int, ask.Write]]
 
 
-def _takes(
-    demand: Demand, stands: list[Stand], whole: list[Terms], parts: list[Share], now_ms: int
+def _take_writes(
+    demand: Demand, stands: list[ShardStanding], whole: list[Terms], parts: list[Share], now_ms: int
 ) -> Writes:
     writes: Writes = []
     for (seen, record), terms, part in zip(stands, whole, parts, strict=True):
         if part:
             amounts = [part.get(spec.name) for spec in record[TERMS].specs]
-            draft = expressions.taking(seen, record, terms, amounts, now_ms, crowded=False)
+            draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
             writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
     return writes
 
 
-def _retermed(demand: Demand, stands: list[Stand], whole: list[Terms], now_ms: int) -> Writes:
+def _terms_writes(
+    demand: Demand, stands: list[ShardStanding], whole: list[Terms], now_ms: int
+) -> Writes:
     """New limits are kept also where they refuse: the wait that is told counts on their pace."""
     writes: Writes = []
     for (seen, record), terms in zip(stands, whole, strict=True):
         if terms.specs != seen.whole.specs:
             nothing = [None] * len(record[TERMS].specs)
-            draft = expressions.taking(seen, record, terms, nothing, now_ms, crowded=False)
+            draft = expressions.take_update(seen, record, terms, nothing, now_ms, crowded=False)
             writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
     return writes
 
 
-def _written(table: str, known: Known, writes: Writes, now_ms: int) -> Flow[bool]:
+def _write_all(table: str, known: BucketView, writes: Writes, now_ms: int) -> Flow[bool]:
     """Whether all of it was written; if not, what stood in the way is known now."""
     token = secrets.token_hex(16)
     outcome = yield ask.transaction(table, [write for _, write in writes], token)
@@ -205,7 +220,7 @@ def _written(table: str, known: Known, writes: Writes, now_ms: int) -> Flow[bool
         for (shard, _), (_, item) in zip(writes, outcome.reasons, strict=True):
             if item is not None:
                 known.note(shard, item, now_ms)
-    return committed(outcome)
+    return is_committed(outcome)
 
 
 def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:

@@ -8,19 +8,19 @@ from typing import Any
 
 from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import StoreTrouble, Throttled
-from headgate.core.record import CELLS, HOUR_MS, Cell, Record, Terms, cell_of
+from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_of
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
-from headgate.stores.dynamodb.protocol.state_cache import Known
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.state_cache import BucketView
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 
 Waits = dict[str, int | None]  # by limit: the least wait, None for never
 
 
-class Pool:
+class ShardPool:
     """Shards, each with its record under its share of the same terms."""
 
     def __init__(self, whole: Terms, records: Sequence[Record]) -> None:
@@ -28,11 +28,11 @@ class Pool:
         self.records = records
 
     @classmethod
-    def of(cls, shards: Sequence[Seen]) -> Pool:
+    def of(cls, shards: Sequence[ItemState]) -> ShardPool:
         newest = max(shards, key=lambda seen: seen.whole.version)
         return cls(newest.whole, [seen.record for seen in shards])
 
-    def cells(self, name: str) -> list[Cell]:
+    def cells(self, name: str) -> list[LimitCell]:
         found = (cell_of(record, name) for record in self.records)
         return [cell for cell in found if cell is not None]
 
@@ -113,10 +113,10 @@ def _left(wait_ms: int | None, elapsed_ms: int) -> int | None:
     return None if wait_ms is None else max(0, wait_ms - elapsed_ms)
 
 
-def judged(
+def judge_pools(
     demands: Sequence[Demand],
     records: Sequence[Record | None],
-    pools: dict[str, Pool],
+    pools: dict[str, ShardPool],
     now_ms: int,
 ) -> Verdict:
     """A dry run on buckets of which some are pools: those have waits of their own."""
@@ -157,7 +157,7 @@ def read_items(table: str, keys: Sequence[Key]) -> Flow[dict[Key, Item]]:
     raise Throttled(f"DynamoDB left part of a BatchGetItem on {table} undone; try again later")
 
 
-def read_shards(table: str, known: Known, now_ms: int) -> Flow[list[Seen]]:
+def read_shards(table: str, known: BucketView, now_ms: int) -> Flow[list[ItemState]]:
     """All shards of the bucket, from one answer; none where there is no bucket.
 
     It begins with those that are known. Where they tell of others all are read again: tokens go
@@ -167,7 +167,7 @@ def read_shards(table: str, known: Known, now_ms: int) -> Flow[list[Seen]]:
     for _ in range(ROUNDS_MAX + DEPTH_MAX):
         places = {bucket_key(known.key, shard): shard for shard in sorted(wanted)}
         items = yield from read_items(table, list(places))
-        found: dict[int, Seen] = {}
+        found: dict[int, ItemState] = {}
         for key, shard in places.items():
             seen = known.note(shard, items[key], now_ms) if key in items else None
             if seen is not None:
@@ -175,7 +175,7 @@ def read_shards(table: str, known: Known, now_ms: int) -> Flow[list[Seen]]:
         if 0 not in found:
             known.note(0, None, now_ms)
             return []
-        wanted = reachable(found)
+        wanted = reachable_shards(found)
         if wanted <= found.keys():
             known.shards = {shard: found[shard] for shard in sorted(wanted)}
             return list(known.shards.values())
@@ -185,7 +185,7 @@ def read_shards(table: str, known: Known, now_ms: int) -> Flow[list[Seen]]:
     )
 
 
-def reachable(found: dict[int, Seen]) -> set[int]:
+def reachable_shards(found: dict[int, ItemState]) -> set[int]:
     """The shards that the first one leads to, also those that are not read yet."""
     told, ahead = set(), [0]
     while ahead:

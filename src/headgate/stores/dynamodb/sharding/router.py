@@ -10,27 +10,27 @@ from __future__ import annotations
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Throttled
 from headgate.core.record import cell_of
-from headgate.stores.dynamodb.client.port import Request
-from headgate.stores.dynamodb.protocol.flow import Flow, committed
-from headgate.stores.dynamodb.protocol.item import Seen, bucket_key
+from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
+from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.outcome import (
     Attempt,
     Landed,
     Refused,
-    Shown,
-    busy,
-    standing_under,
+    ShardTake,
+    contention_error,
+    record_under,
 )
-from headgate.stores.dynamodb.protocol.state_cache import Book, Known
+from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
 from headgate.stores.dynamodb.sharding.gather import gather
 from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import (
+    can_merge,
+    can_split,
     is_lossless,
-    may_split,
-    mergeable,
-    merging,
-    splitting,
+    merge_request,
+    split_request,
 )
 
 SPLIT_ABOVE = 800  # writes a second to one item; its partition bears a thousand
@@ -41,13 +41,13 @@ ELSEWHERE_MAX = 2  # shards that are asked one by one
 ATTEMPTS_MAX = 12
 
 
-class Shards:
-    def __init__(self, table: str, book: Book, attempt: Attempt) -> None:
+class ShardRouter:
+    def __init__(self, table: str, cache: StateCache, attempt: Attempt) -> None:
         self._table = table
-        self._book = book
+        self._cache = cache
         self._attempt = attempt
 
-    def take(self, known: Known, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
+    def take(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
         """None where the bucket is not, or no longer, divided."""
         yield from self._look(known, now_ms)
         out: set[int] = set()  # shards that had not enough, or were held back
@@ -73,26 +73,28 @@ class Shards:
                 yield from self.relieve(known, seen, now_ms, out)
                 continue
             if isinstance(result, Landed):
-                return self._shown(known, seen.shard, result, now_ms)
+                return self._as_whole(known, seen.shard, result, now_ms)
             if result is not None:
                 out.add(shard)  # whether all of them refuse, gathering will tell
-        raise busy(demand)
+        raise contention_error(demand)
 
-    def is_hot(self, known: Known, seen: Seen) -> bool:
+    def is_hot(self, known: BucketView, seen: ItemState) -> bool:
         """Whether the item takes nearly as many writes as its partition bears."""
         pace = known.paces.get(seen.shard)
-        return pace is not None and pace.per_s > SPLIT_ABOVE and may_split(seen, known.largest)
+        return pace is not None and pace.per_s > SPLIT_ABOVE and can_split(seen, known.largest)
 
-    def relieve(self, known: Known, seen: Seen, now_ms: int, out: set[int]) -> Flow[None]:
+    def relieve(self, known: BucketView, seen: ItemState, now_ms: int, out: set[int]) -> Flow[None]:
         """After the service held a shard back: half of it goes elsewhere, or the caller does.
 
         Where neither helps, that stays what it is: this key is held back.
         """
-        if now_ms - seen.split_at_ms >= SETTLE_MS and may_split(seen, known.largest):
+        if now_ms - seen.split_at_ms >= SETTLE_MS and can_split(seen, known.largest):
             done = yield from self.split(known, seen, now_ms)
             if done:
                 return
-            known.held_back(seen.shard, now_ms)  # so that the next take tries to split it first
+            known.note_throttled(
+                seen.shard, now_ms
+            )  # so that the next take tries to split it first
         out.add(seen.shard)
         if len(out) >= ELSEWHERE_MAX or not seen.depth:
             raise Throttled(
@@ -100,10 +102,10 @@ class Shards:
                 f"written than its partitions bear; nothing was taken: try again in a moment"
             )
 
-    def split(self, known: Known, seen: Seen, now_ms: int) -> Flow[bool]:
+    def split(self, known: BucketView, seen: ItemState, now_ms: int) -> Flow[bool]:
         """Whether this call divided the shard; how it stands is known either way."""
-        request = splitting(self._table, known.key, seen, now_ms)
-        done = yield from changed(request)
+        request = split_request(self._table, known.key, seen, now_ms)
+        done = yield from try_change(request)
         known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
         yield from self._read(known, seen.shard, now_ms)
@@ -111,39 +113,39 @@ class Shards:
             yield from self._read(known, child, now_ms)
         return done
 
-    def _read(self, known: Known, shard: int, now_ms: int) -> Flow[None]:
+    def _read(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
         key = bucket_key(known.key, shard)
         items = yield from read_items(self._table, [key])
         known.note(shard, items.get(key), now_ms)
 
-    def _choice(self, known: Known, demand: Demand, out: set[int], now_ms: int) -> int | None:
+    def _choice(self, known: BucketView, demand: Demand, out: set[int], now_ms: int) -> int | None:
         """A shard that has enough as far as is known; None where none has."""
         if len(out) >= ELSEWHERE_MAX:
             return None
-        shard = self._book.route(known)
-        if not out and self._promises(known, shard, demand, out, now_ms):
+        shard = self._cache.route(known)
+        if not out and self._has_enough(known, shard, demand, out, now_ms):
             return shard
         others = [
             other for other in list(known.shards)
-            if self._promises(known, other, demand, out, now_ms)
+            if self._has_enough(known, other, demand, out, now_ms)
         ]  # fmt: skip
         return max(others, key=lambda other: _fullness(known, other, demand, now_ms), default=None)
 
-    def _promises(
-        self, known: Known, shard: int, demand: Demand, out: set[int], now_ms: int
+    def _has_enough(
+        self, known: BucketView, shard: int, demand: Demand, out: set[int], now_ms: int
     ) -> bool:
         seen = known.shards.get(shard)
         if shard in out:
             return False
-        return seen is None or fits(standing_under(seen, demand, now_ms), demand, now_ms)
+        return seen is None or fits(record_under(seen, demand, now_ms), demand, now_ms)
 
-    def _shown(self, known: Known, shard: int, result: Landed, now_ms: int) -> Landed:
+    def _as_whole(self, known: BucketView, shard: int, result: Landed, now_ms: int) -> Landed:
         """The take as seen from the whole bucket, as far as that is known."""
         shards = known.shards.copy()
         seen = shards.get(shard) or next(iter(shards.values()))
-        return Shown(result, shard, shards, seen.whole, now_ms)
+        return ShardTake(result, shard, shards, seen.whole, now_ms)
 
-    def _look(self, known: Known, now_ms: int) -> Flow[None]:
+    def _look(self, known: BucketView, now_ms: int) -> Flow[None]:
         """Once in a while: shards whose writes one could bear are put together."""
         if 0 <= now_ms - known.looked_at_ms < LOOK_MS:
             return
@@ -156,15 +158,20 @@ class Shards:
             child = _youngest(known, elder)
             if child is None or not self._is_cold(elder, child, before, now_ms - since_ms, now_ms):
                 continue
-            request = merging(self._table, known.key, elder, child, now_ms)
-            if (yield from changed(request)):
+            request = merge_request(self._table, known.key, elder, child, now_ms)
+            if (yield from try_change(request)):
                 known.shards.pop(child.shard, None)
                 yield from self._read(known, elder.shard, now_ms)
 
     def _is_cold(
-        self, elder: Seen, child: Seen, before: dict[int, int], elapsed_ms: int, now_ms: int
+        self,
+        elder: ItemState,
+        child: ItemState,
+        before: dict[int, int],
+        elapsed_ms: int,
+        now_ms: int,
     ) -> bool:
-        if not mergeable(elder, child) or not is_lossless(elder, child, now_ms):
+        if not can_merge(elder, child) or not is_lossless(elder, child, now_ms):
             return False
         if now_ms - elder.split_at_ms < LOOK_MS:
             return False
@@ -172,22 +179,22 @@ class Shards:
         return written * 1000 < MERGE_BELOW * elapsed_ms
 
 
-def changed(request: Request) -> Flow[bool]:
+def try_change(request: DynamoRequest) -> Flow[bool]:
     """Whether a change of shape was done; one that was in somebody's way can wait."""
     outcome = yield request
     try:
-        return committed(outcome)
+        return is_committed(outcome)
     except Throttled:
         return False
 
 
-def _youngest(known: Known, elder: Seen) -> Seen | None:
+def _youngest(known: BucketView, elder: ItemState) -> ItemState | None:
     """The shard that this one gave half to last."""
     children = children_of(elder.shard, elder.depth)
     return known.shards.get(children[-1]) if children else None
 
 
-def _fullness(known: Known, shard: int, demand: Demand, now_ms: int) -> int:
+def _fullness(known: BucketView, shard: int, demand: Demand, now_ms: int) -> int:
     """How much the shard has of what is wanted, as far as is known, where that is least."""
     seen = known.shards.get(shard)
     if seen is None:

@@ -50,7 +50,7 @@ def _share_of(terms: Terms, shard: int, depth: int) -> Terms:
     if core is terms:
         return Terms(specs, terms.version, own=terms.own, sources=terms.sources)
     shared_core = _share_of(core, shard, depth)
-    return shared_core.extended(specs[len(core.specs) :], terms.version)
+    return shared_core.extend(specs[len(core.specs) :], terms.version)
 
 
 def _spec(spec: Spec, shard: int, depth: int) -> Spec:
@@ -60,7 +60,7 @@ def _spec(spec: Spec, shard: int, depth: int) -> Spec:
     )
 
 
-def routed(number: int, depths: dict[int, int]) -> int:
+def leaf_of(number: int, depths: dict[int, int]) -> int:
     """The leaf that a number falls to, each as often as its share is large.
 
     Of shards whose depth is not known yet it takes the least they have.

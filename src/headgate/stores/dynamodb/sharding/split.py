@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Iterator
 
 from headgate.core.bucket import MILLI
-from headgate.core.record import BucketKey, Cell, cells_of
-from headgate.stores.dynamodb.catalog.items import TTL, Item, keyed, number
-from headgate.stores.dynamodb.client.port import Request
+from headgate.core.record import BucketKey, LimitCell, cells_of
+from headgate.stores.dynamodb.catalog.items import TTL, Item, key_attributes, number
+from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (
     DEPTH,
@@ -22,19 +22,19 @@ from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
     SPLIT_AT,
     WRITTEN,
-    Seen,
+    ItemState,
     bucket_key,
     names_of,
     new_generation,
     static_attributes,
 )
-from headgate.stores.dynamodb.protocol.update_expression import Draft
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.protocol.writes import ttl_s
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of
 from headgate.stores.dynamodb.table import requests as ask
 
 
-def may_split(seen: Seen, largest: dict[str, int]) -> bool:
+def can_split(seen: ItemState, largest: dict[str, int]) -> bool:
     """Whether both halves would still hold a token, and the most that was asked for at once."""
     if seen.depth >= DEPTH_MAX:
         return False
@@ -46,12 +46,12 @@ def may_split(seen: Seen, largest: dict[str, int]) -> bool:
     )
 
 
-def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
+def split_request(table: str, key: BucketKey, seen: ItemState, now_ms: int) -> DynamoRequest:
     """Half of the shard goes to a new one."""
     moment_ms = _moment(seen, now_ms=now_ms)
     depth = seen.depth + 1
     child = child_of(seen.shard, seen.depth)
-    draft = Draft()
+    draft = UpdateExpression()
     draft.equal(GENERATION, seen.generation)
     given: Item = {}
     for cell in cells_of(seen.record):
@@ -69,11 +69,11 @@ def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
             draft.add(names.tokens, arrived - half)
             draft.between(names.tokens, half - arrived, room + half - arrived)
         given |= {names.tokens: number(half), names.consumed: number(0)}
-    _rebased(draft, seen, moment_ms, depth)
+    _rebase(draft, seen, moment_ms, depth)
     if seen.ttl_s is not None:
         draft.remove(TTL)
     made = {
-        **keyed(bucket_key(key, child)),
+        **key_attributes(bucket_key(key, child)),
         **static_attributes(key, child, seen.whole, depth),
         **given,
         EPOCH: number(moment_ms),
@@ -85,11 +85,13 @@ def splitting(table: str, key: BucketKey, seen: Seen, now_ms: int) -> Request:
     return ask.transaction(table, parts, secrets.token_hex(16))
 
 
-def merging(table: str, key: BucketKey, elder: Seen, child: Seen, now_ms: int) -> Request:
+def merge_request(
+    table: str, key: BucketKey, elder: ItemState, child: ItemState, now_ms: int
+) -> DynamoRequest:
     """The child's tokens and consumption go back to the shard it came from, and it is gone."""
     moment_ms = _moment(elder, child, now_ms=now_ms)
     depth = elder.depth - 1
-    draft, gone = Draft(), Draft()
+    draft, gone = UpdateExpression(), UpdateExpression()
     draft.equal(GENERATION, elder.generation)
     gone.equal(GENERATION, child.generation)
     ends: list[int | None] = []
@@ -111,7 +113,7 @@ def merging(table: str, key: BucketKey, elder: Seen, child: Seen, now_ms: int) -
         gone.equal(names.tokens, other.tokens_milli)
         gone.equal(names.consumed, other.consumed_milli)
         ends.append(_whole_at_ms(elder, cell.spec.name, depth, least, moment_ms))
-    _rebased(draft, elder, moment_ms, depth)
+    _rebase(draft, elder, moment_ms, depth)
     if depth == 0 and None not in ends:
         draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
     parts: list[ask.Write] = [
@@ -121,7 +123,7 @@ def merging(table: str, key: BucketKey, elder: Seen, child: Seen, now_ms: int) -
     return ask.transaction(table, parts, secrets.token_hex(16))
 
 
-def mergeable(elder: Seen, child: Seen) -> bool:
+def can_merge(elder: ItemState, child: ItemState) -> bool:
     """Whether the two are halves of one, neither of them divided further, under the same limits."""
     return (
         elder.depth == child.depth > 0
@@ -130,21 +132,22 @@ def mergeable(elder: Seen, child: Seen) -> bool:
     )
 
 
-def is_lossless(elder: Seen, child: Seen, now_ms: int) -> bool:
+def is_lossless(elder: ItemState, child: ItemState, now_ms: int) -> bool:
     """Whether nothing smaller than a millitoken is under way, which merging would drop: a caller
     who was told a wait must get in after it."""
     return all(
-        _settled(cell, now_ms) and _settled(other, now_ms) for cell, other in _pairs(elder, child)
+        _settled_tokens(cell, now_ms) and _settled_tokens(other, now_ms)
+        for cell, other in _pairs(elder, child)
     )
 
 
-def _settled(cell: Cell, now_ms: int) -> bool:
+def _settled_tokens(cell: LimitCell, now_ms: int) -> bool:
     elapsed = (now_ms - cell.epoch_ms) * cell.spec.amount_milli
     full = cell.level_milli(now_ms) >= cell.spec.capacity_milli
     return full or elapsed % cell.spec.period_ms == 0
 
 
-def _rebased(draft: Draft, seen: Seen, moment_ms: int, depth: int) -> None:
+def _rebase(draft: UpdateExpression, seen: ItemState, moment_ms: int, depth: int) -> None:
     """Everything counts from one moment, in a new generation."""
     draft.set_number(EPOCH, moment_ms)
     draft.set_number(GENERATION, seen.generation + 1)
@@ -157,18 +160,18 @@ def _rebased(draft: Draft, seen: Seen, moment_ms: int, depth: int) -> None:
         draft.remove(names_of(cell.spec.name).epoch)
 
 
-def _moment(*shards: Seen, now_ms: int) -> int:
+def _moment(*shards: ItemState, now_ms: int) -> int:
     """Now, but before no epoch: a clock that is behind moves none back."""
     epochs = [cell.epoch_ms for seen in shards for cell in cells_of(seen.record)]
     return max(now_ms, *(seen.epoch_ms for seen in shards), *epochs)
 
 
-def _pairs(elder: Seen, child: Seen) -> Iterator[tuple[Cell, Cell]]:
+def _pairs(elder: ItemState, child: ItemState) -> Iterator[tuple[LimitCell, LimitCell]]:
     yield from zip(cells_of(elder.record), cells_of(child.record), strict=True)
 
 
 def _whole_at_ms(
-    seen: Seen, name: str, depth: int, tokens_milli: int, moment_ms: int
+    seen: ItemState, name: str, depth: int, tokens_milli: int, moment_ms: int
 ) -> int | None:
     """When a limit is full that has these tokens now, at the pace of another depth."""
     spec = seen.whole.specs[seen.whole.index[name]]
@@ -176,4 +179,4 @@ def _whole_at_ms(
         capacity_milli=capacity_share(spec.capacity_milli, seen.shard, depth),
         period_ms=spec.period_ms << depth,
     )
-    return moves.full_at_ms(Cell(share, moment_ms, tokens_milli, 0, 0), tokens_milli)
+    return moves.full_at_ms(LimitCell(share, moment_ms, tokens_milli, 0, 0), tokens_milli)

@@ -25,7 +25,12 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     number_of,
 )
-from headgate.stores.dynamodb.client.port import ConditionFailed, Rejected, Request, TableMissing
+from headgate.stores.dynamodb.client.port import (
+    ConditionFailed,
+    DynamoRequest,
+    Rejected,
+    TableMissing,
+)
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 
@@ -74,11 +79,11 @@ async def check(table: Table) -> bool:
 async def note_first(table: Table) -> None:
     """A table without a version gets this one, if it is empty; else it is older than versions."""
     scan = {"TableName": table.name, "Limit": 1, "ConsistentRead": True}
-    items, _ = await table.page(Request("Scan", scan))
+    items, _ = await table.page(DynamoRequest("Scan", scan))
     if items and await found_version(table) is None:
         raise _outdated(0)
     wanted = number(SCHEMA_VERSION)
-    guard = ask.Guard("attribute_not_exists(#v)", {"#v": SCHEMA})
+    guard = ask.WriteCondition("attribute_not_exists(#v)", {"#v": SCHEMA})
     try:
         await table.write(ask.update(RECORD, sets={SCHEMA: wanted}, guard=guard))
     except ConditionFailed:
@@ -113,10 +118,10 @@ PROJECTIONS = {
 IN_USE = "ResourceInUseException"
 
 
-def creation(table: str) -> Request:
+def creation(table: str) -> DynamoRequest:
     """One table for everything: keys, four indexes, a stream of changes, billed by use."""
     names = [schema.PK, schema.SK, *(f"{index}{key}" for index in PROJECTIONS for key in _KEYS)]
-    return Request(
+    return DynamoRequest(
         "CreateTable",
         {
             "TableName": table,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import StoreTrouble
-from headgate.core.history import WINDOW_TYPES, Usage, parse_time_ms
+from headgate.core.history import WINDOW_TYPES, WindowUsage, parse_time_ms
 from headgate.core.limits import SEPARATOR
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog import registry as tenants
@@ -31,15 +31,19 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     number_of,
     system_key,
-    unreadable,
+    unreadable_item,
     usage_attributes,
     usage_counters,
     usage_key,
 )
-from headgate.stores.dynamodb.client.port import ConditionFailed, Request, TransactionCancelled
+from headgate.stores.dynamodb.client.port import (
+    ConditionFailed,
+    DynamoRequest,
+    TransactionCancelled,
+)
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import MIGRATING_TO, SCHEMA, SCHEMA_VERSION, check_schema
-from headgate.stores.dynamodb.table.table import Changed, Table, contended
+from headgate.stores.dynamodb.table.table import ItemsChanged, Table, contended
 
 # --------------------------------------------------------------------------------------------------
 # Schema 0 to 1: usage rows get their window's type into the key.
@@ -52,9 +56,9 @@ MOVES_AT_ONCE = 16
 ATTEMPTS_MAX = 8
 
 
-def usage_walk(table: str) -> Request:
+def usage_walk(table: str) -> DynamoRequest:
     """Every usage row, of either shape."""
-    return Request(
+    return DynamoRequest(
         "Scan",
         {
             "TableName": table,
@@ -69,7 +73,7 @@ def usage_walk(table: str) -> Request:
 async def move_usage(table: Table, items: Sequence[Item], dry_run: bool) -> int:
     """The rows among the items whose key lacks the type are under the key that has it."""
     old = [item for item in items if _is_old(item)]
-    moves = [moving(item, table.port.now_ms()) for item in old]
+    moves = [move_writes(item, table.port.now_ms()) for item in old]
     if dry_run:
         return len(old)
     for at in range(0, len(moves), MOVES_AT_ONCE):
@@ -77,7 +81,7 @@ async def move_usage(table: Table, items: Sequence[Item], dry_run: bool) -> int:
     return len(old)
 
 
-def moving(item: Item, now_ms: int) -> list[ask.Write]:
+def move_writes(item: Item, now_ms: int) -> list[ask.Write]:
     """What the old row counted is added to the new one, and the old one is gone, in one step."""
     pk, sk = key_of(item)
     namespace, entity_id = pk.partition("/")[0], schema.entity_of_pk(pk)
@@ -112,7 +116,7 @@ async def _move_alone(table: Table, move: list[ask.Write]) -> None:
         try:
             await table.transact(move)
             return
-        except Changed:
+        except ItemsChanged:
             await table.pause(attempt)
     raise contended(ATTEMPTS_MAX)
 
@@ -121,7 +125,7 @@ def _is_old(item: Item) -> bool:
     return len(key_of(item)[1].removeprefix(schema.USAGE).split(SEPARATOR)) == 2
 
 
-def _usage(item: Item, start: str) -> Usage:
+def _usage(item: Item, start: str) -> WindowUsage:
     try:
         window_type = item["window"]["S"]
         start_ms = parse_time_ms("window_start", start)
@@ -134,8 +138,8 @@ def _usage(item: Item, start: str) -> Usage:
         if window_type not in WINDOW_TYPES or start_ms is None:
             raise ValueError(f"window {window_type!r}")
     except (KeyError, ValueError) as error:
-        raise unreadable("usage row", item, error) from error
-    return Usage(window_type, start_ms, counters, events)
+        raise unreadable_item("usage row", item, error) from error
+    return WindowUsage(window_type, start_ms, counters, events)
 
 
 POSITION = "position"
@@ -150,12 +154,12 @@ class Migration:
 
     version: int
     title: str
-    walk: Callable[[str], Request]
+    walk: Callable[[str], DynamoRequest]
     move: Callable[[Table, Sequence[Item], bool], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MigrationProgress:
     """How far one step is."""
 
     version: int
@@ -165,13 +169,13 @@ class Progress:
     done: bool = False
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[MigrationProgress], None]
 
 MIGRATIONS = (Migration(1, "usage rows with their window type in the key", usage_walk, move_usage),)
 assert MIGRATIONS[-1].version == SCHEMA_VERSION
 
 
-def silent(progress: Progress) -> None:
+def ignore_progress(progress: MigrationProgress) -> None:
     return None
 
 
@@ -179,9 +183,9 @@ async def upgrade(
     table: Table,
     *,
     dry_run: bool = False,
-    report: Report = silent,
+    report: Report = ignore_progress,
     steps: Sequence[Migration] = MIGRATIONS,
-) -> list[Progress]:
+) -> list[MigrationProgress]:
     """The steps the table needed, each done; on a dry run what they would do.
 
     Whoever wrote the old shape must have stopped. A newer schema is refused.
@@ -198,8 +202,8 @@ async def upgrade(
 
 async def _step(
     table: Table, step: Migration, record: Item, dry_run: bool, report: Report
-) -> Progress:
-    progress = Progress(step.version, step.title)
+) -> MigrationProgress:
+    progress = MigrationProgress(step.version, step.title)
     resumes = number_of(record, MIGRATING_TO) == step.version
     start: Item | None = json_of(record, POSITION, None) if resumes else None
     if not dry_run:
@@ -232,7 +236,7 @@ async def _note(table: Table, version: int, position: Item | None) -> None:
 
 async def _finish(table: Table, version: int) -> None:
     """Every namespace says the new version, then the table does."""
-    for namespace in await tenants.every(table):
+    for namespace in await tenants.list_every(table):
         stamped = ask.update(
             system_key(namespace.id), sets={SCHEMA: number(version)}, guard=ask.PRESENT
         )

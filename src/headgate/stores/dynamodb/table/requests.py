@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import CONFIG_VERSION, Item, Key, keyed, number
-from headgate.stores.dynamodb.client.port import Request
+from headgate.stores.dynamodb.catalog.items import CONFIG_VERSION, Item, Key, key_attributes, number
+from headgate.stores.dynamodb.client.port import DynamoRequest
 
 Write = dict[str, dict[str, Any]]  # one part of a transaction, but for the table's name
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class WriteCondition:
     """What must hold for a write to happen."""
 
     text: str
@@ -23,42 +23,44 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class KeyRange:
     """Part of the sort keys under one partition key."""
 
     text: str
     values: Item
 
 
-ABSENT = Guard("attribute_not_exists(#PK)", {"#PK": schema.PK})
-PRESENT = Guard("attribute_exists(#PK)", {"#PK": schema.PK})
+ABSENT = WriteCondition("attribute_not_exists(#PK)", {"#PK": schema.PK})
+PRESENT = WriteCondition("attribute_exists(#PK)", {"#PK": schema.PK})
 
 
-def unchanged(item: Item | None) -> Guard:
+def if_unchanged(item: Item | None) -> WriteCondition:
     """The item is as it was read: not there, or not written since."""
     if item is None:
         return ABSENT
     seen = item.get(CONFIG_VERSION, number(0))
-    return Guard("#seen = :seen", {"#seen": CONFIG_VERSION}, {":seen": seen})
+    return WriteCondition("#seen = :seen", {"#seen": CONFIG_VERSION}, {":seen": seen})
 
 
-def having(name: str, *values: str) -> Guard:
+def if_one_of(name: str, *values: str) -> WriteCondition:
     """An attribute is one of some texts."""
     places = {f":is{at}": {"S": value} for at, value in enumerate(values)}
-    return Guard(f"#is IN ({', '.join(places)})", {"#is": name}, places)
+    return WriteCondition(f"#is IN ({', '.join(places)})", {"#is": name}, places)
 
 
-def both(first: Guard, second: Guard) -> Guard:
+def if_both(first: WriteCondition, second: WriteCondition) -> WriteCondition:
     names = {**first.names, **second.names}
-    return Guard(f"{first.text} AND {second.text}", names, {**first.values, **second.values})
+    return WriteCondition(
+        f"{first.text} AND {second.text}", names, {**first.values, **second.values}
+    )
 
 
-def put(item: Item, guard: Guard | None = None) -> Write:
-    return {"Put": {"Item": item, **_conditioned(guard)}}
+def put(item: Item, guard: WriteCondition | None = None) -> Write:
+    return {"Put": {"Item": item, **_condition_params(guard)}}
 
 
-def delete(key: Key, guard: Guard | None = None) -> Write:
-    return {"Delete": {"Key": keyed(key), **_conditioned(guard)}}
+def delete(key: Key, guard: WriteCondition | None = None) -> Write:
+    return {"Delete": {"Key": key_attributes(key), **_condition_params(guard)}}
 
 
 def update(
@@ -67,7 +69,7 @@ def update(
     sets: Item | None = None,
     adds: Item | None = None,
     removes: Iterable[str] = (),
-    guard: Guard | None = None,
+    guard: WriteCondition | None = None,
 ) -> Write:
     """Some attributes set, some counted up, some gone."""
     names: dict[str, str] = {}
@@ -86,9 +88,9 @@ def update(
         "REMOVE": [placed(attribute)[0] for attribute in removes],
     }
     expression = " ".join(f"{verb} {', '.join(parts)}" for verb, parts in clauses.items() if parts)
-    condition = guard or Guard("")
+    condition = guard or WriteCondition("")
     found: dict[str, Any] = {
-        "Key": keyed(key),
+        "Key": key_attributes(key),
         "UpdateExpression": expression,
         "ExpressionAttributeNames": {**names, **condition.names},
         "ExpressionAttributeValues": {**values, **condition.values},
@@ -98,63 +100,67 @@ def update(
     return {"Update": {name: value for name, value in found.items() if value}}
 
 
-def single(table: str, write: Write, *, credit: bool = False) -> Request:
+def single_write(table: str, write: Write, *, credit: bool = False) -> DynamoRequest:
     """One part on its own: PutItem, UpdateItem or DeleteItem."""
     [(verb, params)] = write.items()
-    return Request(f"{verb}Item", {"TableName": table, **params}, credit)
+    return DynamoRequest(f"{verb}Item", {"TableName": table, **params}, credit)
 
 
-def transaction(table: str, writes: Sequence[Write], token: str) -> Request:
+def transaction(table: str, writes: Sequence[Write], token: str) -> DynamoRequest:
     """All of the writes or none; sent again with the same token it happens once."""
     parts = [
         {verb: {"TableName": table, **params}} for write in writes for verb, params in write.items()
     ]
-    return Request("TransactWriteItems", {"TransactItems": parts, "ClientRequestToken": token})
+    return DynamoRequest(
+        "TransactWriteItems", {"TransactItems": parts, "ClientRequestToken": token}
+    )
 
 
-def get(table: str, key: Key) -> Request:
-    return Request("GetItem", {"TableName": table, "Key": keyed(key), "ConsistentRead": True})
+def get(table: str, key: Key) -> DynamoRequest:
+    return DynamoRequest(
+        "GetItem", {"TableName": table, "Key": key_attributes(key), "ConsistentRead": True}
+    )
 
 
-def batch_get(table: str, keys: Sequence[Key]) -> Request:
+def batch_get(table: str, keys: Sequence[Key]) -> DynamoRequest:
     """At most 100 items, each as it is now."""
-    wanted = {"Keys": [keyed(key) for key in keys], "ConsistentRead": True}
-    return Request("BatchGetItem", {"RequestItems": {table: wanted}})
+    wanted = {"Keys": [key_attributes(key) for key in keys], "ConsistentRead": True}
+    return DynamoRequest("BatchGetItem", {"RequestItems": {table: wanted}})
 
 
-def batch_delete(table: str, keys: Sequence[Key]) -> Request:
+def batch_delete(table: str, keys: Sequence[Key]) -> DynamoRequest:
     """At most 25 items."""
-    parts = [{"DeleteRequest": {"Key": keyed(key)}} for key in keys]
-    return Request("BatchWriteItem", {"RequestItems": {table: parts}})
+    parts = [{"DeleteRequest": {"Key": key_attributes(key)}} for key in keys]
+    return DynamoRequest("BatchWriteItem", {"RequestItems": {table: parts}})
 
 
-def begins(prefix: str) -> Span:
-    return Span("begins_with(#sk, :sk)", {":sk": {"S": prefix}})
+def begins(prefix: str) -> KeyRange:
+    return KeyRange("begins_with(#sk, :sk)", {":sk": {"S": prefix}})
 
 
-def between(low: str, high: str) -> Span:
+def between(low: str, high: str) -> KeyRange:
     """Both ends included."""
-    return Span("#sk BETWEEN :sk AND :to", {":sk": {"S": low}, ":to": {"S": high}})
+    return KeyRange("#sk BETWEEN :sk AND :to", {":sk": {"S": low}, ":to": {"S": high}})
 
 
-def above(low: str) -> Span:
-    return Span("#sk > :sk", {":sk": {"S": low}})
+def above(low: str) -> KeyRange:
+    return KeyRange("#sk > :sk", {":sk": {"S": low}})
 
 
-def below(high: str) -> Span:
-    return Span("#sk < :sk", {":sk": {"S": high}})
+def below(high: str) -> KeyRange:
+    return KeyRange("#sk < :sk", {":sk": {"S": high}})
 
 
 def query(
     table: str,
     pk: str,
-    span: Span | None = None,
+    span: KeyRange | None = None,
     *,
     index: str = "",
     forward: bool = True,
     limit: int | None = None,
     only_sk: str | None = None,
-) -> Request:
+) -> DynamoRequest:
     """Items of one partition in order; an index answers a moment late, the table at once.
 
     `only_sk` leaves out items of an index whose sort key in the table is another.
@@ -177,10 +183,10 @@ def query(
         values[":only"] = {"S": only_sk}
         params["FilterExpression"] = "#only = :only"
     params |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-    return Request("Query", params)
+    return DynamoRequest("Query", params)
 
 
-def _conditioned(guard: Guard | None) -> dict[str, Any]:
+def _condition_params(guard: WriteCondition | None) -> dict[str, Any]:
     if guard is None:
         return {}
     found = {

@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.catalog.items import Item, Kept, Key, Retention, key_of
-from headgate.stores.dynamodb.client.port import NotApplied, Port, Request, TransactionCancelled
+from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
+from headgate.stores.dynamodb.client.port import (
+    DynamoPort,
+    DynamoRequest,
+    NotApplied,
+    TransactionCancelled,
+)
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.transport.gates import Pace
+from headgate.transport.gates import GateFactory
 
 BATCH_GET_MAX = 100
 BATCH_WRITE_MAX = 25
@@ -30,7 +35,7 @@ SENDS_MAX = 2
 _OTHERS = {"None", "ConditionalCheckFailed", "TransactionConflict"}
 
 
-class Changed(Exception):
+class ItemsChanged(Exception):
     """Somebody changed what this change was decided on; nothing was written."""
 
 
@@ -38,7 +43,7 @@ class Table:
     """A table's name, the port to it and the pace at which to try again."""
 
     def __init__(
-        self, port: Port, name: str, pace: Pace, retention: Retention | None = None
+        self, port: DynamoPort, name: str, pace: GateFactory, retention: Retention | None = None
     ) -> None:
         self.port = port
         self.name = name
@@ -47,16 +52,16 @@ class Table:
         self._fraction: Callable[[], float] = random.random
 
     async def call(self, operation: str, **params: Any) -> dict[str, Any]:
-        return await self.port.call(Request(operation, {"TableName": self.name, **params}))
+        return await self.port.call(DynamoRequest(operation, {"TableName": self.name, **params}))
 
     async def pause(self, attempt: int) -> None:
         """Longer with every attempt, and never as long as whoever else tries again."""
         wait_ms = min(PAUSE_MS * 2**attempt, PAUSE_MS_MAX)
         await self._pace.gate().wait(1 + int(wait_ms * self._fraction()))
 
-    async def kept(self) -> Kept:
+    async def periods(self) -> RetentionPeriods:
         """How long history is kept in this table."""
-        return await self.retention.kept(self.get, self.port.now_ms())
+        return await self.retention.periods(self.get, self.port.now_ms())
 
     async def get(self, key: Key) -> Item | None:
         reply = await self.port.call(ask.get(self.name, key))
@@ -108,7 +113,7 @@ class Table:
         ]
 
     async def write(self, write: ask.Write) -> None:
-        await self.port.call(ask.single(self.name, write))
+        await self.port.call(ask.single_write(self.name, write))
 
     async def transact(self, writes: Sequence[ask.Write]) -> None:
         """All of it happened, or it is Changed because somebody was faster."""
@@ -126,21 +131,23 @@ class Table:
                 if send == SENDS_MAX - 1:
                     raise
 
-    async def page(self, request: Request, start: Item | None = None) -> tuple[list[Item], Any]:
+    async def page(
+        self, request: DynamoRequest, start: Item | None = None
+    ) -> tuple[list[Item], Any]:
         """What one Query or Scan finds, and where the next begins."""
         params = request.params if start is None else {
             **request.params, "ExclusiveStartKey": start,
         }  # fmt: skip
-        reply = await self.port.call(Request(request.operation, params))
+        reply = await self.port.call(DynamoRequest(request.operation, params))
         return reply.get("Items", []), reply.get("LastEvaluatedKey") or None
 
-    async def every(self, request: Request, enough: int | None = None) -> list[Item]:
+    async def every(self, request: DynamoRequest, enough: int | None = None) -> list[Item]:
         """All that a Query finds, page by page; at least `enough` if that many exist."""
         reply = await self.port.call(request)
         return await self.rest(request, reply, enough)
 
     async def rest(
-        self, request: Request, first: dict[str, Any], enough: int | None = None
+        self, request: DynamoRequest, first: dict[str, Any], enough: int | None = None
     ) -> list[Item]:
         """As `every`, for a Query whose first reply is here."""
         found, start = list(first.get("Items", [])), first.get("LastEvaluatedKey")
@@ -149,7 +156,7 @@ class Table:
             found += more
         return found
 
-    async def together(self, *requests: Request) -> list[dict[str, Any]]:
+    async def together(self, *requests: DynamoRequest) -> list[dict[str, Any]]:
         """The replies to requests sent at once; the first trouble, once all have come back."""
         outcomes = await self.port.call_all(requests)
         replies = []
@@ -164,7 +171,7 @@ def _cause(error: TransactionCancelled) -> Exception:
     if error.throttled:
         return Throttled(str(error))
     codes = {code for code, _ in error.reasons}
-    return Changed() if codes and codes <= _OTHERS else error
+    return ItemsChanged() if codes and codes <= _OTHERS else error
 
 
 def contended(attempts: int) -> Contended:

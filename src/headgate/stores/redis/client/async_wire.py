@@ -12,12 +12,12 @@ from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocket
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import Parts, connection_options, packed
-from headgate.stores.redis.client.connection import Line, Link, LoopClock
+from headgate.stores.redis.client.connection import LoopClock, OpenTransport, RedisConnection
 from headgate.stores.redis.client.url import Access, Node
-from headgate.transport.gates import finished
+from headgate.transport.gates import wait_finished
 
 
-class AsyncWire:
+class AsyncRedisTransport:
     """Bound to the loop it is made in; `accesses` names nodes that are not entered like others."""
 
     def __init__(
@@ -30,7 +30,7 @@ class AsyncWire:
         self._timeout_ms = timeout_ms
         self._access = access
         self._accesses = accesses or {}
-        self._links: dict[Node, Link] = {}
+        self._links: dict[Node, RedisConnection] = {}
         self._turn: asyncio.Future[None] | None = None  # of the one who is alone
         self._closed = False
 
@@ -43,7 +43,7 @@ class AsyncWire:
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         if len(flows) == 1:
             return [await _outcome(flows[0])]
-        return await finished(asyncio.gather(*map(_outcome, flows)))
+        return await wait_finished(asyncio.gather(*map(_outcome, flows)))
 
     @contextlib.asynccontextmanager
     async def alone(self, due_s: float) -> AsyncIterator[None]:
@@ -52,7 +52,7 @@ class AsyncWire:
         while self._turn is not None:
             left_s = due_s - self.now_s()
             if left_s <= 0:
-                raise trouble.waited(self._timeout_ms)
+                raise trouble.turn_timeout(self._timeout_ms)
             await asyncio.wait((self._turn,), timeout=left_s)
         turn = self._turn = self.loop.create_future()
         try:
@@ -64,9 +64,9 @@ class AsyncWire:
     async def pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
 
-    def up(self, node: Node) -> bool:
+    def is_connected(self, node: Node) -> bool:
         link = self._links.get(node)
-        return link is not None and link.up
+        return link is not None and link.is_connected
 
     def retire(self, node: Node) -> None:
         link = self._links.get(node)
@@ -77,7 +77,7 @@ class AsyncWire:
         self._closed = True
         if self._links:
             closing = [link.close() for link in self._links.values()]
-            await finished(asyncio.gather(*closing))
+            await wait_finished(asyncio.gather(*closing))
 
     def abandon(self) -> None:
         """Ends it from another loop or thread."""
@@ -88,13 +88,13 @@ class AsyncWire:
             except RuntimeError:  # the loop is closed
                 link.leave()
 
-    def _new_link(self, node: Node) -> Link:
+    def _new_link(self, node: Node) -> RedisConnection:
         if self._closed:
-            raise trouble.closed()
-        link = self._links[node] = Link(node, self._dial, self._clock, self._timeout_ms)
+            raise trouble.store_closed()
+        link = self._links[node] = RedisConnection(node, self._dial, self._clock, self._timeout_ms)
         return link
 
-    async def _dial(self, node: Node) -> Line:
+    async def _dial(self, node: Node) -> OpenTransport:
         access = self._accesses.get(node, self._access)
         options = connection_options(node, access, None)  # the caller ends it in time
         connection = _kind(node, access)(**options)
@@ -103,7 +103,7 @@ class AsyncWire:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return _taken_over(connection)
+        return _take_over(connection)
 
 
 async def _outcome(flow: Coroutine[Any, Any, Any]) -> Any | StoreTrouble:
@@ -119,9 +119,9 @@ def _kind(node: Node, access: Access) -> Any:
     return Connection if access.tls is None else SSLConnection
 
 
-def _taken_over(connection: Any) -> Line:
+def _take_over(connection: Any) -> OpenTransport:
     """The transport under redis-py's connection, which has nothing left to say."""
     writer, reader = connection._writer, connection._reader
     connection._writer = connection._reader = None
     assert not reader._buffer, "bytes nobody asked for came before the first call"
-    return Line(writer.transport, writer)
+    return OpenTransport(writer.transport, writer)

@@ -28,7 +28,7 @@ from headgate.stores.redis.client.url import Access, Node
 RECEIVE_BYTES = 65_536
 
 
-class Socket:
+class BlockingRedisConnection:
     """One connection, used by one thread at a time."""
 
     def __init__(self, plain: socket.socket) -> None:
@@ -39,7 +39,7 @@ class Socket:
             self._poll = select.poll()
             self._poll.register(plain, select.POLLIN)
 
-    def quiet(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it can be used: one that says something unasked has been closed."""
         if self._poll is None:
             return not select.select((self._socket,), (), (), 0)[0]
@@ -73,7 +73,7 @@ class Socket:
         self._socket.settimeout(left_s)
 
 
-class Pool:
+class BlockingRedisPool:
     """At most `size` connections to a node; the one used last is used first."""
 
     def __init__(self, node: Node, access: Access, size: int, timeout_ms: int) -> None:
@@ -84,23 +84,23 @@ class Pool:
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # a semaphore, written in C
         for _ in range(size):
             self._room.put(None)
-        self._free: list[Socket] = []
-        self._open: set[Socket] = set()
+        self._free: list[BlockingRedisConnection] = []
+        self._open: set[BlockingRedisConnection] = set()
         self._era = 0  # connections of an era that is over are not used again
         self._closed = False
 
     @property
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         return bool(self._open)
 
     def ask(self, packed: bytes, replies: int, due_s: float) -> Any:
         try:
             self._room.get(timeout=max(0, due_s - time.monotonic()))
         except queue.Empty:
-            raise trouble.pool_busy(self._node, self._size, self._timeout_ms) from None
+            raise trouble.pool_exhausted(self._node, self._size, self._timeout_ms) from None
         try:
             if self._closed:
-                raise trouble.closed()
+                raise trouble.store_closed()
             era = self._era
             line = self._take() or self._dial(due_s)
             reply = self._asked(line, packed, replies, due_s)
@@ -120,9 +120,9 @@ class Pool:
         self._closed = True
         self.retire()
 
-    def _take(self) -> Socket | None:
+    def _take(self) -> BlockingRedisConnection | None:
         while (line := self._pop()) is not None:
-            if line.quiet():
+            if line.is_usable():
                 return line
             self._drop(line)
         return None
@@ -131,17 +131,17 @@ class Pool:
         while (line := self._pop()) is not None:
             self._drop(line)
 
-    def _pop(self) -> Socket | None:
+    def _pop(self) -> BlockingRedisConnection | None:
         try:
             return self._free.pop()
         except IndexError:
             return None
 
-    def _drop(self, line: Socket) -> None:
+    def _drop(self, line: BlockingRedisConnection) -> None:
         self._open.discard(line)
         line.close()
 
-    def _dial(self, due_s: float) -> Socket:
+    def _dial(self, due_s: float) -> BlockingRedisConnection:
         left_s = max(due_s - time.monotonic(), 0.001)
         options = connection_options(self._node, self._access, left_s)
         connection = _kind(self._node, self._access)(**options)
@@ -149,21 +149,23 @@ class Pool:
             connection.connect()
         except Exception as error:
             connection.disconnect()
-            raise trouble.of_dialing(error, self._node, self._timeout_ms) from error
+            raise trouble.connect_error(error, self._node, self._timeout_ms) from error
         plain, connection._sock = connection._sock, None
-        line = Socket(plain)
+        line = BlockingRedisConnection(plain)
         self._open.add(line)
         return line
 
-    def _asked(self, line: Socket, packed: bytes, replies: int, due_s: float) -> Any:
+    def _asked(
+        self, line: BlockingRedisConnection, packed: bytes, replies: int, due_s: float
+    ) -> Any:
         answered = False
         try:
             reply = line.ask(packed, replies, due_s)
             answered = True
         except TimeoutError as error:
-            raise trouble.overdue(self._node, self._timeout_ms) from error
+            raise trouble.deadline_exceeded(self._node, self._timeout_ms) from error
         except Exception as error:
-            raise trouble.lost(self._node, error) from error
+            raise trouble.connection_lost(self._node, error) from error
         finally:
             if not answered:  # its replies are out of step from now on
                 self._drop(line)
@@ -182,7 +184,7 @@ def _kind(node: Node, access: Access) -> Any:
 ASKING = packed(("ASKING",))
 
 
-class BlockingWire:
+class BlockingRedisTransport:
     """Thread-safe, and for one process: a forked child needs a wire of its own."""
 
     def __init__(
@@ -198,7 +200,7 @@ class BlockingWire:
         self._connections = connections
         self._access = access
         self._accesses = accesses or {}
-        self._pools: dict[Node, Pool] = {}
+        self._pools: dict[Node, BlockingRedisPool] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -214,7 +216,7 @@ class BlockingWire:
     @contextlib.asynccontextmanager
     async def alone(self, due_s: float) -> AsyncIterator[None]:
         if not self._lock.acquire(timeout=max(0, due_s - time.monotonic())):
-            raise trouble.waited(self._timeout_ms)
+            raise trouble.turn_timeout(self._timeout_ms)
         try:
             yield
         finally:
@@ -223,9 +225,9 @@ class BlockingWire:
     async def pause(self, pause_s: float) -> None:
         time.sleep(pause_s)  # noqa: ASYNC251  # this colour blocks
 
-    def up(self, node: Node) -> bool:
+    def is_connected(self, node: Node) -> bool:
         pool = self._pools.get(node)
-        return pool is not None and pool.up
+        return pool is not None and pool.is_connected
 
     def retire(self, node: Node) -> None:
         pool = self._pools.get(node)
@@ -237,11 +239,11 @@ class BlockingWire:
         for pool in list(self._pools.values()):
             pool.close()
 
-    def _new_pool(self, node: Node) -> Pool:
+    def _new_pool(self, node: Node) -> BlockingRedisPool:
         if self._closed:
-            raise trouble.closed()
+            raise trouble.store_closed()
         access = self._accesses.get(node, self._access)
-        pool = Pool(node, access, self._connections, self._timeout_ms)
+        pool = BlockingRedisPool(node, access, self._connections, self._timeout_ms)
         return self._pools.setdefault(node, pool)
 
 

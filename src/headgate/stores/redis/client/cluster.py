@@ -16,14 +16,14 @@ from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import (
     MissingScripts,
     NotSent,
+    PackedCommand,
     Part,
     Parts,
-    Ready,
+    RedisTransport,
     Script,
     ScriptCall,
     ServerError,
-    Wire,
-    walked,
+    scan_keys,
 )
 from headgate.stores.redis.client.url import Node
 
@@ -82,7 +82,7 @@ REFRESH_S_MIN = 0.1  # between two looks at the map
 
 
 class ClusterPort:
-    def __init__(self, wire: Wire, seeds: Sequence[Node]) -> None:
+    def __init__(self, wire: RedisTransport, seeds: Sequence[Node]) -> None:
         self._wire = wire
         self._seeds = tuple(seeds)
         self._map: SlotMap | None = None
@@ -95,7 +95,7 @@ class ClusterPort:
         parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
         return await self._send(slot_of(keys[0]) if keys else 0, parts, script)
 
-    def again(self, script: Script, parts: Ready) -> Coroutine[Any, Any, Any]:
+    def again(self, script: Script, parts: PackedCommand) -> Coroutine[Any, Any, Any]:
         return self._send(slot_of(str(parts[3])), parts, script)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:
@@ -107,7 +107,7 @@ class ClusterPort:
         due_s = self._wire.now_s() + self._wire.timeout_s
         known = self._map
         if known is None or self._doubted:
-            known = await self._refreshed(known, due_s)
+            known = await self._refresh_map(known, due_s)
         flows = [self._checked(master, parts, due_s) for master in known.masters]
         outcomes = await self._wire.together(flows)
         for outcome in outcomes:
@@ -118,14 +118,14 @@ class ClusterPort:
     async def scan(self, pattern: str) -> list[str]:
         known = self._map
         if known is None or self._doubted:
-            known = await self._refreshed(known, self._wire.now_s() + self._wire.timeout_s)
+            known = await self._refresh_map(known, self._wire.now_s() + self._wire.timeout_s)
         found: list[str] = []
         for master in known.masters:
 
             async def ask(*parts: Part, node: Node = master) -> Any:
                 return await self._checked(node, parts, self._wire.now_s() + self._wire.timeout_s)
 
-            found += await walked(ask, pattern)
+            found += await scan_keys(ask, pattern)
         return found
 
     def slot(self, key: str) -> int:
@@ -143,7 +143,7 @@ class ClusterPort:
         known = self._map
         node = known[slot] if known is not None else None
         if node is None or node in self._doubted:
-            node = await self._located(slot, due_s)
+            node = await self._locate(slot, due_s)
         try:
             reply = await wire.ask(node, parts, due_s)
         except NotSent as error:
@@ -153,7 +153,7 @@ class ClusterPort:
             raise
         if type(reply) is not ServerError:
             return reply
-        return await self._pursued(slot, node, parts, script, reply, due_s)
+        return await self._pursue(slot, node, parts, script, reply, due_s)
 
     async def _elsewhere(
         self, slot: int, node: Node, parts: Parts, due_s: float, error: NotSent
@@ -162,12 +162,12 @@ class ClusterPort:
         self._doubted.add(node)
         successor = node
         with contextlib.suppress(Unreachable):
-            successor = await self._located(slot, due_s)
+            successor = await self._locate(slot, due_s)
         if successor == node:
             raise error
         return await self._wire.ask(successor, parts, due_s), successor
 
-    async def _pursued(
+    async def _pursue(
         self,
         slot: int,
         node: Node,
@@ -197,23 +197,23 @@ class ClusterPort:
             if type(reply) is not ServerError:
                 return reply
         if reply.code in ("MOVED", "ASK"):
-            raise trouble.still_moving(node, reply)
-        raise trouble.of_reply(reply, node)
+            raise trouble.slot_moving(node, reply)
+        raise trouble.error_of_reply(reply, node)
 
     async def _moved(self, slot: int, target: Node, due_s: float) -> tuple[Node, bool]:
         """The slot is there now; where it is one of many that moved, the map is read anew."""
         seen = self._map
         if seen is not None:
             self._map = seen = seen.moved(slot, target)
-        if not self._looked_lately():
+        if not self._is_fresh():
             with contextlib.suppress(Unreachable):  # what was said of this slot is enough for now
-                await self._refreshed(seen, due_s, first=target)
+                await self._refresh_map(seen, due_s, first=target)
         return target, False
 
-    async def _located(self, slot: int, due_s: float) -> Node:
+    async def _locate(self, slot: int, due_s: float) -> Node:
         seen = self._map
-        if seen is None or not self._looked_lately():
-            seen = await self._refreshed(seen, due_s)
+        if seen is None or not self._is_fresh():
+            seen = await self._refresh_map(seen, due_s)
         node = seen[slot]
         if node is None:
             raise NotSent(
@@ -221,14 +221,14 @@ class ClusterPort:
             )
         return node
 
-    async def _refreshed(
+    async def _refresh_map(
         self, seen: SlotMap | None, due_s: float, first: Node | None = None
     ) -> SlotMap:
         """A map newer than the one seen; callers who come together share one look."""
         async with self._wire.alone(due_s):
             if self._map is not None and self._map is not seen:
                 return self._map
-            if self._refused is not None and self._looked_lately():
+            if self._refused is not None and self._is_fresh():
                 raise type(self._refused)(*self._refused.args)
             self._refused = None
             try:
@@ -241,7 +241,7 @@ class ClusterPort:
             self._doubted.clear()
             return self._map
 
-    def _looked_lately(self) -> bool:
+    def _is_fresh(self) -> bool:
         return self._wire.now_s() - self._looked_s < REFRESH_S_MIN
 
     async def _read(self, due_s: float, first: Node | None) -> SlotMap:
@@ -264,7 +264,7 @@ class ClusterPort:
             if type(reply) is list and reply:
                 return SlotMap.from_reply(reply, teller)
             if type(reply) is ServerError:
-                found = trouble.of_reply(reply, teller)
+                found = trouble.error_of_reply(reply, teller)
                 denied = found if isinstance(found, StoreDenied) else denied
             said = reply or f"{teller} serves no slots"
         if denied is not None:
@@ -278,5 +278,5 @@ class ClusterPort:
             self._doubted.add(node)
             raise
         if type(reply) is ServerError:
-            raise trouble.of_reply(reply, node)
+            raise trouble.error_of_reply(reply, node)
         return reply

@@ -50,7 +50,7 @@ class NotSent(Unreachable):
     maybe_applied = False
 
 
-class Reader(Protocol):
+class ReplyReader(Protocol):
     def feed(self, data: bytes, /) -> None: ...
 
     def gets(self) -> Any:
@@ -58,7 +58,7 @@ class Reader(Protocol):
         ...
 
 
-class Wire(Protocol):
+class RedisTransport(Protocol):
     """Calls to nodes, in one colour; `due_s` is a time of `now_s`, and no call outlasts it."""
 
     timeout_s: float
@@ -79,7 +79,7 @@ class Wire(Protocol):
 
     async def pause(self, pause_s: float) -> None: ...
 
-    def up(self, node: Node) -> bool:
+    def is_connected(self, node: Node) -> bool:
         """Whether there is a connection to the node now."""
         ...
 
@@ -115,13 +115,13 @@ def python_pack(parts: Parts) -> bytes:
     return b"".join(pieces)
 
 
-def python_reader() -> Reader:
+def python_reader() -> ReplyReader:
     from headgate.stores.redis.client.resp import PythonReader
 
     return PythonReader()
 
 
-def hiredis_reader() -> Reader:
+def hiredis_reader() -> ReplyReader:
     return hiredis.Reader(
         replyError=ServerError, encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
     )
@@ -130,7 +130,7 @@ def hiredis_reader() -> Reader:
 pack: Callable[[Parts], bytes] = getattr(hiredis, "pack_command", python_pack)
 
 
-class Ready(tuple[Part, ...]):
+class PackedCommand(tuple[Part, ...]):
     """A command that is sent again and again, packed once."""
 
     packed: bytes
@@ -142,10 +142,10 @@ class Ready(tuple[Part, ...]):
 
 
 def packed(parts: Parts) -> bytes:
-    return parts.packed if type(parts) is Ready else pack(parts)
+    return parts.packed if type(parts) is PackedCommand else pack(parts)
 
 
-new_reader: Callable[[], Reader] = python_reader if hiredis is None else hiredis_reader
+new_reader: Callable[[], ReplyReader] = python_reader if hiredis is None else hiredis_reader
 
 
 # --------------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ class Script:
         object.__setattr__(self, "sha", digest)
 
 
-def ready_call(script: Script, keys: Sequence[str], args: Sequence[Part]) -> Ready:
+def packed_script_call(script: Script, keys: Sequence[str], args: Sequence[Part]) -> PackedCommand:
     """A script call that is sent again and again."""
-    return Ready(("EVALSHA", script.sha, len(keys), *keys, *args))
+    return PackedCommand(("EVALSHA", script.sha, len(keys), *keys, *args))
 
 
 class MissingScripts:
@@ -179,7 +179,7 @@ class MissingScripts:
     the timeout.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: RedisTransport) -> None:
         self._wire = wire
         self._sent_s: dict[tuple[Node | None, str], float] = {}
 
@@ -202,12 +202,12 @@ class MissingScripts:
 ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
 
 
-class Port(Protocol):
+class RedisPort(Protocol):
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         """What the script returns; it runs once, also where the server did not know it yet."""
         ...
 
-    def again(self, script: Script, parts: Ready) -> Awaitable[Any]:
+    def again(self, script: Script, parts: PackedCommand) -> Awaitable[Any]:
         """The same of a call that was packed before: `ready_call` makes one."""
         ...
 
@@ -242,7 +242,7 @@ class Port(Protocol):
 STEP = 1000
 
 
-async def walked(ask: Callable[..., Awaitable[Any]], pattern: str) -> list[str]:
+async def scan_keys(ask: Callable[..., Awaitable[Any]], pattern: str) -> list[str]:
     """Keys that match, as SCAN tells them: each at least once if it was there all the time."""
     found: list[str] = []
     cursor = "0"

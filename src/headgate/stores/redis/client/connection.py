@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.commands import NOTHING, Reader, new_reader, pack
+from headgate.stores.redis.client.commands import NOTHING, ReplyReader, new_reader, pack
 from headgate.stores.redis.client.url import Node
-from headgate.transport.gates import cancel_later, finished
-from headgate.transport.ownership import Inlet
+from headgate.transport.gates import cancel_later, wait_finished
+from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
 # An open connection, the calls on it, and how each of them ends.
@@ -75,18 +75,18 @@ class LoopClock:
             self._start()
 
 
-class Line(NamedTuple):
+class OpenTransport(NamedTuple):
     """An open connection; `held` keeps alive what would close it when collected."""
 
     transport: asyncio.WriteTransport
     held: object
 
 
-class Ended(asyncio.Protocol):
+class ClosingConnection(asyncio.Protocol):
     """Sees a given-up connection to its end, so that it stays referenced until then."""
 
-    def __init__(self, line: Line, gone: Future | None) -> None:
-        self._line: Line | None = line
+    def __init__(self, line: OpenTransport, gone: Future | None) -> None:
+        self._line: OpenTransport | None = line
         self._gone = gone
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -107,10 +107,10 @@ def settle(future: Future, outcome: Any) -> None:
         future.set_result(outcome)
 
 
-async def seen_through(answer: Future, why: asyncio.CancelledError) -> Any:
+async def answer_then_cancel(answer: Future, why: asyncio.CancelledError) -> Any:
     """The answer, then the cancellation that came meanwhile, at the task's next await."""
     try:
-        return await finished(answer)
+        return await wait_finished(answer)
     finally:
         cancel_later(why)
 
@@ -119,10 +119,10 @@ CALLS_MAX = 10_000
 EARLY_CALLS = 16  # do not wait for the turn's end: the server works while this side goes on
 GRACE_S = 0.001
 
-Dial = Callable[[Node], Awaitable[Line]]
+Dial = Callable[[Node], Awaitable[OpenTransport]]
 
 
-class Link(Inlet):
+class RedisConnection(ReusedBufferProtocol):
     def __init__(self, node: Node, dial: Dial, clock: LoopClock, timeout_ms: int) -> None:
         super().__init__()
         self.node = node
@@ -132,8 +132,8 @@ class Link(Inlet):
         self._timeout_ms = timeout_ms
         self._unsent: list[Entry] = []
         self._sent: deque[Entry] = deque()
-        self._line: Line | None = None
-        self._reader: Reader = new_reader()
+        self._line: OpenTransport | None = None
+        self._reader: ReplyReader = new_reader()
         self._dialing: asyncio.Task[None] | None = None
         self._gone: Future | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -143,7 +143,7 @@ class Link(Inlet):
         self._answers: dict[Future, Any] = {}  # for callers that were cancelled a moment ago
 
     @property
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         return self._line is not None and not self._retired
 
     async def ask(self, packed: bytes, due_s: float, asking: bool = False) -> Any:
@@ -156,13 +156,13 @@ class Link(Inlet):
             if answer is None:
                 raise  # never sent, nothing to wait for
             why = cancelled
-        return await seen_through(answer, why)
+        return await answer_then_cancel(answer, why)
 
     def _submit(self, packed: bytes, due_s: float, asking: bool) -> Future:
         if self._closed:
-            raise trouble.closed()
+            raise trouble.store_closed()
         if len(self._unsent) + len(self._sent) >= CALLS_MAX:
-            raise trouble.crowded(self.node, CALLS_MAX)
+            raise trouble.too_many_calls(self.node, CALLS_MAX)
         future: Future = self._loop.create_future()
         if due_s < self._last_due_s:  # a second attempt, older than the line it joins
             self._expire(future, due_s)
@@ -185,7 +185,7 @@ class Link(Inlet):
     async def close(self) -> None:
         """Waits for what was sent, which its deadline bounds; refuses the rest."""
         self._closed = True
-        self._fail_unsent(trouble.closed())
+        self._fail_unsent(trouble.store_closed())
         if self._dialing is not None:
             self._dialing.cancel()
         waiting = [entry[0] for entry in self._sent if not entry[0].done()]
@@ -199,7 +199,7 @@ class Link(Inlet):
     def abandon(self) -> None:
         """Ends it now, from a callback of its loop."""
         self._closed = True
-        self._fail_unsent(trouble.closed())
+        self._fail_unsent(trouble.store_closed())
         if self._line is not None:
             self._line.transport.abort()
 
@@ -255,7 +255,7 @@ class Link(Inlet):
         else:
             self._write(line)
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: OpenTransport) -> None:
         if self._paused or self._retired or line.transport.is_closing():
             return
         unsent, self._unsent = self._unsent, []
@@ -268,11 +268,11 @@ class Link(Inlet):
             async with asyncio.timeout(due_s - self._clock.now_s()):
                 line = await self._dial(self.node)
         except asyncio.CancelledError:
-            self._fail_unsent(trouble.of_dialing(ConnectionError("cancelled"), self.node, 0))
+            self._fail_unsent(trouble.connect_error(ConnectionError("cancelled"), self.node, 0))
             raise
         except Exception as error:  # noqa: BLE001  # every failure to connect is the same news
             self._dialing = None
-            why = trouble.of_dialing(error, self.node, self._timeout_ms)
+            why = trouble.connect_error(error, self.node, self._timeout_ms)
             late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf
             self._fail_unsent(why, late_s)
             self._flush()  # who has time left, also since this loop was busy, has another attempt
@@ -313,7 +313,7 @@ class Link(Inlet):
         if left_s > 0:
             self._loop.call_later(left_s, self._expire, future, due_s)
             return
-        why = trouble.too_late if self._withdraw(future) else trouble.overdue
+        why = trouble.not_sent_in_time if self._withdraw(future) else trouble.deadline_exceeded
         future.set_exception(why(self.node, self._timeout_ms))
 
     def _hang_up(self, reason: object) -> None:
@@ -321,7 +321,7 @@ class Link(Inlet):
         line, self._line = self._line, None
         self._retired = False
         if line is not None:
-            line.transport.set_protocol(Ended(line, self._gone))
+            line.transport.set_protocol(ClosingConnection(line, self._gone))
             line.transport.abort()
         self._fail_sent(reason)
         if self._unsent:
@@ -331,9 +331,9 @@ class Link(Inlet):
         entries, self._sent = self._sent, deque()
         for future, _, packed in entries:
             why = (
-                trouble.overdue(self.node, self._timeout_ms)
+                trouble.deadline_exceeded(self.node, self._timeout_ms)
                 if reason is None
-                else trouble.lost(self.node, reason)
+                else trouble.connection_lost(self.node, reason)
             )
             if not future.done():
                 fail(future, why, packed)

@@ -61,9 +61,9 @@ class Unexpected(StoreTrouble):
     """The server answered with an error that nobody foresaw; the call did not do its work."""
 
 
-def of_reply(error: ServerError, node: Node) -> StoreTrouble:
+def error_of_reply(error: ServerError, node: Node) -> StoreTrouble:
     """An error reply: the call was not applied, unless our own script says otherwise."""
-    text = _unwrapped(error.text)
+    text = _unwrap(error.text)
     code = ServerError(text).code
     if code == MARK:
         return ScriptRefused(text)
@@ -93,15 +93,15 @@ def of_reply(error: ServerError, node: Node) -> StoreTrouble:
 
 def is_replica(error: ServerError) -> bool:
     """Whether the server did nothing because it is no master any more."""
-    return ServerError(_unwrapped(error.text)).code == "READONLY"
+    return ServerError(_unwrap(error.text)).code == "READONLY"
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     wrapped = _WRAPPED.match(text)
     return wrapped["inner"] if wrapped else text
 
 
-def of_dialing(error: BaseException, node: Node, timeout_ms: int) -> NotSent | StoreDenied:
+def connect_error(error: BaseException, node: Node, timeout_ms: int) -> NotSent | StoreDenied:
     """No connection: nothing was sent."""
     if isinstance(error, NotSent):
         return error
@@ -130,46 +130,46 @@ def _caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
     return False
 
 
-def lost(node: Node, reason: object) -> Unreachable:
+def connection_lost(node: Node, reason: object) -> Unreachable:
     return Unreachable(
         f"the connection to redis {node} was lost while a call was under way ({reason}); "
         f"whether it was applied is unknown"
     )
 
 
-def overdue(node: Node, timeout_ms: int) -> Unreachable:
+def deadline_exceeded(node: Node, timeout_ms: int) -> Unreachable:
     return Unreachable(
         f"redis {node} gave no answer within {timeout_ms} ms; whether the call was applied is "
         f"unknown: see what keeps the server busy (SLOWLOG), or raise ?timeout_ms=…"
     )
 
 
-def too_late(node: Node, timeout_ms: int) -> NotSent:
+def not_sent_in_time(node: Node, timeout_ms: int) -> NotSent:
     return NotSent(f"redis {node} could not be asked within {timeout_ms} ms; nothing was sent")
 
 
-def crowded(node: Node, calls_max: int) -> Contended:
+def too_many_calls(node: Node, calls_max: int) -> Contended:
     return Contended(
         f"{calls_max} calls wait for redis {node} already; nothing was sent: slow down"
     )
 
 
-def still_moving(node: Node, reply: ServerError) -> Contended:
+def slot_moving(node: Node, reply: ServerError) -> Contended:
     return Contended(
         f"redis {node} and other nodes keep sending the call on; nothing was done: the cluster's "
         f"slots are being moved, try again ({reply.text})"
     )
 
 
-def closed() -> NotSent:
+def store_closed() -> NotSent:
     return NotSent("this Redis store is closed; open it again to use it")
 
 
-def waited(timeout_ms: int) -> NotSent:
+def turn_timeout(timeout_ms: int) -> NotSent:
     return NotSent(f"others kept this call waiting for {timeout_ms} ms; nothing was sent")
 
 
-def pool_busy(node: Node, connections: int, timeout_ms: int) -> Contended:
+def pool_exhausted(node: Node, connections: int, timeout_ms: int) -> Contended:
     return Contended(
         f"all {connections} connections to redis {node} were busy for {timeout_ms} ms; nothing "
         f"was sent: raise ?connections=… or use fewer threads"

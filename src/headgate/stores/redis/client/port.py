@@ -13,39 +13,39 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.async_wire import AsyncWire
-from headgate.stores.redis.client.blocking_pool import BlockingWire
+from headgate.stores.redis.client.async_wire import AsyncRedisTransport
+from headgate.stores.redis.client.blocking_pool import BlockingRedisTransport
 from headgate.stores.redis.client.cluster import ClusterPort, slot_of
 from headgate.stores.redis.client.commands import (
+    PackedCommand,
     Part,
-    Port,
-    Ready,
+    RedisPort,
+    RedisTransport,
     Script,
     ScriptCall,
-    Wire,
-    ready_call,
+    packed_script_call,
 )
 from headgate.stores.redis.client.errors import ScriptRefused, Unexpected
 from headgate.stores.redis.client.sentinel import SentinelPort
 from headgate.stores.redis.client.single import SinglePort
-from headgate.stores.redis.client.url import CLUSTER, SENTINEL, Target, parse
+from headgate.stores.redis.client.url import CLUSTER, SENTINEL, RedisTarget, parse
 from headgate.transport.ownership import PerLoop, PerProcess
 
 # --------------------------------------------------------------------------------------------------
 # The port in both colours: each event loop, and each process, has connections of its own.
 
 
-class Face:
+class RedisPerLoopPort:
     """Passes every call to the port of here and now."""
 
-    def __init__(self, here: Callable[[], Port], slot: Callable[[str], int]) -> None:
+    def __init__(self, here: Callable[[], RedisPort], slot: Callable[[str], int]) -> None:
         self._here = here
         self._slot = slot
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self._here().script(script, keys, args)
 
-    def again(self, script: Script, parts: Ready) -> Awaitable[Any]:
+    def again(self, script: Script, parts: PackedCommand) -> Awaitable[Any]:
         return self._here().again(script, parts)
 
     async def command(self, *parts: Part, key: str | None = None) -> Any:
@@ -64,18 +64,18 @@ class Face:
         return await self._here().scripts(calls)
 
 
-class AsyncPort(Face):
+class AsyncRedisPort(RedisPerLoopPort):
     def __init__(
         self,
-        make: Callable[[AsyncWire], Port],
-        wire: Callable[[], AsyncWire],
+        make: Callable[[AsyncRedisTransport], RedisPort],
+        wire: Callable[[], AsyncRedisTransport],
         slot: Callable[[str], int],
     ) -> None:
-        def opened() -> tuple[Port, AsyncWire]:
+        def opened() -> tuple[RedisPort, AsyncRedisTransport]:
             made = wire()
             return make(made), made
 
-        self._own = PerLoop(opened, lambda pair: pair[1].abandon(), trouble.closed)
+        self._own = PerLoop(opened, lambda pair: pair[1].abandon(), trouble.store_closed)
         super().__init__(lambda: self._own.here()[0], slot)
 
     async def close(self) -> None:
@@ -84,9 +84,9 @@ class AsyncPort(Face):
             await mine[0].close()
 
 
-class BlockingPort(Face):
-    def __init__(self, make: Callable[[], Port], slot: Callable[[str], int]) -> None:
-        self._own = PerProcess(make, trouble.closed)
+class BlockingRedisPort(RedisPerLoopPort):
+    def __init__(self, make: Callable[[], RedisPort], slot: Callable[[str], int]) -> None:
+        self._own = PerProcess(make, trouble.store_closed)
         super().__init__(self._own.here, slot)
 
     async def close(self) -> None:
@@ -96,38 +96,38 @@ class BlockingPort(Face):
 
 
 __all__ = [
-    "Port",
-    "Ready",
+    "PackedCommand",
+    "RedisPort",
     "Script",
     "ScriptCall",
     "ScriptRefused",
     "Unexpected",
     "open_port",
-    "ready_call",
+    "packed_script_call",
 ]
 
 
-def open_port(url: str, *, blocking: bool, timeout_ms: int = 1000) -> Port:
+def open_port(url: str, *, blocking: bool, timeout_ms: int = 1000) -> RedisPort:
     """The port a URL names; nothing is contacted before the first call."""
     target = parse(url, timeout_ms)
     accesses = dict.fromkeys(target.nodes, target.sentinel_access)
     others = accesses if target.kind == SENTINEL else {}
     slot = slot_of if target.kind == CLUSTER else _only_slot
     if not blocking:
-        return AsyncPort(
+        return AsyncRedisPort(
             lambda wire: _flow(target, wire),
-            lambda: AsyncWire(target.access, target.timeout_ms, others),
+            lambda: AsyncRedisTransport(target.access, target.timeout_ms, others),
             slot,
         )
     options = (target.access, target.timeout_ms, target.connections, others)
-    return BlockingPort(lambda: _flow(target, BlockingWire(*options)), slot)
+    return BlockingRedisPort(lambda: _flow(target, BlockingRedisTransport(*options)), slot)
 
 
 def _only_slot(key: str) -> int:
     return 0
 
 
-def _flow(target: Target, wire: Wire) -> Port:
+def _flow(target: RedisTarget, wire: RedisTransport) -> RedisPort:
     if target.kind == SENTINEL:
         return SentinelPort(wire, target.nodes, target.service)
     if target.kind == CLUSTER:

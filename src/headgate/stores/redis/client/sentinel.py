@@ -12,17 +12,17 @@ from headgate.stores.redis.client.commands import (
     NotSent,
     Part,
     Parts,
+    RedisTransport,
     Script,
     ScriptCall,
     ServerError,
-    Wire,
-    walked,
+    scan_keys,
 )
 from headgate.stores.redis.client.url import Node
 
 
 class SentinelPort:
-    def __init__(self, wire: Wire, sentinels: Sequence[Node], service: str) -> None:
+    def __init__(self, wire: RedisTransport, sentinels: Sequence[Node], service: str) -> None:
         self._wire = wire
         self._sentinels = tuple(sentinels)
         self._service = service
@@ -48,7 +48,7 @@ class SentinelPort:
         return [await self.command(*parts)]
 
     async def scan(self, pattern: str) -> list[str]:
-        return await walked(self.command, pattern)
+        return await scan_keys(self.command, pattern)
 
     def slot(self, key: str) -> int:
         return 0
@@ -62,7 +62,7 @@ class SentinelPort:
     async def _ask(self, parts: Parts, due_s: float) -> Any:
         """The master's reply; a second master is tried where the first did certainly nothing."""
         master = self._master
-        if master is None or not self._wire.up(master):
+        if master is None or not self._wire.is_connected(master):
             master = await self._look_up(due_s)
         try:
             reply = await self._wire.ask(master, parts, due_s)
@@ -105,7 +105,7 @@ class SentinelPort:
                 self._master = Node(str(reply[0]), int(reply[1]))
                 return self._master
             if type(reply) is ServerError:
-                found = trouble.of_reply(reply, sentinel)
+                found = trouble.error_of_reply(reply, sentinel)
                 denied = found if isinstance(found, StoreDenied) else denied
             said = f"{sentinel} knows no such service" if reply is None else reply
         if denied is not None:
@@ -122,5 +122,5 @@ class SentinelPort:
 
     def _checked(self, reply: Any) -> Any:
         if type(reply) is ServerError:
-            raise trouble.of_reply(reply, self._master or self._sentinels[0])
+            raise trouble.error_of_reply(reply, self._master or self._sentinels[0])
         return reply

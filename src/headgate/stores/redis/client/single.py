@@ -11,11 +11,11 @@ from headgate.stores.redis.client.commands import (
     MissingScripts,
     Part,
     Parts,
+    RedisTransport,
     Script,
     ScriptCall,
     ServerError,
-    Wire,
-    walked,
+    scan_keys,
 )
 from headgate.stores.redis.client.url import Node
 
@@ -23,7 +23,7 @@ from headgate.stores.redis.client.url import Node
 class SinglePort:
     """One server, always the same."""
 
-    def __init__(self, wire: Wire, node: Node) -> None:
+    def __init__(self, wire: RedisTransport, node: Node) -> None:
         self._wire = wire
         self._node = node
         self._missing = MissingScripts(wire)
@@ -56,7 +56,7 @@ class SinglePort:
         return [await self.command(*parts)]
 
     async def scan(self, pattern: str) -> list[str]:
-        return await walked(self.command, pattern)
+        return await scan_keys(self.command, pattern)
 
     def slot(self, key: str) -> int:
         return 0
@@ -70,4 +70,4 @@ class SinglePort:
     def _trouble(self, reply: ServerError) -> StoreTrouble:
         if trouble.is_replica(reply):  # the name may lead to the new master by now
             self._wire.retire(self._node)
-        return trouble.of_reply(reply, self._node)
+        return trouble.error_of_reply(reply, self._node)

@@ -57,7 +57,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RedisTarget:
     """All a URL says; `access` is for the data nodes, `sentinel_access` for the sentinels."""
 
     kind: str
@@ -69,7 +69,7 @@ class Target:
     connections: int = CONNECTIONS
 
 
-def parse(url: str, timeout_ms: int = 1000) -> Target:
+def parse(url: str, timeout_ms: int = 1000) -> RedisTarget:
     """The target of a URL; what cannot be meant is a ValidationError that hides the password."""
     shown = _without_password(url)
     try:
@@ -79,10 +79,10 @@ def parse(url: str, timeout_ms: int = 1000) -> Target:
         raise ValidationError("url", shown, f"cannot be read: {error}") from error
     if parts.scheme not in _KINDS or "://" not in url:
         raise ValidationError("url", shown, f"is not one of {', '.join(SCHEMES)}")
-    return _Reading(shown, parts, pairs, timeout_ms).target()
+    return _UrlReader(shown, parts, pairs, timeout_ms).target()
 
 
-class _Reading:
+class _UrlReader:
     """One URL being read."""
 
     def __init__(
@@ -99,10 +99,10 @@ class _Reading:
         if parts.fragment:
             raise self.wrong("has a #fragment; write %23 for a # in a password")
 
-    def target(self) -> Target:
+    def target(self) -> RedisTarget:
         self._only_known()
         access = self._access()
-        target = Target(
+        target = RedisTarget(
             kind=self.kind,
             nodes=self._nodes(),
             access=access,
