@@ -50,7 +50,8 @@ class Laws:
     ) -> None:
         """One request changed one bucket."""
         self.checks["writes"] += 1
-        self.log(f"{call} wrote {text}: {shown(before, at_ms)} becomes {shown(after, at_ms)}")
+        if self.log is not nothing:  # the words cost more than the check
+            self.log(f"{call} wrote {text}: {shown(before, at_ms)} becomes {shown(after, at_ms)}")
         if call is None or text not in call.demands:
             self.fail("S10", f"{call} wrote to {text}, which it does not name")
             return
@@ -235,7 +236,8 @@ class Laws:
     def ended(self, call: Call, result: Any) -> None:
         """S2, S4, S6: what the caller is told is what happened."""
         self.checks["calls"] += 1
-        self.log(f"{call} ends with {told(result)}, moved {call.net}")
+        if self.log is not nothing:
+            self.log(f"{call} ends with {told(result)}, moved {call.net}")
         net = {place: milli for place, milli in call.net.items() if milli}
         wanted = {place: milli for place, milli in call.wanted.items() if milli}
         gone = self.goners[call.since :] if call.since is not None else ()

@@ -98,13 +98,16 @@ class Network:
         def told(outcome: Any) -> None:
             self.steps += 1
             if not future.done():
-                self.log(f"#{action.event}.{number} is told {shown(outcome)}")
+                if self.log is not nothing:  # the words cost more than the decision
+                    self.log(f"#{action.event}.{number} is told {shown(outcome)}")
                 future.set_result(outcome)
 
         def arrive() -> None:
             self.steps += 1
             outcome = serve(fate)
-            self.log(f"#{action.event}.{number} arrives{fate and f' ({fate})'}: {shown(outcome)}")
+            if self.log is not nothing:
+                why = fate and f" ({fate})"
+                self.log(f"#{action.event}.{number} arrives{why}: {shown(outcome)}")
             if fate != "lost after" and there_ms + back_ms < TIMEOUT_MS:
                 self.loop.call_later(back_ms / 1000, told, outcome)
 
