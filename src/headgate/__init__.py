@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from headgate.core.runtime import Event
     from headgate.limiter import Lease, RateLimiter
     from headgate.repository import Repository
-    from headgate.sync import SyncLease, SyncRateLimiter
-    from headgate.sync_admin import SyncRepository
+    from headgate.sync import SyncLease, SyncRateLimiter, SyncRepository
 
 __version__ = "0.1.0"
 
@@ -92,8 +91,7 @@ _PLACES = {
     "core.runtime": "Event",
     "admin.reports": "BucketState",
     "repository": "Repository",
-    "sync": "SyncLease SyncRateLimiter",
-    "sync_admin": "SyncRepository",
+    "sync": "SyncLease SyncRateLimiter SyncRepository",
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 

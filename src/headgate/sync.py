@@ -1,23 +1,196 @@
-"""SyncRateLimiter and SyncRepository: the faces for threads.
+"""SyncRateLimiter and SyncRepository: the same flows for threads, without `await`.
 
-The same flows as the async faces, over blocking ports, run to their end by `bridge.run`.
+They run the coroutines of the async classes to their end, over blocking connections. A method that
+only does that is made by `blocking()`: it has the signature, the defaults and the docstring of the
+coroutine it runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
+from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Request
 from headgate.core.lease import LeaseAccount
-from headgate.core.levels import Explanation, OnUnavailable
-from headgate.core.limits import Limit
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import DEFAULT_NAMESPACE, Limit
+from headgate.core.plan_cache import CacheStats
 from headgate.core.runtime import Clock, Observer, run
+from headgate.core.store import Capabilities
 from headgate.limiter import RateLimiter, already_entered_error, also_requests, parse_requests
-from headgate.sync_admin import SyncAdmin, SyncRepository
+from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class HasCore(Protocol):
+    @property
+    def core(self) -> Any: ...
+
+
+def blocking(
+    flow: Callable[Concatenate[Any, Given], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[HasCore, Given], Result]:
+    """The method that runs this coroutine of `self.core` to its end."""
+    name = flow.__name__
+
+    @wraps(flow)
+    def call(self: HasCore, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        found: Result = run(getattr(self.core, name)(*args, **kwargs))
+        return found
+
+    return call
+
+
+class SyncAdmin:
+    """Entities, stored limits, buckets and history for blocking code."""
+
+    @property
+    def core(self) -> Operations:
+        """The flows that are run."""
+        raise NotImplementedError
+
+    create_entity = blocking(Operations.create_entity)
+    get_entity = blocking(Operations.get_entity)
+    delete_entity = blocking(Operations.delete_entity)
+    list_entities = blocking(Operations.list_entities)
+    get_children = blocking(Operations.get_children)
+    set_parent = blocking(Operations.set_parent)
+    disable = blocking(Operations.disable)
+    enable = blocking(Operations.enable)
+    bypass = blocking(Operations.bypass)
+    set_limits = blocking(Operations.set_limits)
+    get_limits = blocking(Operations.get_limits)
+    delete_limits = blocking(Operations.delete_limits)
+    set_resource_defaults = blocking(Operations.set_resource_defaults)
+    get_resource_defaults = blocking(Operations.get_resource_defaults)
+    delete_resource_defaults = blocking(Operations.delete_resource_defaults)
+    set_system_defaults = blocking(Operations.set_system_defaults)
+    get_system_defaults = blocking(Operations.get_system_defaults)
+    delete_system_defaults = blocking(Operations.delete_system_defaults)
+    list_resources_with_defaults = blocking(Operations.list_resources_with_defaults)
+    list_resources_with_entity_configs = blocking(Operations.list_resources_with_entity_configs)
+    list_entities_with_custom_limits = blocking(Operations.list_entities_with_custom_limits)
+    reset_bucket = blocking(Operations.reset_bucket)
+    top_up = blocking(Operations.top_up)
+    get_buckets = blocking(Operations.get_buckets)
+    get_resource_capacity = blocking(Operations.get_resource_capacity)
+    get_audit_events = blocking(Operations.get_audit_events)
+    get_usage_snapshots = blocking(Operations.get_usage_snapshots)
+    get_usage_summary = blocking(Operations.get_usage_summary)
+
+
+class SyncRepository(SyncAdmin):
+    """All that is stored, seen from one namespace; see Repository."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        config_cache_ttl: float = CACHE_TTL_S,
+        clock: Clock | None = None,
+        _core: Repository | None = None,
+    ) -> None:
+        self._core = _core or Repository(
+            url,
+            namespace=namespace,
+            config_cache_ttl=config_cache_ttl,
+            clock=clock,
+            _blocking=True,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        config_cache_ttl: float = CACHE_TTL_S,
+        clock: Clock | None = None,
+    ) -> Self:
+        core = run(
+            Repository.open(
+                url,
+                namespace=namespace,
+                config_cache_ttl=config_cache_ttl,
+                clock=clock,
+                _blocking=True,
+            )
+        )
+        return cls(_core=core)
+
+    @classmethod
+    def builder(cls) -> SyncBuilder:
+        return SyncBuilder()
+
+    @property
+    def core(self) -> Repository:
+        return self._core
+
+    @property
+    def namespace_name(self) -> str:
+        return self._core.namespace_name
+
+    def namespace(self, name: str) -> SyncRepository:
+        return SyncRepository(_core=self._core.namespace(name))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.core.capabilities
+
+    register_namespace = blocking(Repository.register_namespace)
+    register_namespaces = blocking(Repository.register_namespaces)
+    get_namespace = blocking(Repository.get_namespace)
+    list_namespaces = blocking(Repository.list_namespaces)
+    list_orphan_namespaces = blocking(Repository.list_orphan_namespaces)
+    delete_namespace = blocking(Repository.delete_namespace)
+    recover_namespace = blocking(Repository.recover_namespace)
+    purge_namespace = blocking(Repository.purge_namespace)
+    trim_history = blocking(Repository.trim_history)
+    resolve_limits = blocking(Repository.resolve_limits)
+    create_table = blocking(Repository.create_table)
+    upgrade = blocking(Repository.upgrade)
+    delete_table = blocking(Repository.delete_table)
+    ping = blocking(Repository.ping)
+    get_version_record = blocking(Repository.get_version_record)
+    set_version_record = blocking(Repository.set_version_record)
+    close = blocking(Repository.close)
+
+    def invalidate_config_cache(self) -> None:
+        self.core.invalidate_config_cache()
+
+    def get_cache_stats(self) -> CacheStats:
+        return self.core.get_cache_stats()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SyncBuilder(BuilderOptions):
+    """`SyncRepository.builder().url("sqlite:///limits.db").namespace("eu").build()`"""
+
+    def build(self) -> SyncRepository:
+        return SyncRepository.open(
+            self._url,
+            namespace=self._namespace,
+            config_cache_ttl=self._config_cache_ttl,
+            clock=self._clock,
+        )
 
 
 class SyncLease(LeaseAccount):
@@ -163,22 +336,10 @@ class SyncRateLimiter(SyncAdmin):
     def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         return run(self.engine.check(parse_requests(requests)))
 
-    def explain(self, entity_id: str, resource: str) -> Explanation:
-        return run(self._core.explain(entity_id, resource))
-
-    def available(
-        self, entity_id: str, resource: str, limits: Sequence[Limit] | None = None
-    ) -> dict[str, int]:
-        return run(self._core.available(entity_id, resource, limits))
-
-    def time_until_available(
-        self,
-        entity_id: str,
-        resource: str,
-        needed: Mapping[str, int],
-        limits: Sequence[Limit] | None = None,
-    ) -> float:
-        return run(self._core.time_until_available(entity_id, resource, needed, limits))
+    explain = blocking(RateLimiter.explain)
+    available = blocking(RateLimiter.available)
+    time_until_available = blocking(RateLimiter.time_until_available)
+    close = blocking(RateLimiter.close)
 
     def is_available(self, timeout: float = 1.0) -> bool:
         answers: list[bool] = []
@@ -188,9 +349,6 @@ class SyncRateLimiter(SyncAdmin):
         asking.start()
         asking.join(timeout)
         return answers == [True]
-
-    def close(self) -> None:
-        run(self._core.close())
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.port import DynamoRequest
-from headgate.sync_admin import SyncRepository
+from headgate.sync import SyncRepository
 from headgate.testing import FakeClock
 
 FIVE = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]

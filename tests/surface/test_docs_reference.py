@@ -40,7 +40,7 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
     assert tool.PICTURE.read_text() == tool.picture(), "python -m tools.architecture_svg"
     drawn = {name for _, boxes in tool.ROWS for names, *_ in boxes for name in names.split(", ")}
     there = {path.stem for path in (ROOT / "src/headgate").iterdir() if path.name[0] not in "_."}
-    assert there - {"py"} - {"sync_admin"} == drawn  # sync_admin is part of sync, see test_house
+    assert there - {"py"} == drawn
 
 
 def test_every_public_name_and_call_says_what_it_promises() -> None:

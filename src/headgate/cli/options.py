@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from headgate.sync import SyncRateLimiter
-    from headgate.sync_admin import SyncRepository
+    from headgate.sync import SyncRateLimiter, SyncRepository
 
 # --------------------------------------------------------------------------------------------------
 # What a run of the command was told by its common options: which store, how to answer.
@@ -73,7 +72,7 @@ class Session:
         return self.principal or (f"cli:{user}" if user else "cli")
 
     def repository(self) -> SyncRepository:
-        from headgate.sync_admin import SyncRepository
+        from headgate.sync import SyncRepository
 
         return SyncRepository(self.store_url, namespace=self.namespace_name)
 

@@ -40,7 +40,7 @@ from headgate.stores.dynamodb.catalog.items import AUDIT_DAYS, USAGE_DAYS, USAGE
 from headgate.stores.dynamodb.client.port import open_port
 from headgate.stores.dynamodb.table.create import SCHEMA, check, note_first
 from headgate.stores.dynamodb.table.table import Table
-from headgate.sync_admin import SyncRepository
+from headgate.sync import SyncRepository
 from headgate.transport.gates import gate_factory_for
 
 # --------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import click
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import Step, progress, show
 from headgate.core.limits import AMOUNT_MAX, Limit
-from headgate.sync import SyncRateLimiter
-from headgate.sync_admin import SyncRepository
+from headgate.sync import SyncRateLimiter, SyncRepository
 
 # so wide that nothing is refused: what is measured is the way of an admitted acquire
 LIMITS = [Limit.custom("rpm", AMOUNT_MAX // 1000, 1, 1)]

@@ -328,7 +328,7 @@ def _document(found: RunningEngine) -> dict[str, Any]:
 def _make_table(found: RunningEngine) -> bool:
     """Whether the table is there; False where headgate[dynamodb] is not installed."""
     from headgate.core.errors import ValidationError
-    from headgate.sync_admin import SyncRepository
+    from headgate.sync import SyncRepository
 
     kept = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)  # never the caller's own: this engine is not AWS
