@@ -110,7 +110,7 @@ def _messages(text: str) -> Iterator[str]:
 def _metrics() -> Iterator[str]:
     for one in (*ServiceMetrics().families, worker_deaths()):
         labels = ", ".join(f"`{label}`" for label in getattr(one, "labels", ()))
-        yield f"| `{one.name}` | {one.kind} | {labels} | {one.told} |"
+        yield f"| `{one.name}` | {one.kind} | {labels} | {one.help_text} |"
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1370,
+    ".": 1169,
     "admin": 1328,
     "aws": 3583,
     "cli": 3950,
