@@ -25,7 +25,12 @@ and meaning without `await` on `SyncRateLimiter`, `SyncRepository` and `SyncLeas
 """
 FACES = ("RateLimiter", "Lease", "Repository", "Limit")
 TWINS = ("SyncRateLimiter", "SyncLease", "SyncRepository")
-INTERNAL = {"check_open", "note", "revert", "from_spec"}  # parts of the machinery that the faces inherit
+INTERNAL = {
+    "check_open",
+    "note",
+    "revert",
+    "from_spec",
+}  # inherited machinery
 
 
 def promise(thing: Any) -> str:

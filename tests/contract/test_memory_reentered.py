@@ -33,7 +33,7 @@ def demand(tokens: int) -> Demand:
     return Demand(KEY, TERMS, (tokens * 1000,))
 
 
-@pytest.mark.parametrize("step", ["take", "decide", "adjusted"])
+@pytest.mark.parametrize("step", ["take", "decide", "adjust_record"])
 def test_what_is_given_back_in_the_middle_is_not_lost(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +52,7 @@ def test_what_is_given_back_in_the_middle_is_not_lost(
     monkeypatch.setattr(module, step, interrupted)
 
     def work() -> None:
-        if step == "adjusted":
+        if step == "adjust_record":
             run(store.adjust([demand(1)], NOW_MS))
         else:
             other = Demand(BucketKey("n", "e2", "r"), TERMS, (1000,))

@@ -169,7 +169,8 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     session = Session(lasting_s=3600, refresh_s=1.5)
     plain = port_account.CredentialProvider
     monkeypatch.setattr(
-        "headgate.stores.dynamodb.client.port.Account", lambda place: plain(place, lambda: session)
+        "headgate.stores.dynamodb.client.port.CredentialProvider",
+        lambda place: plain(place, lambda: session),
     )
 
     async def test(port: DynamoPort) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.sim.loop import VirtualLoop
 from faults.sim.plot import plotted
 from faults.sim.runner import simulate
 from faults.sim.scenario import Scenario
@@ -114,3 +115,24 @@ def test_a_scenario_survives_being_written_down() -> None:
 )
 def test_what_was_found_once_stays_well(seed: int, episode: int) -> None:
     assert not simulate(plotted("dynamodb", seed, episode)).violations
+
+
+def test_timers_of_one_moment_go_off_in_the_same_order_whatever_was_cancelled() -> None:
+    """When objects are collected decides when their timers are cancelled, and that differs from run
+    to run. A violation that a long run found could not be looked at again."""
+
+    def order(cancelled: int) -> list[int]:
+        loop = VirtualLoop()
+        found: list[int] = []
+        others = [loop.call_at(9 - place % 7, found.append, -1) for place in range(300)]
+        for number in range(20):
+            loop.call_at(1, found.append, number)
+        for timer in others[:cancelled]:
+            timer.cancel()
+        loop.call_at(1.5, loop.stop)
+        loop.run_forever()
+        loop.close()
+        return found
+
+    assert order(0) == order(150) == order(299)
+    assert sorted(order(0)) == list(range(20)) != order(0)

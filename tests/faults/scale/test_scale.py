@@ -51,7 +51,7 @@ def test_a_hot_bucket_divides_and_few_are_held_back() -> None:
 
 
 def test_without_splitting_the_partition_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "may_split", lambda seen, largest: False)
+    monkeypatch.setattr(sharing, "can_split", lambda seen, largest: False)
     found = SMALL["5k/s, one entity"](SEED, "no splits")
     assert found.shards == 1
     assert found.held_back > found.asked * 0.3

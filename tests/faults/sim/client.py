@@ -68,7 +68,7 @@ class Client:
         self.profile = profile
         self.skew_ms = skew_ms
         self.dead = False
-        self.pending: set[asyncio.Future[Any]] = set()
+        self.pending: dict[asyncio.Future[Any], None] = {}  # in order, unlike a set
         self.told: Counter[str] = Counter()
         self.rng = random.Random(mixed(world.scenario.seed, number, life, 7))
         backend = world.backend(self)

@@ -83,8 +83,8 @@ class Network:
         if client.dead:
             future.set_result(Unreachable("its process is gone"))
             return future
-        client.pending.add(future)
-        future.add_done_callback(client.pending.discard)
+        client.pending[future] = None
+        future.add_done_callback(client.pending.pop)
         fate = self._fate(action, number)
         if fate:
             self.counts[fate] += 1

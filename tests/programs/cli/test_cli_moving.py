@@ -122,7 +122,7 @@ def test_an_export_that_fails_leaves_the_old_file(
         yield {"kind": "headgate"}
         raise OSError("no space")
 
-    monkeypatch.setattr("headgate.cli.commands.move.exported", broken)
+    monkeypatch.setattr("headgate.cli.commands.move.export_lines", broken)
     assert run("export", "-o", str(exported_file)).code == 1
     assert exported_file.read_text() == before
     assert list(exported_file.parent.glob(".out*")) == []

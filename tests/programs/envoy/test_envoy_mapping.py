@@ -95,11 +95,11 @@ def test_two_descriptors_never_share_an_identity(one: Any, other: Any) -> None:
 @example([], [("global", "")])
 @example([("a", "1|b=2")], [("a", "1"), ("b", "2")])
 def test_an_own_limit_is_nobody_elses(one: Any, other: Any) -> None:
-    mine = DEFAULT_MAPPING.overridden(one)
+    mine = DEFAULT_MAPPING.override_target_of(one)
     assert is_identifier(mine.identifier)
     also = DEFAULT_MAPPING.target_of(other)
     assert also is None or also[:2] != mine[:2]
-    if DEFAULT_MAPPING.overridden(other)[:2] == mine[:2]:
+    if DEFAULT_MAPPING.override_target_of(other)[:2] == mine[:2]:
         same = [pair for pair in one if pair[0] != "resource"]
         assert same == [pair for pair in other if pair[0] != "resource"]
 

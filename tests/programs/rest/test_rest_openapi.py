@@ -29,7 +29,7 @@ def test_it_names_every_route_and_no_other() -> None:
         re.sub(r":path}", "}", route.path) for route in cold._app.routes if isinstance(route, Route)
     }
     app = rest_of(World())
-    offered |= set(app._verbs)
+    offered |= set(app._routes)
     offered |= {f"/v1/leases/{{lease_id}}/{word}" for word in app._changes}
     offered |= {"/v1/leases/{lease_id}"}
     assert {path for _, path in documented()} == offered

@@ -223,7 +223,7 @@ def test_sighup_is_blocked_before_the_program_is_imported(
         seen.append(is_hangup_blocked())
         return 0
 
-    monkeypatch.setattr(__main__, "started", start)
+    monkeypatch.setattr(__main__, "run_program", start)
     assert __main__.start() == 0
     assert seen == [True]
 
