@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.sync import SyncRepository
 from headgate.testing import FakeClock
+from walks import warm_acquire
 
 FIVE = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]
 
@@ -161,3 +163,9 @@ def test_a_bucket_fits_into_one_write_unit(
     reply = run(port.call(DynamoRequest("GetItem", {"TableName": table, "Key": key})))
     item: Item = reply["Item"]
     assert -(-bytes_of(item) // 1024) == units, bytes_of(item)
+
+
+def test_a_warm_acquire_is_a_short_walk(dynamo_endpoint: str, table: str) -> None:
+    url = f"dynamodb://{table}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
+    walk = asyncio.run(warm_acquire(url))
+    assert walk.is_within(calls=84, modules=28), walk  # to become 45 and 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from headgate.core.runtime import steady_clock
 from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
+from walks import warm_acquire
 
 STACKS = {
     "breaker": {"breaker": True, "rejections": False},
@@ -80,3 +82,8 @@ def _evalshas(url: str) -> int:
         for part in text.split("cmdstat_")
         if part.startswith("evalsha:")
     )
+
+
+def test_a_warm_acquire_is_a_short_walk(redis_url: str) -> None:
+    walk = asyncio.run(warm_acquire(redis_url))
+    assert walk.is_within(calls=39, modules=17), walk  # to become 28 and 10

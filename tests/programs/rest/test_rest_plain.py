@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from hypothesis import HealthCheck, example, given, settings
@@ -18,8 +19,12 @@ from headgate.service.decide.evaluate import check_result, plain_admission
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule
 from headgate.service.decide.targets import Target
+from headgate.service.http.asgi import Rest
 from headgate.service.http.fast_write import admitted_fields, admitted_lines, batch_content
 from headgate.service.http.write import check_headers
+from headgate.service.program import Options, Program
+from programs.rest.rest_kit import call
+from walks import Walk, walked
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns", "user:ann", "api")
@@ -114,3 +119,21 @@ def test_a_frame_follows_the_terms_a_bucket_is_kept_under() -> None:
     assert [(yes.limit.name, yes.limit.capacity) for yes in told if yes is not None] == [
         ("search", 10), ("tokens", 20), ("search", 10),
     ]  # fmt: skip
+
+
+def test_a_warm_check_is_a_short_walk() -> None:
+    body = {"scope": "user", "identifier": "7", "resource": "api"}
+
+    async def play() -> Walk:
+        program = Program.build(Options(store="memory://"))
+        await program.start()
+        rest = Rest(program)
+        for _ in range(5):
+            await call(rest, "POST", "/v1/ratelimit/check", body)
+        with walked() as walk:
+            await call(rest, "POST", "/v1/ratelimit/check", body)
+        await program.close()
+        return walk
+
+    walk = asyncio.run(play())
+    assert walk.is_within(calls=36, modules=19), walk  # to become 30 and 12

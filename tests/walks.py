@@ -1,0 +1,69 @@
+"""How far one call walks through the package: its function calls and the modules they are in.
+
+Who follows a warm acquire in an editor should pass few functions and few files. The bounds in the
+tests are what there is today; they are only lowered.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import headgate
+from headgate import Limit, RateLimiter
+
+PACKAGE = str(Path(headgate.__file__).parent) + "/"
+
+
+class Walk:
+    """`steps` are (module, function), in their order; a coroutine that goes on is no new step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+        self._frames: set[FrameType] = set()  # kept, so that none is taken for another
+
+    @property
+    def calls(self) -> int:
+        return len(self.steps)
+
+    @property
+    def modules(self) -> int:
+        return len({module for module, _ in self.steps})
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(PACKAGE) and frame not in self._frames:
+            self._frames.add(frame)
+            self.steps.append((file.removeprefix(PACKAGE), frame.f_code.co_qualname))
+
+    def is_within(self, calls: int, modules: int) -> bool:
+        return self.calls <= calls and self.modules <= modules
+
+    def __repr__(self) -> str:
+        return f"{self.calls} calls in {self.modules} modules: {self.steps}"
+
+
+@contextmanager
+def walked() -> Iterator[Walk]:
+    """What this thread does in the block."""
+    walk = Walk()
+    sys.setprofile(walk.note)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+
+
+async def warm_acquire(url: str) -> Walk:
+    """The walk of an acquire whose plan, bucket and connection are known."""
+    async with RateLimiter(url, limits=[Limit.per_second("rps", 1000)]) as limiter:
+        for _ in range(5):
+            async with limiter.acquire("user:7", "api", {"rps": 1}):
+                pass
+        with walked() as walk:
+            async with limiter.acquire("user:7", "api", {"rps": 1}):
+                pass
+    return walk
