@@ -23,7 +23,9 @@ def certificates(folder: Path) -> dict[str, Path]:
     trusts with a client of its own."""
     for name in ("ca", "other"):
         _openssl(folder, *_new_key(name), "-x509", "-days", "2", "-out", f"{name}.crt")
-    (folder / "names").write_text(f"subjectAltName=IP:{HOST},DNS:localhost\n")
+    (folder / "names").write_text(
+        f"subjectAltName=IP:{HOST},DNS:localhost\nauthorityKeyIdentifier=keyid\n"
+    )  # Python 3.13 asks for the key identifier
     for name, by in (("server", "ca"), ("client", "ca"), ("stranger", "other")):
         _openssl(folder, *_new_key(name), "-out", f"{name}.csr")
         signing = ["-CA", f"{by}.crt", "-CAkey", f"{by}.key", "-CAcreateserial"]

@@ -81,7 +81,9 @@ def openssl(folder: Path, *arguments: str) -> None:
 def certificate(folder: Path, name: str, *sans: str, issuer: str = "ca") -> None:
     asking = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
     openssl(folder, *asking, "-subj", f"/CN={name}", "-out", f"{name}.csr")
-    (folder / f"{name}.ext").write_text("subjectAltName=" + ",".join(sans) + "\n")
+    (folder / f"{name}.ext").write_text(
+        f"subjectAltName={','.join(sans)}\nauthorityKeyIdentifier=keyid\n"  # for 3.13
+    )
     openssl(
         folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-out", f"{name}.crt",
         "-CA", f"{issuer}.crt", "-CAkey", f"{issuer}.key", "-CAcreateserial",

@@ -122,7 +122,9 @@ class Papers:
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}",
         )  # fmt: skip
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={san}\n")
+        (self.folder / f"{name}.ext").write_text(
+            f"subjectAltName={san}\nauthorityKeyIdentifier=keyid\n"  # Python 3.13 asks for it
+        )
         self._openssl(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
             "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext",
