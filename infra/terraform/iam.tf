@@ -22,7 +22,6 @@ locals {
   aggregator_policy = concat(
     local.statements.aggregator,
     [for s in local.statements.aggregator_split : s if var.enable_splits],
-    [for s in local.statements.aggregator_refill : s if var.enable_refill],
     [for s in local.statements.aggregator_archive : s if local.archives],
     [for s in local.statements.aggregator_trace : s if var.enable_tracing],
   )

@@ -85,7 +85,6 @@ resource "aws_lambda_function" "aggregator" {
       HEADGATE_USAGE_RETENTION_DAYS = tostring(var.usage_retention_days)
       HEADGATE_ARCHIVE_BUCKET       = try(aws_s3_bucket.archive[0].bucket, "")
       HEADGATE_SPLIT                = var.enable_splits ? "on" : "off"
-      HEADGATE_REFILL               = var.enable_refill ? "on" : "off"
       HEADGATE_LOG_LEVEL            = "INFO"
     }
   }

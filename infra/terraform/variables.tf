@@ -54,12 +54,6 @@ variable "enable_splits" {
   default     = false
 }
 
-variable "enable_refill" {
-  description = "Whether the aggregator stores what was refilled, for which it may write balances"
-  type        = bool
-  default     = false
-}
-
 variable "batch_window_s" {
   description = "Seconds that changes are collected for; usage is late by that, and cheaper"
   type        = number

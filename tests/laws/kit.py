@@ -101,7 +101,8 @@ class Kept(NamedTuple):
         return bucket.full_at_ms(self.tokens_milli, self.epoch_ms, self.rate)
 
     def rebased(self, new_epoch_ms: int) -> Kept:
-        after = bucket.rebase(self.tokens_milli, self.epoch_ms, new_epoch_ms, self.rate)
+        """The level stored at a later epoch, as a split of a bucket into shards does it."""
+        after = bucket.refill_bucket(self.tokens_milli, self.epoch_ms, new_epoch_ms, self.rate)
         return self._replace(tokens_milli=after, epoch_ms=new_epoch_ms)
 
     def carried(self, now_ms: int, new: Rate) -> Kept:

@@ -20,7 +20,6 @@ FUNCTION_LINES_MAX = 60
 # Exceptions. These lists only get shorter.
 CROWDED: dict[str, int] = {}
 SMALL = {
-    "aws/aggregator/refills.py",
     "integrations/drf.py",
     "layers/shadow.py",
     "service/dashboard/window.py",
@@ -41,15 +40,15 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 BUDGETS = {
     ".": 1169,
     "admin": 1328,
-    "aws": 3583,
-    "cli": 3950,
+    "aws": 3506,
+    "cli": 3941,
     "client": 2898,
-    "core": 4302,
+    "core": 4296,
     "declare": 804,
     "integrations": 2094,
     "layers": 1441,
     "service": 13710,
-    "stores": 15678,
+    "stores": 15587,
     "testing": 1824,
     "transport": 527,
 }

@@ -136,12 +136,6 @@ def forecast(
     return whole, next_ms - now_ms, full_ms
 
 
-def rebase(tokens_milli: int, epoch_ms: int, new_epoch_ms: int, rate: Rate) -> int:
-    """The tokens to store at a later epoch: the level there is the same, and from then on never
-    higher and less than one millitoken lower than it would have been."""
-    return refill_bucket(tokens_milli, epoch_ms, new_epoch_ms, rate)
-
-
 def carry_over(
     tokens_milli: int, epoch_ms: int, now_ms: int, old: Rate, new: Rate
 ) -> tuple[int, int]:

@@ -89,11 +89,10 @@ def test_settings() -> None:
         "HEADGATE_USAGE_RETENTION_DAYS": "7",
         "HEADGATE_ARCHIVE_BUCKET": "my-archive",
         "HEADGATE_SPLIT": "off",
-        "HEADGATE_REFILL": "on",
         "HEADGATE_LOG_LEVEL": "debug",
     }
     windows = ("hourly", "monthly")
-    found = Settings("limits", windows, 7 * DAY_MS, "my-archive", False, True, "DEBUG")
+    found = Settings("limits", windows, 7 * DAY_MS, "my-archive", False, "DEBUG")
     assert settings_from(told) == found
     assert settings_from({"HEADGATE_TABLE": "limits", "HEADGATE_ARCHIVE_BUCKET": ""}) == Settings(
         "limits"
@@ -115,7 +114,6 @@ def test_settings() -> None:
         ("HEADGATE_USAGE_RETENTION_DAYS", "²"),
         ("HEADGATE_ARCHIVE_BUCKET", "No_Bucket"),
         ("HEADGATE_SPLIT", "yes"),
-        ("HEADGATE_REFILL", "1"),
         ("HEADGATE_LOG_LEVEL", "LOUD"),
     ],
 )

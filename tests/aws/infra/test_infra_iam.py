@@ -29,13 +29,11 @@ ROW = ("PK", "SK", "entity_id", "resource", "window", "window_start", "ttl", "to
        "u_rpm", "GSI2PK", "GSI2SK", "GSI4PK", "GSI4SK")  # fmt: skip
 MARKED = (*ROW, "h_0", "r_0")
 LIMITS = ("PK", "SK", "l_rpm_cp", "l_rpm_ra")
-EPOCHS = ("PK", "SK", "g", "rf", "b_rpm_tk", "b_rpm_rf")  # what storing a refill writes
 TOKENS = ("PK", "SK", "b_rpm_tk", "b_rpm_tc", "rf", "g")
 
-WITH = StackOptions(enable_splits=False, enable_refill=False)
+WITH = StackOptions(enable_splits=False)
 WITHOUT = StackOptions(enable_aggregator=False)
 SPLITTING = StackOptions(enable_splits=True)
-REFILLING = StackOptions(enable_refill=True)
 TRACED = StackOptions(enable_tracing=True)
 
 Case = tuple[StackOptions, str, str, str, tuple[str, ...], tuple[str, ...]]
@@ -82,7 +80,6 @@ ALLOWED: list[Case] = [
     _on(COUNTS, "GetRecords", at=f"{TABLE_ARN}/stream/2026"),
     _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS, options=SPLITTING),
     _on(COUNTS, "PutItem", BUCKET, attributes=TOKENS, options=SPLITTING),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=EPOCHS, options=REFILLING),
     (WITH, COUNTS, "s3:PutObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
     (WITH, READ, "s3:GetObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
     (TRACED, COUNTS, "xray:PutTraceSegments", "*", (), ()),
@@ -133,14 +130,6 @@ DENIED: list[Case] = [
     _on(COUNTS, "PutItem", REGISTRY),
     _on(COUNTS, "DeleteItem", BUCKET, options=SPLITTING),
     _on(COUNTS, "UpdateItem", RESOURCE, attributes=LIMITS, options=SPLITTING),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=EPOCHS),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS, options=REFILLING),  # consumption too
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=(*EPOCHS, "b_rpm_cp"), options=REFILLING),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=(*EPOCHS, "ttl"), options=REFILLING),
-    _on(COUNTS, "UpdateItem", BUCKET, options=REFILLING),  # that names no attribute
-    _on(COUNTS, "UpdateItem", ENTITY, attributes=EPOCHS, options=REFILLING),
-    _on(COUNTS, "PutItem", BUCKET, attributes=EPOCHS, options=REFILLING),
-    _on(COUNTS, "DeleteItem", BUCKET, options=REFILLING),
     _on(COUNTS, "GetRecords", at=f"{ELSEWHERE}/stream/2026"),
     (WITH, COUNTS, "s3:DeleteObject", f"{ARCHIVE_ARN}/audit/x", (), ()),
     (WITH, COUNTS, "s3:PutObject", f"{ARCHIVE_ARN}/elsewhere/x", (), ()),
@@ -192,7 +181,7 @@ WRITES = {"UpdateItem", "PutItem", "DeleteItem", "BatchWriteItem"}
 POLICIES = (APP, READ, ADMIN, NAMED, COUNTS)
 
 
-@pytest.mark.parametrize("options", [WITH, WITHOUT, SPLITTING, REFILLING, TRACED])
+@pytest.mark.parametrize("options", [WITH, WITHOUT, SPLITTING, TRACED])
 def test_no_action_is_a_pattern_and_every_write_is_bound_to_keys(options: StackOptions) -> None:
     rendered = Rendered(options)
     for who in POLICIES:

@@ -60,7 +60,6 @@ def test_every_option_changes_something() -> None:
         "snapshot_windows": "monthly",
         "enable_aggregator": False,
         "enable_splits": True,
-        "enable_refill": True,
         "pitr_recovery_days": 35,
         "log_retention_days": 7,
         "batch_window_s": 5,
@@ -98,7 +97,6 @@ def test_the_function_understands_its_environment() -> None:
     environment = dict(function["Environment"]["Variables"])
     environment["HEADGATE_ARCHIVE_BUCKET"] = "the-archive"
     settings = settings_from(environment)
-    no_archive = {"HEADGATE_ARCHIVE_BUCKET": ""}
     assert settings.table == "limits"
     assert settings.windows == ("daily", "monthly")
     assert settings.retention_ms == 7 * 86_400_000
@@ -106,9 +104,6 @@ def test_the_function_understands_its_environment() -> None:
     assert function["Handler"] == "headgate.aws.aggregator.lambda_handler.handle"
     split = Rendered(StackOptions(enable_splits=True)).resources["Aggregator"]["Properties"]
     assert split["Environment"]["Variables"]["HEADGATE_SPLIT"] == "on"
-    assert settings.refill is False
-    refill = Rendered(StackOptions(enable_refill=True)).resources["Aggregator"]["Properties"]
-    assert settings_from(refill["Environment"]["Variables"] | no_archive).refill is True
 
 
 def test_the_filter_names_buckets_and_expired_audit_events() -> None:

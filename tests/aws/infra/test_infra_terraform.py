@@ -145,7 +145,7 @@ def test_statements_are_the_same() -> None:
         text = text.replace(f"${{{name}}}", value)
     found = json.loads(text.replace("$${", "${"))
     counting, alone = Rendered(), Rendered(StackOptions(enable_aggregator=False))
-    full = Rendered(StackOptions(enable_splits=True, enable_refill=True, enable_tracing=True))
+    full = Rendered(StackOptions(enable_splits=True, enable_tracing=True))
 
     def sids(rendered: Rendered, who: str, *names: str) -> list[dict[str, Any]]:
         return [_plain(s) for s in rendered.statements(who) if s["Sid"] in names]
@@ -162,7 +162,6 @@ def test_statements_are_the_same() -> None:
             counting, "AggregatorRole", "Stream", "Read", "Usage", "Log", "DeadLetters"
         ),
         "aggregator_split": sids(full, "AggregatorRole", "Balances"),
-        "aggregator_refill": sids(full, "AggregatorRole", "Epochs"),
         "aggregator_archive": sids(full, "AggregatorRole", "Archive"),
         "aggregator_trace": sids(full, "AggregatorRole", "Trace"),
     }

@@ -11,7 +11,6 @@ from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb.protocol.flow import Flow, run_flow
-from headgate.stores.dynamodb.protocol.rebase import rebase_request
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.router import try_change
 from headgate.stores.dynamodb.sharding.shares import children_of
@@ -104,20 +103,6 @@ def merge(held: Terms, shard: int = 0) -> Op:
             return False
         request = merge_request(TABLE, KEY, shards[shard], shards[children[-1]], now_ms)
         return (yield from try_change(request))
-
-    return _reshape(held, flow)
-
-
-def rebase(held: Terms, shard: int = 0) -> Op:
-    """What has been refilled is stored, as the aggregator does it; all clocks are within a step."""
-
-    def flow(store: DynamoStore, now_ms: int) -> Flow[bool]:
-        known = store._cache.open(KEY)
-        for seen in (yield from read_shards(TABLE, known, now_ms)):
-            if seen.shard == shard:
-                request = rebase_request(TABLE, KEY, seen, now_ms, age_ms=0, slack_ms=STEP_MS)
-                return request is not None and (yield from try_change(request))
-        return False
 
     return _reshape(held, flow)
 

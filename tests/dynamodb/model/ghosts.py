@@ -18,7 +18,7 @@ from headgate.core.decision import Demand
 from headgate.core.record import BucketKey
 
 BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
-ROUNDING_MILLI = 2  # a split and a rebase may drop parts of millitokens, never make some
+ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
 
 
 class Broken(AssertionError):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from faults.sim.shelf import Part
 
-ROUNDING_MILLI = 2  # a split and a rebase may drop parts of millitokens, never make some
+ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
 
 
 class Gauge:

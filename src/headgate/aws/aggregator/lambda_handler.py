@@ -36,7 +36,6 @@ def metric_line(report: BatchReport, table: str, now_ms: int) -> str:
         "Writes": report.writes,
         "AuditEventsArchived": report.archived,
         "ShardsSplit": report.splits,
-        "BucketsRefilled": report.refills,
     }
     described = {
         "Namespace": NAMESPACE,
@@ -47,6 +46,8 @@ def metric_line(report: BatchReport, table: str, now_ms: int) -> str:
     return json.dumps(line | values, separators=(",", ":"))
 
 
+# A batch has up to ten thousand records, and what fails one often fails all of them: the log shows
+# the first few, the metric counts them all.
 FAILURES_SHOWN_MAX = 10
 
 _log = logging.getLogger("headgate.aggregator")

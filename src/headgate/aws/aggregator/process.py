@@ -10,7 +10,6 @@ from typing import Any
 from headgate.aws.aggregator.archive import archive_objects
 from headgate.aws.aggregator.hot_shards import ShardSplitter
 from headgate.aws.aggregator.records import Change, ExpiredEvent, parse_record, sequence_text
-from headgate.aws.aggregator.refills import BucketRefiller
 from headgate.aws.aggregator.rows import rows_of
 from headgate.aws.aggregator.s3 import S3Objects
 from headgate.aws.aggregator.write import write_rows
@@ -22,8 +21,7 @@ from headgate.stores.dynamodb.table.table import Table
 # What the aggregator is told by its environment, parsed once.
 
 TABLE, WINDOWS, RETENTION = "HEADGATE_TABLE", "HEADGATE_WINDOWS", "HEADGATE_USAGE_RETENTION_DAYS"
-ARCHIVE, SPLIT, REFILL = "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_SPLIT", "HEADGATE_REFILL"
-LOG_LEVEL = "HEADGATE_LOG_LEVEL"
+ARCHIVE, SPLIT, LOG_LEVEL = "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_SPLIT", "HEADGATE_LOG_LEVEL"
 DAYS_MAX = 36_500
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -38,7 +36,6 @@ class Settings:
     retention_ms: int = 90 * DAY_MS
     archive_bucket: str | None = None
     split: bool = True
-    refill: bool = False
     log_level: str = "INFO"
 
 
@@ -55,8 +52,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         parse_windows(environment.get(WINDOWS, "hourly,daily")),
         _days(environment.get(RETENTION, "90")) * DAY_MS,
         bucket,
-        _switch(environment, SPLIT, "on"),
-        _switch(environment, REFILL, "off"),
+        _one_of(SPLIT, environment.get(SPLIT, "on"), ("on", "off")) == "on",
         _one_of(LOG_LEVEL, environment.get(LOG_LEVEL, "INFO").upper(), LEVELS),
     )
 
@@ -73,10 +69,6 @@ def _days(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) <= DAYS_MAX):
         raise ValidationError(RETENTION, text, f"must be whole days, 1 to {DAYS_MAX}")
     return int(text)
-
-
-def _switch(environment: Mapping[str, str], name: str, default: str) -> bool:
-    return _one_of(name, environment.get(name, default), ("on", "off")) == "on"
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:
@@ -109,7 +101,6 @@ class BatchReport:
     held_already: int = 0  # rows that had all of it before
     writes: int = 0  # to the table, whether or not their condition held
     splits: int = 0
-    refills: int = 0
     failures: list[RecordFailure] = field(default_factory=list)
 
     @property
@@ -126,7 +117,6 @@ class Aggregator:
         self._settings = settings
         self._objects = objects
         self._splits = ShardSplitter(table, enabled=settings.split)
-        self._refills = BucketRefiller(table, enabled=settings.refill)
 
     async def process(self, records: Records) -> BatchReport:
         """Every record is done, or is among the failures; one never stands in another's way."""
@@ -138,8 +128,6 @@ class Aggregator:
         if self._splits.enabled:
             hot = self._splits.paces.hot(changes)
             report.splits = await self._splits.divide(hot)
-        if self._refills.enabled:
-            report.refills = await self._refills.settle(changes)
         return report
 
     async def close(self) -> None:

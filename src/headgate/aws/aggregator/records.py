@@ -90,10 +90,7 @@ EXPIRY = "dynamodb.amazonaws.com"  # who deletes what has expired
 
 
 class Change(NamedTuple):
-    """One write to one shard of a bucket: what it was before and after.
-
-    `image` is the whole item after it; None where it is gone.
-    """
+    """One write to one shard of a bucket: what it was before and after."""
 
     sequence: int
     at_ms: int
@@ -101,7 +98,6 @@ class Change(NamedTuple):
     shard: int
     before: ConsumptionState
     after: ConsumptionState
-    image: Item | None = None
 
 
 class ExpiredEvent(NamedTuple):
@@ -156,7 +152,6 @@ def _change(name: str, body: Mapping[str, Any], pk: str) -> Change:
         place.shard,
         NO_STATE if old is None else state_of(old),
         NO_STATE if new is None else state_of(new),
-        new,
     )
 
 

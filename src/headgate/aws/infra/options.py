@@ -37,7 +37,6 @@ class StackOptions:
     audit_retention_days: int = 90
     enable_aggregator: bool = True
     enable_splits: bool = False
-    enable_refill: bool = False
     batch_window_s: int = 60
     pitr_recovery_days: int | None = None
     log_retention_days: int = 30
@@ -109,7 +108,6 @@ _RANGES = (
 _SWITCHES = (
     "enable_aggregator",
     "enable_splits",
-    "enable_refill",
     "enable_alarms",
     "enable_audit_archival",
     "enable_tracing",

@@ -35,7 +35,6 @@ def parameters(options: StackOptions, boundary_arn: str = "") -> dict[str, str]:
         "SnapshotWindows": options.snapshot_windows,
         "UsageRetentionDays": str(options.usage_retention_days),
         "EnableSplits": _switch(options.enable_splits),
-        "EnableRefill": _switch(options.enable_refill),
         "BatchWindow": str(options.batch_window_s),
         "LambdaTimeout": str(options.lambda_timeout),
         "LambdaMemory": str(options.lambda_memory),

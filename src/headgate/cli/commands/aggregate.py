@@ -30,10 +30,6 @@ from headgate.cli.output import clean, show
     help="Where records go that cannot be done: a queue's URL or ARN, s3://bucket/folder, a file.",
 )  # fmt: skip
 @click.option("--split/--no-split", default=True, show_default=True, help="Of hot buckets.")
-@click.option(
-    "--refill/--no-refill", default=False, show_default=True,
-    help="Store what was refilled; no acquire needs it.",
-)  # fmt: skip
 @click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
 @pass_session
 def aggregate(
@@ -46,7 +42,6 @@ def aggregate(
     archive: str | None,
     dead_letters: str | None,
     split: bool,
-    refill: bool,
     drain: bool,
 ) -> None:
     """Count usage from a table's stream until it is stopped; what was read is remembered."""
@@ -61,10 +56,9 @@ def aggregate(
             "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
             "HEADGATE_ARCHIVE_BUCKET": archive or "",
             "HEADGATE_SPLIT": "on" if split else "off",
-            "HEADGATE_REFILL": "on" if refill else "off",
         }
     )
-    names = ("records", "counted", "rows", "archived", "failures", "splits", "refills")
+    names = ("records", "counted", "rows", "archived", "failures", "splits")
     totals = dict.fromkeys(names, 0)
 
     def add(report: Any) -> None:

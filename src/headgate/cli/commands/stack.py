@@ -27,7 +27,6 @@ OPTION_HELP = {
     "audit_retention_days": "How long audit events are kept.",
     "enable_aggregator": "Count usage from the stream, with a function.",
     "enable_splits": "Let the aggregator split hot buckets.",
-    "enable_refill": "Let the aggregator store what was refilled.",
     "batch_window_s": "How long changes are collected before they are counted.",
     "pitr_recovery_days": "Point-in-time recovery, 1 to 35 days.",
     "log_retention_days": "Of the function's log.",
