@@ -76,8 +76,8 @@ def test_a_usage_row_s_key_tells_its_window(resource: str, kind: str, start: str
     assert schema.parse_usage_sk(schema.sk_usage(resource, kind, start)) == (resource, kind, start)
 
 
-def test_a_usage_row_of_old_tables_is_not_taken_for_a_new_one() -> None:
-    with pytest.raises(Damaged, match="headgate upgrade"):
+def test_a_key_without_a_window_type_is_not_taken_for_a_usage_row() -> None:
+    with pytest.raises(Damaged, match="no usage row"):
         schema.parse_usage_sk("#USAGE#gpt-4#2024-01-01T14:00:00Z")
 
 

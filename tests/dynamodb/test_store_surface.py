@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynamodb.test_catalog_kit import port_to, table_at
+from dynamodb.test_schema_upgrade import REPAINTING
 from dynamodb.test_store_kit import fresh_table
 from headgate import (
     IncompatibleSchemaError,
@@ -17,6 +18,7 @@ from headgate.core.runtime import run
 from headgate.repository import open_backend
 from headgate.stores.dynamodb.catalog.items import number
 from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table.create import RECORD, SCHEMA
 
 
@@ -68,7 +70,9 @@ def test_several_buckets_in_one_step_if_asked_for(dynamo_endpoint: str) -> None:
     SyncRateLimiter("memory://", strict=True).close()
 
 
-def test_a_table_of_the_older_shape_is_named_and_moved_on(dynamo_endpoint: str) -> None:
+def test_a_table_of_an_older_schema_is_named_and_moved_on(
+    dynamo_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = fresh_table(dynamo_endpoint)
     table = table_at(dynamo_endpoint, name=name)
     key = {"PK": {"S": RECORD[0]}, "SK": {"S": RECORD[1]}}
@@ -78,6 +82,7 @@ def test_a_table_of_the_older_shape_is_named_and_moved_on(dynamo_endpoint: str) 
     url = f"dynamodb://{name}?region=us-east-1&endpoint={dynamo_endpoint}"
     with pytest.raises(IncompatibleSchemaError, match="upgrade"):
         SyncRepository.open(url)
+    monkeypatch.setattr(migrate, "MIGRATIONS", (REPAINTING,))
     with SyncRepository(url) as repository:
         [step] = repository.upgrade(dry_run=True)
         assert step.version == 1

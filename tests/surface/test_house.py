@@ -48,7 +48,7 @@ BUDGETS = {
     "integrations": 2094,
     "layers": 1441,
     "service": 13710,
-    "stores": 15587,
+    "stores": 15472,
     "testing": 1824,
     "transport": 527,
 }

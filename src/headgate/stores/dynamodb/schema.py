@@ -158,7 +158,7 @@ def sk_usage(resource: str, window_type: str, window_start: str) -> str:
 def parse_usage_sk(sk: str) -> UsageSk:
     parts = sk.removeprefix(USAGE).split(SEPARATOR)
     if not sk.startswith(USAGE) or len(parts) != 3:
-        raise Damaged(f"{sk!r} is no usage row's key; `headgate upgrade` moves those of old tables")
+        raise Damaged(f"{sk!r} is no usage row's key; see what else writes to this table")
     return UsageSk(*parts)
 
 

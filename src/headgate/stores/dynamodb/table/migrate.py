@@ -9,138 +9,23 @@ and on every namespace, where the lookups of older headgates find it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from headgate.core.bucket import MILLI
-from headgate.core.errors import StoreTrouble
-from headgate.core.history import WINDOW_TYPES, WindowUsage, parse_time_ms
-from headgate.core.limits import SEPARATOR
-from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.items import (
-    EVENTS,
     RECORD,
-    TTL,
-    USAGE_KEPT_MS,
     Item,
     as_json,
     json_of,
-    key_of,
     number,
     number_of,
     system_key,
-    unreadable_item,
-    usage_attributes,
-    usage_counters,
-    usage_key,
 )
-from headgate.stores.dynamodb.client.port import (
-    ConditionFailed,
-    DynamoRequest,
-    TransactionCancelled,
-)
+from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import MIGRATING_TO, SCHEMA, SCHEMA_VERSION, check_schema
-from headgate.stores.dynamodb.table.table import ItemsChanged, Table, contended
-
-# --------------------------------------------------------------------------------------------------
-# Schema 0 to 1: usage rows get their window's type into the key.
-#
-# Before, a row was `#USAGE#{resource}#{start}` with the type in the attribute `window`, so that the
-# hour, the day and the month that begin at the same moment shared one row. Its counters were whole
-# tokens, in attributes called as the limits are.
-
-MOVES_AT_ONCE = 16
-ATTEMPTS_MAX = 8
-
-
-def usage_walk(table: str) -> DynamoRequest:
-    """Every usage row, of either shape."""
-    return DynamoRequest(
-        "Scan",
-        {
-            "TableName": table,
-            "ConsistentRead": True,
-            "FilterExpression": "begins_with(#sk, :usage)",
-            "ExpressionAttributeNames": {"#sk": schema.SK},
-            "ExpressionAttributeValues": {":usage": {"S": schema.USAGE}},
-        },
-    )
-
-
-async def move_usage(table: Table, items: Sequence[Item], dry_run: bool) -> int:
-    """The rows among the items whose key lacks the type are under the key that has it."""
-    old = [item for item in items if _is_old(item)]
-    moves = [move_writes(item, table.port.now_ms()) for item in old]
-    if dry_run:
-        return len(old)
-    for at in range(0, len(moves), MOVES_AT_ONCE):
-        await _move(table, moves[at : at + MOVES_AT_ONCE])
-    return len(old)
-
-
-def move_writes(item: Item, now_ms: int) -> list[ask.Write]:
-    """What the old row counted is added to the new one, and the old one is gone, in one step."""
-    pk, sk = key_of(item)
-    namespace, entity_id = pk.partition("/")[0], schema.entity_of_pk(pk)
-    resource, start = sk.removeprefix(schema.USAGE).split(SEPARATOR)
-    usage = _usage(item, start)
-    row = ask.update(
-        usage_key(namespace, entity_id, resource, usage),
-        sets=usage_attributes(
-            namespace, entity_id, resource, usage, now_ms, USAGE_KEPT_MS[usage.window_type]
-        ),
-        adds=usage_counters(usage),
-    )
-    return [row, ask.delete((pk, sk), ask.PRESENT)]
-
-
-async def _move(table: Table, moves: Sequence[list[ask.Write]]) -> None:
-    """All at once; what somebody else was in the way of is tried on its own."""
-    requests = [ask.transaction(table.name, move, secrets.token_hex(16)) for move in moves]
-    outcomes = await table.port.call_all(requests)
-    for move, outcome in zip(moves, outcomes, strict=True):
-        if isinstance(outcome, TransactionCancelled):
-            await _move_alone(table, move)
-        elif isinstance(outcome, StoreTrouble):
-            raise outcome
-
-
-async def _move_alone(table: Table, move: list[ask.Write]) -> None:
-    old = key_of(move[1]["Delete"]["Key"])
-    for attempt in range(ATTEMPTS_MAX):
-        if await table.get(old) is None:
-            return  # somebody else has moved it
-        try:
-            await table.transact(move)
-            return
-        except ItemsChanged:
-            await table.pause(attempt)
-    raise contended(ATTEMPTS_MAX)
-
-
-def _is_old(item: Item) -> bool:
-    return len(key_of(item)[1].removeprefix(schema.USAGE).split(SEPARATOR)) == 2
-
-
-def _usage(item: Item, start: str) -> WindowUsage:
-    try:
-        window_type = item["window"]["S"]
-        start_ms = parse_time_ms("window_start", start)
-        counters = {
-            name: int(value["N"]) * MILLI
-            for name, value in item.items()
-            if "N" in value and name not in (EVENTS, TTL)
-        }
-        events = int(item[EVENTS]["N"])
-        if window_type not in WINDOW_TYPES or start_ms is None:
-            raise ValueError(f"window {window_type!r}")
-    except (KeyError, ValueError) as error:
-        raise unreadable_item("usage row", item, error) from error
-    return WindowUsage(window_type, start_ms, counters, events)
-
+from headgate.stores.dynamodb.table.table import Table
 
 POSITION = "position"
 
@@ -171,8 +56,9 @@ class MigrationProgress:
 
 Report = Callable[[MigrationProgress], None]
 
-MIGRATIONS = (Migration(1, "usage rows with their window type in the key", usage_walk, move_usage),)
-assert MIGRATIONS[-1].version == SCHEMA_VERSION
+# There has been one schema so far, so there is no step yet. A change of the schema raises
+# SCHEMA_VERSION and appends the step that leads to it.
+MIGRATIONS: tuple[Migration, ...] = ()
 
 
 def ignore_progress(progress: MigrationProgress) -> None:
@@ -184,20 +70,19 @@ async def upgrade(
     *,
     dry_run: bool = False,
     report: Report = ignore_progress,
-    steps: Sequence[Migration] = MIGRATIONS,
 ) -> list[MigrationProgress]:
     """The steps the table needed, each done; on a dry run what they would do.
 
-    Whoever wrote the old shape must have stopped. A newer schema is refused.
+    Whoever wrote the old shape must have stopped. A newer schema is refused. A table whose version
+    was never noted, because its first items came before `prepare`, gets one noted here.
     """
     record = await table.get(RECORD) or {}
     version = number_of(record, SCHEMA)
     check_schema(version)
-    return [
-        await _step(table, step, record, dry_run, report)
-        for step in steps
-        if step.version > version
-    ]
+    needed = [step for step in MIGRATIONS if step.version > version]
+    if not needed and version < SCHEMA_VERSION and not dry_run:
+        await _finish(table, SCHEMA_VERSION)
+    return [await _step(table, step, record, dry_run, report) for step in needed]
 
 
 async def _step(
