@@ -1,4 +1,4 @@
-"""The file's shape: migrated from every version, by many at once, and small where it is hot."""
+"""The file's shape: migrated step by step, by many at once, and small where it is hot."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.sqlite import bucket_table as shelf
+from headgate.stores.sqlite import catalog as sqlite_catalog
 from headgate.stores.sqlite import open_sqlite, schema
 from headgate.stores.sqlite.schema import named_queries
 
@@ -33,18 +34,25 @@ def opened(path: Path) -> Backend:
     )
 
 
-def make_version(path: Path, version: int) -> None:
-    """A file as the headgate of that version left it, with a bucket in it."""
+def make_file(path: Path) -> None:
+    """A file as a headgate with today's schema leaves it, with a bucket in it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for step in range(version):
-            for statement in schema.MIGRATIONS[step]:
+        for step in schema.MIGRATIONS:
+            for statement in step:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
         text = '[1,false,1,[["rpm",10000,10000,60000,false]],["override"]]'
         cells = f"[{NOW_MS}, 3000, 7000, 0]"
         row = ("ns", "one", "x", text, NOW_MS // HOUR_MS, 7, 1, NOW_MS + 42_000, cells)
         connection.execute("INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def add_step(patch: pytest.MonkeyPatch, *statements: str) -> None:
+    """A made-up step to a next schema: there has been one schema so far."""
+    patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, list(statements)])
+    for module in (schema, sqlite_catalog):
+        patch.setattr(module, "SCHEMA_VERSION", len(schema.MIGRATIONS))
 
 
 def shape(path: Path) -> tuple[Any, ...]:
@@ -59,9 +67,15 @@ def record_of(backend: Backend, key: BucketKey = KEY) -> Record | None:
     return run(backend.store.peek([key], NOW_MS)).records[0]
 
 
-@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION))
-def test_an_older_file_is_migrated_with_all_it_holds(version: int, tmp_path: Path) -> None:
-    make_version(tmp_path / "old.db", version)
+def test_an_older_file_is_migrated_with_all_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_file(tmp_path / "old.db")
+    add_step(
+        monkeypatch,
+        "CREATE TABLE made_up (a)",
+        "INSERT INTO made_up SELECT entity_id FROM buckets",
+    )
     fresh = opened(tmp_path / "fresh.db")
     backend = opened(tmp_path / "old.db")
     assert record_of(backend) == (TERMS, NOW_MS // HOUR_MS, 7, NOW_MS, 3000, 7000, 0)
@@ -72,6 +86,8 @@ def test_an_older_file_is_migrated_with_all_it_holds(version: int, tmp_path: Pat
     assert not run(backend.store.consume([Demand(KEY, TERMS, (4000,))], NOW_MS)).allowed
     for one in (backend, fresh):
         run(one.store.close())
+    with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+        assert connection.execute("SELECT a FROM made_up").fetchall() == [("one",)]
 
 
 def test_many_may_migrate_one_file_at_once(tmp_path: Path) -> None:
@@ -101,10 +117,9 @@ def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "half.db"
-    make_version(path, 1)
+    make_file(path)
     before = shape(path)
-    broken = [schema.MIGRATIONS[0], ["CREATE TABLE half (a)", "CREATE TABLE half (a)"]]
-    monkeypatch.setattr(schema, "MIGRATIONS", broken)
+    add_step(monkeypatch, "CREATE TABLE half (a)", "CREATE TABLE half (a)")
     backend = opened(path)
     with pytest.raises(Exception, match="already exists"):
         run(backend.catalog.prepare())

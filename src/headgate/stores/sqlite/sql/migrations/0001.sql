@@ -14,6 +14,8 @@ CREATE TABLE buckets (
   PRIMARY KEY (namespace, entity_id, resource)
 ) WITHOUT ROWID;
 
+CREATE INDEX buckets_by_resource ON buckets (namespace, resource, entity_id);
+
 CREATE TABLE once (
   namespace  TEXT NOT NULL,
   name       TEXT NOT NULL,
@@ -87,3 +89,16 @@ CREATE TABLE notes (
   id   INTEGER PRIMARY KEY CHECK (id = 1),
   body TEXT NOT NULL
 );
+
+-- Small texts with an end, such as leases over the wire.
+
+CREATE TABLE drawer (
+  namespace TEXT NOT NULL,
+  name      TEXT NOT NULL,
+  text      TEXT NOT NULL,
+  until_ms  INTEGER NOT NULL,
+  version   INTEGER NOT NULL,
+  PRIMARY KEY (namespace, name)
+) WITHOUT ROWID;
+
+CREATE INDEX drawer_by_end ON drawer (namespace, until_ms, name);
