@@ -51,8 +51,9 @@ def make_file(path: Path) -> None:
 def add_step(patch: pytest.MonkeyPatch, *statements: str) -> None:
     """A made-up step to a next schema: there has been one schema so far."""
     patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, list(statements)])
+    following = schema.SCHEMA_VERSION + 1
     for module in (schema, sqlite_catalog):
-        patch.setattr(module, "SCHEMA_VERSION", len(schema.MIGRATIONS))
+        patch.setattr(module, "SCHEMA_VERSION", following)
 
 
 def shape(path: Path) -> tuple[Any, ...]:

@@ -201,16 +201,22 @@ def test_errors_inside_a_call_undo_all_of_it(tmp_path: Path) -> None:
             assert run(backend.store.peek([KEY], NOW_MS)).records[0] is not None
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "newer.db"
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [(SCHEMA_VERSION + 1, "update this one"), (2, "export it with that build")],
+)
+def test_another_schema_is_refused_and_left_alone(
+    tmp_path: Path, version: int, advice: str
+) -> None:
+    path = tmp_path / "other.db"
     with used(path):
         pass
     with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        other.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    with pytest.raises(IncompatibleSchemaError, match="update this one") as caught:
+    with pytest.raises(IncompatibleSchemaError, match=advice) as caught:
         run(opened(path).store.consume([DEMAND], NOW_MS))
-    assert caught.value.found == SCHEMA_VERSION + 1
+    assert caught.value.found == version
     assert path.read_bytes() == before
 
 

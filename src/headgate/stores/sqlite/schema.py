@@ -54,7 +54,10 @@ def _statements(lines: Iterable[str]) -> list[str]:
 
 APPLICATION_ID = 0x68656164  # "head"
 MIGRATIONS = migrations()
-SCHEMA_VERSION = len(MIGRATIONS)
+# Development builds wrote versions 1 to 3. The first migration makes version 3 at once, so that
+# files of the last of those builds still open.
+OLDEST_VERSION = 3
+SCHEMA_VERSION = OLDEST_VERSION + len(MIGRATIONS) - 1
 
 
 def check(connection: SqliteTransaction) -> int:
@@ -94,19 +97,26 @@ def _version(connection: SqliteTransaction) -> int:
             f"its own files only (application_id {APPLICATION_ID:#x})",
             "this SQLite file is not headgate's and was left alone; name another file",
         )
-    if not 1 <= version <= SCHEMA_VERSION:
+    if version < OLDEST_VERSION:
         raise IncompatibleSchemaError(
-            version, f"1 to {SCHEMA_VERSION}",
+            version, f"{OLDEST_VERSION} to {SCHEMA_VERSION}",
+            "a development build from before the first release has written this file; export it "
+            "with that build and import it into a new file, nothing was changed",
+        )  # fmt: skip
+    if version > SCHEMA_VERSION:
+        raise IncompatibleSchemaError(
+            version, f"{OLDEST_VERSION} to {SCHEMA_VERSION}",
             "a newer headgate has written this file; update this one, nothing was changed",
         )  # fmt: skip
     return version
 
 
 def _take_step(connection: SqliteTransaction, version: int) -> None:
-    for statement in MIGRATIONS[version]:
+    following = max(version + 1, OLDEST_VERSION)
+    for statement in MIGRATIONS[following - OLDEST_VERSION]:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {version + 1}")
+    connection.execute(f"PRAGMA user_version = {following}")
 
 
 def _pragma(connection: SqliteTransaction, name: str) -> int:
