@@ -15,13 +15,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+import hiredis
+
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.stores.redis.client.url import Access, Node
-
-try:
-    import hiredis
-except ImportError:  # pure Python does the same, slower
-    hiredis = None  # type: ignore[assignment,unused-ignore]
 
 Part = str | int
 Parts = tuple[Part, ...]
@@ -48,14 +45,6 @@ class NotSent(Unreachable):
     """No answer, and none could be: the call never left, so it may be sent elsewhere."""
 
     maybe_applied = False
-
-
-class ReplyReader(Protocol):
-    def feed(self, data: bytes, /) -> None: ...
-
-    def gets(self) -> Any:
-        """The next reply; NOTHING until it is complete."""
-        ...
 
 
 class RedisTransport(Protocol):
@@ -107,27 +96,15 @@ def connection_options(node: Node, access: Access, timeout_s: float | None) -> d
     }
 
 
-def python_pack(parts: Parts) -> bytes:
-    pieces = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        data = str(part).encode()
-        pieces.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(pieces)
-
-
-def python_reader() -> ReplyReader:
-    from headgate.stores.redis.client.resp import PythonReader
-
-    return PythonReader()
-
-
-def hiredis_reader() -> ReplyReader:
+def new_reader() -> hiredis.Reader:
+    """Fed with bytes as they arrive; `gets()` returns whole replies, else NOTHING."""
     return hiredis.Reader(
         replyError=ServerError, encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
     )
 
 
-pack: Callable[[Parts], bytes] = getattr(hiredis, "pack_command", python_pack)
+# The stub of hiredis knows tuples of one part only.
+pack: Callable[[Parts], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
 class PackedCommand(tuple[Part, ...]):
@@ -143,9 +120,6 @@ class PackedCommand(tuple[Part, ...]):
 
 def packed(parts: Parts) -> bytes:
     return parts.packed if type(parts) is PackedCommand else pack(parts)
-
-
-new_reader: Callable[[], ReplyReader] = python_reader if hiredis is None else hiredis_reader
 
 
 # --------------------------------------------------------------------------------------------------

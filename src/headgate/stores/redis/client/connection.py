@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.commands import NOTHING, ReplyReader, new_reader, pack
+from headgate.stores.redis.client.commands import NOTHING, new_reader, pack
 from headgate.stores.redis.client.url import Node
 from headgate.transport.gates import cancel_later, wait_finished
 from headgate.transport.ownership import ReusedBufferProtocol
@@ -133,7 +133,7 @@ class RedisConnection(ReusedBufferProtocol):
         self._unsent: list[Entry] = []
         self._sent: deque[Entry] = deque()
         self._line: OpenTransport | None = None
-        self._reader: ReplyReader = new_reader()
+        self._reader = new_reader()
         self._dialing: asyncio.Task[None] | None = None
         self._gone: Future | None = None
         self._timer: asyncio.TimerHandle | None = None
