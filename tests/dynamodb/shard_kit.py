@@ -12,7 +12,6 @@ from headgate.core.runtime import run
 from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.protocol.item import ItemState
 from headgate.stores.dynamodb.sharding.pool import read_shards
-from headgate.stores.dynamodb.sharding.shares import parent_of
 from headgate.stores.dynamodb.sharding.split import can_merge, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
 
@@ -83,7 +82,8 @@ class Bucket:
     def merge_one(self) -> bool:
         by_number = {seen.shard: seen for seen in self.shards()}
         for child in sorted(by_number, reverse=True):
-            elder = by_number[parent_of(child)] if child else None
+            # A shard's number without its highest bit is the shard it was split from.
+            elder = by_number[child - (1 << (child.bit_length() - 1))] if child else None
             if elder is not None and can_merge(elder, by_number[child]):
                 request = merge_request(
                     self.store._table.name, self.key, elder, by_number[child], self.now_ms

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from headgate.core.bucket import (
     MILLI,
     Rate,
-    calculate_available,
     calculate_retry_after,
     forecast,
     full_at_ms,
+    refill_bucket,
 )
 
 RATES = st.builds(
@@ -27,7 +27,7 @@ def test_it_agrees(rate: Rate, tokens_milli: int, elapsed_ms: int) -> None:
     epoch_ms, now_ms = 1_000_000, 1_000_000 + elapsed_ms
     tokens_milli = min(tokens_milli, rate.capacity_milli)
     whole, wait_ms, full_ms = forecast(tokens_milli, epoch_ms, now_ms, rate)
-    assert whole == calculate_available(tokens_milli, epoch_ms, now_ms, rate)
+    assert whole == refill_bucket(tokens_milli, epoch_ms, now_ms, rate) // MILLI
     if whole * MILLI == rate.capacity_milli:
         assert (wait_ms, full_ms) == (None, now_ms)
         return

@@ -93,11 +93,6 @@ def calculate_retry_after(
     return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms
 
 
-def calculate_available(tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate) -> int:
-    """Whole tokens that can be taken now, rounded down; negative in debt."""
-    return refill_bucket(tokens_milli, epoch_ms, now_ms, rate) // MILLI
-
-
 def would_refill_satisfy(
     tokens_milli: int, epoch_ms: int, now_ms: int, rate: Rate, wanted_milli: int
 ) -> bool:

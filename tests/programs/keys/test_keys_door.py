@@ -42,7 +42,10 @@ class Doorway:
         return minted
 
     def come(self, text: str | None, need: KeyScope = KeyScope.CHECK) -> ApiCaller | Refusal:
-        return asyncio.run(self.authenticator.authorise(text, need, "default", "user:1"))
+        found = asyncio.run(self.authenticator.authenticate(text))
+        if isinstance(found, Refusal):
+            return found
+        return found.refusal_for(need, "default", "user:1") or found
 
 
 def test_a_good_key_is_asked_for_once_per_ttl() -> None:

@@ -140,11 +140,6 @@ class Cost:
     def usd(self) -> float:
         return sum(line.usd for line in self.lines)
 
-    @property
-    def usd_per_million_acquires(self) -> float:
-        acquires = next(line.units for line in self.lines if line.what == "acquires")
-        return self.usd / (acquires / 10**6) if acquires else 0.0
-
     def as_dict(self) -> dict[str, object]:
         return {
             "priced_on": PRICED_ON,

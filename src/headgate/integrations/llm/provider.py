@@ -11,7 +11,6 @@ from headgate.core.bucket import div_ceil
 from headgate.core.decision import LimitStatus
 
 WAIT_MS_MAX = 24 * 3600 * 1000
-AMOUNT_TOLD_MAX = 10**12
 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|s|m|h|d)){1,5}")

@@ -14,7 +14,7 @@ from headgate.core.errors import HeadgateError, StoreDenied
 from headgate.core.plan_cache import Cache
 from headgate.core.runtime import Clock
 from headgate.service.keys.access import DEV_CALLER, ApiCaller, DenyReason, Refusal, caller_of
-from headgate.service.keys.key import Grant, Key, KeyScope, PresentedKey, parse_presented
+from headgate.service.keys.key import Grant, Key, PresentedKey, parse_presented
 from headgate.service.keys.stored import KeyStore
 
 TTL_MS = 10_000
@@ -41,19 +41,6 @@ class KeyAuthenticator:
         self._clock = clock
         self._known: Cache[tuple[Key, ApiCaller]] = Cache(ttl_ms, known_max)
         self._unknown: Cache[bool] = Cache(min(ttl_ms, UNKNOWN_TTL_MS), unknown_max)
-
-    async def authorise(
-        self,
-        key_text: str | None,
-        need: KeyScope,
-        namespace: str | None,
-        entity_id: str | None,
-    ) -> ApiCaller | Refusal:
-        """Who it is if they may do this, or why not."""
-        found = await self.authenticate(key_text)
-        if isinstance(found, Refusal):
-            return found
-        return found.refusal_for(need, namespace, entity_id) or found
 
     async def authenticate(self, key_text: str | None) -> ApiCaller | Refusal:
         """Whose key it is, whatever they may do. A request that needs several things asks the
@@ -137,22 +124,6 @@ class Authenticator:
         if key_text is None and sans:
             return caller_of(sans, self._certificates())
         return await self._authenticator.authenticate(key_text)
-
-    async def authorise(
-        self,
-        key_text: str | None,
-        need: KeyScope,
-        namespace: str | None,
-        entity_id: str | None,
-        *,
-        sans: Sequence[str] = (),
-        local: bool = False,
-    ) -> ApiCaller | Refusal:
-        """Who it is if they may do this, or why not."""
-        found = await self.authenticate(key_text, sans=sans, local=local)
-        if isinstance(found, Refusal):
-            return found
-        return found.refusal_for(need, namespace, entity_id) or found
 
     def forget(self, key_id: str) -> None:
         """The next request with this key asks the shelf."""

@@ -69,12 +69,6 @@ class ServiceClock:
     def unlock(self) -> None:
         self._lock = threading.Lock()
 
-    @property
-    def width_ms(self) -> float | None:
-        """How far apart the bounds are; None until there was a reply."""
-        bounds = self._bounds_ns
-        return None if bounds is None else (bounds[1] - bounds[0]) / 1e6
-
     def now_ms(self) -> int:
         with self._lock:
             self._last_ns = max(self._last_ns, self._monotonic_ns() + self._offset_ns)

@@ -21,12 +21,6 @@ def child_of(shard: int, depth: int) -> int:
     return shard + (1 << depth)
 
 
-def parent_of(shard: int) -> int:
-    """Whom a shard has its half from."""
-    assert shard > 0
-    return shard - (1 << (shard.bit_length() - 1))
-
-
 def children_of(shard: int, depth: int) -> list[int]:
     """The shards that one of this depth has given halves to, the oldest first."""
     return [child_of(shard, at) for at in range(shard.bit_length(), depth)]
