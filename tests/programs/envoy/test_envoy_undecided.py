@@ -23,7 +23,7 @@ from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
 from headgate.service.keys.authenticate import TTL_MS, Authenticator, KeyAuthenticator
 from headgate.service.keys.key import mint, parse_grant
-from headgate.service.keys.stored import INDEX_MS, MemoryKeys, StoredKeys
+from headgate.service.keys.stored import INDEX_MS, StoredKeys
 from headgate.service.settings import OnUndecided, OnUnknown
 from programs.envoy.envoy_kit import (
     ADDRESS,
@@ -38,6 +38,7 @@ from programs.envoy.envoy_kit import (
     should_rate_limit,
 )
 from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
+from programs.keys.keys_kit import MemoryKeys
 from programs.service.kit import TableRules, World
 
 Ask = Callable[[Wire], Awaitable[Any]]

@@ -16,9 +16,9 @@ from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.access import DenyReason
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
 from headgate.service.keys.key import Grant, MintedKey, mint, parse_grant
-from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
 from programs.grpc.grpc_kit import problem_of as problem
+from programs.keys.keys_kit import MemoryKeys
 from programs.service.kit import World
 
 ASK = {"identifier": "u1", "resource": "api.search"}

@@ -14,8 +14,8 @@ from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
-from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import both_servers, message_of, program_of, sent, started, wired  # noqa: F401
+from programs.keys.keys_kit import MemoryKeys
 from programs.service.cases import ask
 from programs.service.kit import World
 

@@ -14,8 +14,8 @@ from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.turbo import UnaryGrpc
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
-from headgate.service.keys.stored import MemoryKeys
 from programs.grpc.grpc_kit import program_of
+from programs.keys.keys_kit import MemoryKeys
 from programs.service.kit import World
 
 PATH = "/headgate.v1.RateLimiter/CheckRateLimit"

@@ -12,7 +12,7 @@ from headgate.service.keys import authenticate as keys_door
 from headgate.service.keys.access import ApiCaller, DenyReason, Refusal
 from headgate.service.keys.authenticate import KeyAuthenticator
 from headgate.service.keys.key import Grant, Key, KeyScope, MintedKey, mint
-from headgate.service.keys.stored import MemoryKeys
+from programs.keys.keys_kit import MemoryKeys
 
 GRANT = Grant(frozenset({KeyScope.CHECK}), "default")
 

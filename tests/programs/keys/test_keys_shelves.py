@@ -23,7 +23,8 @@ from headgate.service.keys import file as keys_file
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.file import FileKeys, KeyFileError, decode_keys
 from headgate.service.keys.key import Grant, Key, KeyScope, mint
-from headgate.service.keys.stored import KeyStore, MemoryKeys, StoredKeys
+from headgate.service.keys.stored import KeyStore, StoredKeys
+from programs.keys.keys_kit import MemoryKeys
 
 WIDE = Grant(frozenset(KeyScope), "*")
 NARROW = Grant(frozenset({KeyScope.CHECK}), "default", "team-a:")
@@ -95,8 +96,9 @@ def test_pages(store: KeyStore) -> None:
     assert seen == sorted(keys, key=lambda key: key.id)
 
 
-def test_memory_is_bounded() -> None:
-    store = MemoryKeys(keys_max=1)
+def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_file, "KEYS_MAX", 1)
+    store = FileKeys(tmp_path / "keys.json", create=True)
     asyncio.run(store.put(fresh()))
     with pytest.raises(ValidationError, match="as many as fit"):
         asyncio.run(store.put(fresh()))

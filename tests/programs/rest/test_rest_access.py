@@ -11,7 +11,7 @@ from headgate.service.http.openapi import REQUESTS
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
 from headgate.service.keys.key import KeyScope, mint, parse_grant
-from headgate.service.keys.stored import MemoryKeys
+from programs.keys.keys_kit import MemoryKeys
 from programs.rest.rest_kit import PATHS, Said, call, rest_of, run
 from programs.service.kit import World
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.core.errors import HeadgateError, Unreachable, ValidationError
@@ -37,7 +37,7 @@ from headgate.service.keys.key import (
     parse_key_id,
     parse_key_name,
 )
-from headgate.service.keys.stored import KEYS_MAX, page_of, with_key, with_key_revoked
+from headgate.service.keys.stored import PAGE_MAX
 from headgate.service.policies.policies import (
     FILE_BYTES_MAX,
     Identity,
@@ -49,6 +49,7 @@ from headgate.service.policies.policies import (
 # --------------------------------------------------------------------------------------------------
 # The key file's format: keys and certificates out of a YAML tree, or all that is wrong.
 
+KEYS_MAX = 10_000
 PRINCIPAL_LENGTH_MAX = 256
 MS_MAX = 2**53 - 1
 
@@ -212,7 +213,7 @@ class FileKeys:
         return self._current().keys.get(key_id)
 
     async def put(self, key: Key) -> None:
-        self._change(lambda keys: with_key(keys, key, KEYS_MAX))
+        self._change(lambda keys: with_key(keys, key))
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
         return self._change(lambda keys: with_key_revoked(keys, key_id, principal, now_ms))
@@ -325,3 +326,29 @@ def _key_as_json(key: Key) -> dict[str, Any]:
     }
     fields |= _grant_as_json(key.grant)
     return fields | {name: value for name, value in rest.items() if value is not None}
+
+
+def with_key(keys: dict[str, Key], key: Key) -> dict[str, Key]:
+    """The keys with one more."""
+    if key.id in keys:
+        raise ValidationError("key id", key.id, "is taken; mint another key")
+    if len(keys) >= KEYS_MAX:
+        raise ValidationError("keys", len(keys), f"are as many as fit ({KEYS_MAX}); remove some")
+    return {**keys, key.id: key}
+
+
+def with_key_revoked(
+    keys: dict[str, Key], key_id: str, principal: str | None, now_ms: int
+) -> dict[str, Key] | None:
+    """The keys with one of them revoked; None where that changes nothing."""
+    key = keys.get(key_id)
+    if key is None or key.revoked_ms is not None:
+        return None
+    return {**keys, key_id: replace(key, revoked_ms=now_ms, changed_by=principal)}
+
+
+def page_of(keys: dict[str, Key], limit: int, cursor: str | None) -> tuple[list[Key], str | None]:
+    limit = min(limit, PAGE_MAX)
+    ids = sorted(key_id for key_id in keys if cursor is None or key_id > cursor)
+    page = [keys[key_id] for key_id in ids[:limit]]
+    return page, page[-1].id if len(ids) > limit and page else None
