@@ -188,10 +188,9 @@ def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         one for one in [*scenes(), *special_scenes(), *sharded_scenes()] if one.name == where
     ]
     mutate(monkeypatch)
-    # The faults are planted in the general way; that the usual ones write the same, other tests
-    # show (test_store_usual).
+    # The faults are planted in the general way; that the fast one writes the same, other tests show
+    # (test_store_usual).
     monkeypatch.setattr(taking, "fast_take_request", lambda *_: None)
-    monkeypatch.setattr(taking, "fast_creation_request", lambda *_: None)
     search = Search(scene, chance(monkeypatch))
     with pytest.raises(Broken) as found:
         search.run(STATES_MAX)

@@ -12,9 +12,8 @@ from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, new_record
 from headgate.stores.dynamodb.protocol import fast_take as usual
-from headgate.stores.dynamodb.protocol import fast_take as usual_opening_module
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import fast_creation_request, fast_take_request
+from headgate.stores.dynamodb.protocol.fast_take import fast_take_request
 from headgate.stores.dynamodb.protocol.item import (
     ItemState,
     bucket_key,
@@ -93,37 +92,6 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
     assert left > 1000
     assert banded > 100
     assert divided > 500
-
-
-def test_it_opens_a_bucket_as_the_general_write_does() -> None:
-    rng = random.Random(12)
-    compared = left = 0
-    for _ in range(3000):
-        terms = _terms(rng)
-        key = BucketKey(rng.choice(("ns-1", "n%s")), rng.choice(('e%d"é', "e")), "r%/:x")
-        amounts = tuple(rng.choice((None, 0, 1000, spec.capacity_milli)) for spec in terms.specs)
-        demand = Demand(key, terms, amounts)
-        now_ms, generation = NOW_MS + rng.randint(0, 999), rng.getrandbits(46)
-        written = fast_creation_request("a %table", demand, generation, now_ms)
-        if written is None:
-            left += 1
-            assert any(spec.soft or not spec.amount_milli for spec in terms.specs)
-            continue
-        compared += 1
-        draft = expressions.create_update(
-            key, new_record(terms, now_ms), amounts, generation, now_ms
-        )
-        assert written.params == draft.request("a %table", bucket_key(key)).params
-        assert (written.operation, written.credit) == ("UpdateItem", False)
-    assert compared > 1000
-    assert left > 100
-
-
-def test_openings_are_kept_for_a_bounded_number_of_terms() -> None:
-    for version in range(usual_opening_module.TERMS_MAX + 10):
-        terms = Terms((Limit.per_second("x", 16).spec,), version)
-        assert fast_creation_request("t", Demand(KEY, terms, (1000,)), 1, NOW_MS) is not None
-        assert len(usual_opening_module._creation_templates) <= usual_opening_module.TERMS_MAX
 
 
 def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms, new_record
-from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog.items import TTL, Value
+from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms
+from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.client.port import EncodedRequest
 from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
@@ -25,12 +23,11 @@ from headgate.stores.dynamodb.protocol.item import (
     ItemState,
     bucket_key,
     names_of,
-    static_attributes,
 )
 from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import MARGIN_S, create_update
-from headgate.stores.dynamodb.schema import PK, SK, layout_of
+from headgate.stores.dynamodb.protocol.writes import MARGIN_S
+from headgate.stores.dynamodb.schema import PK, SK
 
 TERMS_MAX = 1024
 SHAPES_MAX = 64  # of each; many limits have more, but few of them at a time
@@ -154,95 +151,8 @@ def _kinds(shape: int, count: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=16_384)
-def body_start(table: str, namespace: str, entity_id: str, resource: str, shard: int = 0) -> bytes:
+def body_start(table: str, namespace: str, entity_id: str, resource: str, shard: int) -> bytes:
     """A body as far as its key."""
     pk, sk = map(quoted, bucket_key(BucketKey(namespace, entity_id, resource), shard))
     key = f'{{"{PK}": {{"S": {pk}}}, "{SK}": {{"S": {sk}}}}}'
     return f'{{"TableName": {quoted(table)}, "Key": {key}, '.encode()
-
-
-# --------------------------------------------------------------------------------------------------
-# The usual first take, spelled out: a bucket that nobody has used, under plain limits.
-#
-# It makes the request that `expressions.creation` makes. All but the names and a few numbers is the
-# same for every bucket under the same terms, so it is made once, with places for those.
-
-NUMBERS, NAMES = 2, 6  # that go first: epoch and generation; then, after a 1, the indexes' keys
-
-
-class CreationTemplate(NamedTuple):
-    """What all buckets under the same terms begin with; it keeps the terms alive."""
-
-    terms: Terms
-    layout: str
-    body: bytes | None  # after the key, as a template; None where the limits are not plain
-
-
-_creation_templates: dict[int, CreationTemplate] = {}  # by the identity of terms
-
-
-def creation_template(terms: Terms) -> CreationTemplate:
-    found = _creation_templates.get(id(terms))
-    if found is None:
-        if len(_creation_templates) >= TERMS_MAX:
-            _creation_templates.clear()
-        body = _template(terms) if terms.specs and is_plain(terms) else None
-        found = _creation_templates[id(terms)] = CreationTemplate(terms, layout_of(terms), body)
-    return found
-
-
-def fast_creation_request(
-    table: str, demand: Demand, generation: int, now_ms: int
-) -> EncodedRequest | None:
-    """The write for a demand that fits a full bucket; None where it is not a usual one."""
-    body = creation_template(demand.terms).body
-    if body is None:
-        return None
-    numbers: list[int] = []
-    latest_ms = now_ms
-    for wanted, (_, capacity, amount, period_ms, _) in zip(
-        demand.amounts, demand.terms.specs, strict=True
-    ):
-        debit = wanted or 0
-        numbers += (capacity - debit, debit)
-        latest_ms = max(latest_ms, now_ms - (-debit * period_ms // amount))
-    key = demand.key
-    namespace, entity_id, resource = key.namespace, key.entity_id, key.resource
-    pk = bucket_key(key)[0]
-    names = (
-        schema.gsi2_pk_resource(namespace, resource),
-        schema.gsi2_sk_bucket(entity_id, 0),
-        schema.gsi3_pk_entity(namespace, entity_id),
-        schema.gsi3_sk_bucket(resource, 0),
-        schema.gsi4_pk(namespace),
-        schema.gsi4_sk(pk),
-    )
-    filled = body % (
-        now_ms,
-        generation,
-        *[quoted(name).encode() for name in names],
-        *numbers,
-        MARGIN_S - (-latest_ms // 1000),
-    )
-    return EncodedRequest("UpdateItem", body_start(table, namespace, entity_id, resource) + filled)
-
-
-def _template(terms: Terms) -> bytes:
-    nobody = BucketKey("", "", "")
-    draft = create_update(nobody, new_record(terms, 0), (None,) * len(terms.specs), 0, 0)
-    write = draft.write(("", ""))
-    values: dict[str, Value] = write.pop("ExpressionAttributeValues")
-    del write["Key"]
-    rest = json.dumps({**write, "ReturnValues": "ALL_NEW"}).replace("%", "%%")
-    first_name = NUMBERS + 1
-    first_rate = first_name + NAMES
-    first_counter = NUMBERS + 1 + len(static_attributes(nobody, 0, terms, 0))
-    parts = []
-    for number, (place, value) in enumerate(values.items()):
-        if number < NUMBERS or number >= first_counter:
-            parts.append(f'"{place}": {{"N": "%d"}}')
-        elif first_name <= number < first_rate:
-            parts.append(f'"{place}": {{"S": %b}}')
-        else:
-            parts.append(f'"{place}": {json.dumps(value)}'.replace("%", "%%"))
-    return f'{rest[1:-1]}, "ExpressionAttributeValues": {{{", ".join(parts)}}}}}'.encode()

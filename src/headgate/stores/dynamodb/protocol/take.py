@@ -9,14 +9,10 @@ from __future__ import annotations
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.record import TERMS, Record, cells_of, new_record
-from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
+from headgate.stores.dynamodb.client.port import ConditionFailed
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import (
-    creation_template,
-    fast_creation_request,
-    fast_take_request,
-)
+from headgate.stores.dynamodb.protocol.fast_take import fast_take_request
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import (
     EPOCH,
@@ -34,6 +30,7 @@ from headgate.stores.dynamodb.protocol.outcome import (
     record_under,
 )
 from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
+from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding.router import ShardRouter
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -136,16 +133,9 @@ class Taker:
             found = yield from self._look(known, now_ms, confirmed)
             return Refused(record) if found is None else None
         generation = new_generation()
-        request: DynamoRequest | None = fast_creation_request(
-            self.table, demand, generation, now_ms
-        )
-        if request is None:
-            draft = expressions.create_update(
-                demand.key, record, demand.amounts, generation, now_ms
-            )
-            request = draft.request(self.table, bucket_key(demand.key))
-        outcome = yield request
-        made = new_item_state(record, creation_template(demand.terms).layout, generation, now_ms)
+        draft = expressions.create_update(demand.key, record, demand.amounts, generation, now_ms)
+        outcome = yield draft.request(self.table, bucket_key(demand.key))
+        made = new_item_state(record, layout_of(demand.terms), generation, now_ms)
         seen = learn(known, 0, outcome, now_ms, confirmed, made)
         if seen is None:
             return None
