@@ -39,7 +39,9 @@ def main() -> None:
     if sys.argv[2] == "turbo":
         TurboHttpServer(serving, echo).run(listener)
     else:
-        Server(config_of(serving, echo)).run(sockets=[listener])
+        server = Server(config_of(serving, echo))
+        server.on_started = lambda: None
+        server.run(sockets=[listener])
 
 
 if __name__ == "__main__":
