@@ -12,21 +12,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bench.service_inside import measured
 from bench.service_load import Figures, Load, has_wrk, put_on
 from bench.service_servers import Running, echo, headgate
-from bench.service_streams import STREAMS, has_h2load, put_on_streams
 from bench.table import Aim, aim, show
 
 CONNECTIONS = 16
 BATCH = 100
-POD_AIM, TURBO_AIM, SHARE_AIM, BATCH_AIM, REDIS_AIM = 10_000, 20_000, 0.6, 150_000, 2.0
-TURBO = "turbo"
-STREAMED = f"{TURBO}, memory, HTTP/2, {STREAMS} streams"
+POD_AIM, SHARE_AIM, BATCH_AIM, REDIS_AIM = 10_000, 0.6, 150_000, 2.0
 
 Opener = Callable[[], AbstractContextManager[Running]]
 
@@ -40,7 +36,6 @@ class Timing:
     checks: int  # in one request
     open: Opener
     load: Load
-    put_on: Callable[[str, Load, int, float], Figures] = put_on
     figures: list[Figures] = field(default_factory=list)
     cpus_us: list[float] = field(default_factory=list)
 
@@ -92,33 +87,14 @@ def _timings(folder: Path, stack: ExitStack, quick: bool) -> list[Timing]:
             opened = partial(headgate, url, workers, folder)
             found.append(Timing(name, workers, 1, opened, single))
             found.append(Timing(f"{name}, batch of {BATCH}", workers, BATCH, opened, batch))
-    if find_spec("h2corn") is None:
-        print("left out: turbo. To measure it: pip install 'headgate[turbo]'")
-    else:
-        found += _turbo(folder, stores["sqlite"], single, batch)
     return found[:3] if quick else found
-
-
-def _turbo(folder: Path, sqlite: str, single: Load, batch: Load) -> list[Timing]:
-    found = [Timing(f"{TURBO} echo", 1, 1, partial(echo, 1, TURBO), single)]
-    for name, url, workers in (("memory", "memory://", 1), ("sqlite", sqlite, 2)):
-        opened = partial(headgate, url, workers, folder, TURBO)
-        found.append(Timing(f"{TURBO}, {name}", workers, 1, opened, single))
-        if workers == 1:
-            title = f"{TURBO}, {name}, batch of {BATCH}"
-            found.append(Timing(title, workers, BATCH, opened, batch))
-            if has_h2load():
-                found.append(Timing(STREAMED, workers, 1, opened, single, put_on_streams))
-    if not has_h2load():
-        print("left out: HTTP/2. To measure it: apt-get install nghttp2-client")
-    return found
 
 
 def _one_round(timing: Timing, seconds: float) -> None:
     with timing.open() as running:
-        timing.put_on(running.url, timing.load, CONNECTIONS, 1.0)  # every bucket is there
+        put_on(running.url, timing.load, CONNECTIONS, 1.0)  # every bucket is there
         before_s = running.cpu_s()
-        figures = timing.put_on(running.url, timing.load, CONNECTIONS, seconds)
+        figures = put_on(running.url, timing.load, CONNECTIONS, seconds)
         spent_s = running.cpu_s() - before_s
     if figures.failed:
         raise SystemExit(f"{timing.name}: {figures.failed} answers were not 2xx")
@@ -127,12 +103,8 @@ def _one_round(timing: Timing, seconds: float) -> None:
 
 
 def _row(timing: Timing, timings: list[Timing]) -> dict[str, Any]:
-    turbo = timing.name.startswith(TURBO)
     ceiling = next(
-        one
-        for one in timings
-        if one.name == (f"{TURBO} echo" if turbo else "bare echo")
-        and one.workers in (timing.workers, 1 if turbo else timing.workers)
+        one for one in timings if one.name == "bare echo" and one.workers == timing.workers
     )
     best = timing.best
     return {
@@ -193,11 +165,6 @@ def _aims(rows: list[dict[str, Any]]) -> list[Aim]:
     share = memory["share_of_echo"]
     text = f"{SHARE_AIM:.0%} of the bare echo (one worker, memory)"
     found.append(aim(text, f"{share:.0%}", share >= SHARE_AIM))
-    for name, wire in ((f"{TURBO}, memory", "HTTP/1.1"), (STREAMED, "HTTP/2")):
-        if (name, 1) in by_name:
-            rate = by_name[name, 1]["checks_per_second"]
-            text = f"{TURBO_AIM} checks/s with turbo (one worker, memory, {wire})"
-            found.append(aim(text, f"{rate:,.0f}", rate >= TURBO_AIM))
     batch = by_name.get((f"memory, batch of {BATCH}", 1))
     if batch is not None:
         rate = batch["checks_per_second"]

@@ -1,6 +1,6 @@
 """The ceiling: a bare ASGI application on the same server, which reads a body and sends one.
 
-`python -m bench.service_echo PORT default|turbo`; with workers, each is one of these.
+`python -m bench.service_echo PORT`; with workers, each is one of these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from headgate.service.server.options import read_options
 from headgate.service.server.serve import Server, config_of
-from headgate.service.server.turbo import TurboHttpServer
 
 BODY = (
     b'{"allowed":true,"tokens_remaining":999,"tokens_capacity":1000,'
@@ -36,12 +35,9 @@ def main() -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(("127.0.0.1", int(sys.argv[1])))
     serving = read_options(["--store", "memory://"], {})
-    if sys.argv[2] == "turbo":
-        TurboHttpServer(serving, echo).run(listener)
-    else:
-        server = Server(config_of(serving, echo))
-        server.on_started = lambda: None
-        server.run(sockets=[listener])
+    server = Server(config_of(serving, echo))
+    server.on_started = lambda: None
+    server.run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -34,22 +34,21 @@ class Running:
 
 
 @contextmanager
-def echo(workers: int, server: str = "default") -> Iterator[Running]:
+def echo(workers: int) -> Iterator[Running]:
     port = _free_port()
-    command = ["-m", "bench.service_echo", str(port), server]
+    command = ["-m", "bench.service_echo", str(port)]
     with _started([command] * workers, port) as running:
         yield running
 
 
 @contextmanager
-def headgate(store: str, workers: int, folder: Path, server: str = "default") -> Iterator[Running]:
+def headgate(store: str, workers: int, folder: Path) -> Iterator[Running]:
     port = _free_port()
     policies = folder / "policies.yaml"
     policies.write_text(POLICIES, encoding="utf-8")
     command = [
         "-m", "headgate.service", "--store", store, "--port", str(port),
         "--workers", str(workers), "--policies", str(policies), "--log-level", "error",
-        "--server", server,
     ]  # fmt: skip
     with _started([command], port) as running:
         yield running

@@ -267,7 +267,7 @@ MUTANTS = [
         '        """Starts no more than it must to end well."""\n',
         (
             "service/hostile/test_hostile_workers.py::"
-            "test_a_signal_to_end_before_the_server_listens_is_honoured[default-SIGTERM]",
+            "test_a_signal_to_end_before_the_server_listens_is_honoured[SIGTERM]",
         ),
     ),
     Mutant(
@@ -398,30 +398,12 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "workers: those of the turbo server do not look whether their supervisor lives",
-        "service/server/turbo.py",
-        "        if self.parent is not None and os.getppid() != self.parent:\n",
-        "        if False:\n",
-        (
-            "service/hostile/test_hostile_supervisor.py::test_a_worker_ends_when_its_supervisor_is_gone",
-        ),
-    ),
-    Mutant(
         "workers: they take whoever started them for their supervisor",
         "service/server/workers.py",
         '            "--parent", str(os.getpid()),\n',
         '            "--parent", str(os.getppid()),\n',
         (
             "service/hostile/test_hostile_supervisor.py::test_a_worker_is_told_who_its_supervisor_is",
-        ),
-    ),
-    Mutant(
-        "workers: a signal before the turbo server listens is lost",
-        "service/server/turbo.py",
-        'it never begins to serve."""\n        self.leaving = True\n',
-        'it never begins to serve."""\n',
-        (
-            "service/hostile/test_hostile_workers.py::test_a_signal_to_end_before_the_server_listens_is_honoured[turbo-SIGTERM]",
         ),
     ),
     Mutant(
@@ -588,7 +570,7 @@ MUTANTS = [
         "service/server/protocol.py",
         "        if self._part is not HEAD:\n            return  # a trailer",
         "        if False:\n            return  # a trailer",
-        ("service/hostile/test_hostile_http.py::test_a_trailer_is_no_header[default]",),
+        ("service/hostile/test_hostile_http.py::test_a_trailer_is_no_header",),
     ),
     Mutant(
         "server: an idle connection stays",
@@ -614,7 +596,7 @@ MUTANTS = [
         "        self.transport.write(self._refusal_answer())\n",
         (
             "service/hostile/test_hostile_http.py::"
-            "test_a_body_over_the_bound_gets_one_answer[default-chunked, then nonsense]",
+            "test_a_body_over_the_bound_gets_one_answer[chunked, then nonsense]",
         ),
     ),
     Mutant(
@@ -692,20 +674,14 @@ MUTANTS = [
         "service/server/protocol.py",
         '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',
         "        if False:\n",
-        (
-            "service/hostile/test_hostile_http.py::"
-            "test_http_1_1_without_a_host_is_refused[default-GET]",
-        ),
+        ("service/hostile/test_hostile_http.py::test_http_1_1_without_a_host_is_refused[GET]",),
     ),
     Mutant(
         "server: unfinished TLS handshakes are not counted",
         "service/server/tls.py",
         "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
         "            if len(self._connections) >= self._connections_max:\n",
-        (
-            "service/hostile/test_hostile_tls.py::"
-            "test_unfinished_handshakes_are_counted_and_end[default]",
-        ),
+        ("service/hostile/test_hostile_tls.py::test_unfinished_handshakes_are_counted_and_end",),
     ),
     Mutant(
         "server: a browser may guess what an answer is",
@@ -714,7 +690,7 @@ MUTANTS = [
         "",
         (
             "service/hostile/test_hostile_http.py::"
-            "test_no_answer_is_guessed_at_by_a_browser[default-no HTTP]",
+            "test_no_answer_is_guessed_at_by_a_browser[no HTTP]",
         ),
     ),
     Mutant(
@@ -724,7 +700,7 @@ MUTANTS = [
         "        except Cancelled:\n",
         (
             "service/hostile/test_hostile_http.py::"
-            "test_a_client_that_leaves_in_the_middle_is_no_failure[default-False-cold]",
+            "test_a_client_that_leaves_in_the_middle_is_no_failure[False-cold]",
         ),
     ),
     Mutant(

@@ -16,7 +16,6 @@ from headgate.service.http.asgi import Rest
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
-from headgate.service.server.options import ServerOptions
 from headgate.service.server.protocol import protocol_with
 from programs.service.kit import World
 
@@ -175,31 +174,6 @@ def served(
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
-
-
-@contextmanager
-def served_turbo(app: Any, **options: Any) -> Iterator[str]:
-    """The turbo server on a free loopback port, in a thread of its own."""
-    from headgate.service.server.turbo import TurboHttpServer
-
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(100)
-    server = TurboHttpServer(ServerOptions(Options(), **options), app)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(
-        target=loop.run_until_complete, args=(server.serve(listener),), daemon=True
-    )
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        loop.call_soon_threadsafe(server.end)
-        thread.join(20)
-        assert not thread.is_alive()
-        loop.close()
-        listener.close()
 
 
 def until(happened: Any, *, steps: int = 2000) -> None:

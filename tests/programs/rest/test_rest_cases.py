@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headgate.service.settings import OnUnknown
-from programs.rest.rest_kit import PATHS, Board, call, dumped, rest_of, run, served, served_turbo
+from programs.rest.rest_kit import PATHS, Board, call, dumped, rest_of, run, served
 from programs.service.cases import CASES, Case
 from programs.service.kit import World
 from programs.service.test_service_cases import holds
@@ -62,14 +62,11 @@ def test_case_as_asgi(case: Case) -> None:
     judge(case, answer, world)
 
 
-@pytest.fixture(scope="module", params=["express", "usual", "turbo"])
+@pytest.fixture(scope="module", params=["express", "usual"])
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[Board, httpx.Client]]:
     board = Board()
     with ExitStack() as stack:
-        if request.param == "turbo":
-            url = stack.enter_context(served_turbo(board))
-        else:
-            url, _ = stack.enter_context(served(board, express=request.param == "express"))
+        url, _ = stack.enter_context(served(board, express=request.param == "express"))
         yield board, stack.enter_context(httpx.Client(base_url=url, trust_env=False))
 
 

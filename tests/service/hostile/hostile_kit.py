@@ -12,10 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from headgate.service.server.options import DEFAULT, TURBO
 from programs.rest.serve_kit import START_S, Running, command, environment, read_greeting
 
-SERVERS = (DEFAULT, TURBO)
 RSS_MB_MAX = 150
 HEALTHZ_S_MAX = 1.0
 ANSWER_S = 30  # far more than any answer takes; a test that waits this long has failed
@@ -30,11 +28,6 @@ class Target(Running):
     def __init__(self, process: subprocess.Popen[str], lines: list[str], log: Path) -> None:
         super().__init__(process, lines)
         self._log = log
-
-    @property
-    def is_turbo(self) -> bool:
-        """Whether it is h2corn, which answers some nonsense by closing."""
-        return TURBO in self.process.args  # type: ignore[operator]
 
     @property
     def log(self) -> str:

@@ -13,7 +13,6 @@ from service.hostile.hostile_kit import (
     BODY,
     HEALTHZ_S_MAX,
     RSS_MB_MAX,
-    SERVERS,
     Target,
     chunk,
     chunked_head,
@@ -26,11 +25,9 @@ MB = 1 << 20
 CONNECTIONS = 4
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def victim(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
-    with target(tmp_path_factory.mktemp("victim"), "--server", request.param) as running:
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with target(tmp_path_factory.mktemp("victim")) as running:
         yield running
 
 

@@ -21,7 +21,6 @@ from headgate.service.program import Options
 from headgate.service.server import serve
 from headgate.service.server import workers as serve_workers
 from headgate.service.server.options import ServerOptions
-from headgate.service.server.turbo import TurboHttpServer
 from headgate.service.server.workers import FAILED_STARTS_MAX, Workers, ready_file
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals")
@@ -270,9 +269,5 @@ def test_a_worker_ends_when_its_supervisor_is_gone(parent: int, ends: bool) -> N
         server = serve.Server(serve.config_of(serving, app=None))
         server.parent = parent
         assert await server.on_tick(1) is ends
-        turbo = TurboHttpServer(serving, app=None)
-        turbo.parent = parent
-        await turbo._look_after_parent()
-        assert turbo.leaving is ends
 
     asyncio.run(flow())

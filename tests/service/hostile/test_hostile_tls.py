@@ -13,7 +13,7 @@ import pytest
 from programs.rest.rest_kit import until
 from programs.rest.serve_kit import run_once
 from programs.rest.test_serve_clients import Papers, trusting
-from service.hostile.hostile_kit import DEFAULT, SERVERS, Target, request, target
+from service.hostile.hostile_kit import Target, request, target
 
 CONNECTIONS_MAX = 20
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a client's first message
@@ -26,14 +26,12 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def victim(
-    request: pytest.FixtureRequest, papers: Papers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+@pytest.fixture(scope="module")
+def victim(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     options = ("--tls-certificate", papers.server[0], "--tls-key", papers.server[1])
     bound = ("--connections-max", str(CONNECTIONS_MAX))
     folder = tmp_path_factory.mktemp("victim")
-    with target(folder, "--server", request.param, *options, *bound) as running:
+    with target(folder, *options, *bound) as running:
         yield running
 
 
@@ -59,10 +57,8 @@ def test_unfinished_handshakes_are_counted_and_end(victim: Target, papers: Paper
                     line.sendall(HELLO)
                 except OSError:
                     continue  # it is one too many, and closed already
-        # Turbo accepts no more than its bound; the rest waits in the kernel and has no descriptor.
         until(lambda: victim.sockets() <= CONNECTIONS_MAX + 1)
-        if not victim.is_turbo:
-            assert answer(victim, context) == b""
+        assert answer(victim, context) == b""
         # The clients stay; it is the server that must end this. It takes ten seconds of its clock.
         until(lambda: victim.sockets() == 1, steps=6000)
     until(lambda: answer(victim, context).startswith(b"HTTP/1.1 200"))
@@ -90,7 +86,7 @@ def test_files_that_cannot_be_used_are_named_at_start(
 ) -> None:
     key = str(papers.folder / wrong)
     done = run_once(
-        "--server", DEFAULT, "--store", "memory://",
+        "--store", "memory://",
         "--tls-certificate", papers.server[0], "--tls-key", key,
     )  # fmt: skip
     assert done.returncode == 2

@@ -14,8 +14,7 @@ from headgate.service.program import DEADLINE_MS, Options
 from headgate.service.settings import OnUndecided, OnUnknown
 
 PREFIX = "HEADGATE_"
-DEFAULT, TURBO = "default", "turbo"
-NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer of either server
+NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer
 WORKERS_MAX = 64
 CONNECTIONS_MAX = 1_000
 
@@ -39,7 +38,6 @@ class ServerOptions:
     connections_max: int = CONNECTIONS_MAX
     drain_s: int = 15
     log_level: str = "info"
-    server: str = DEFAULT
     descriptor: int | None = field(default=None, repr=False)  # a worker's inherited socket
     parent: int | None = None  # a worker's supervisor
 
@@ -80,7 +78,6 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         given.connections_max,
         given.drain_s,
         given.log_level,
-        given.server,
         given.descriptor,
         given.parent,
     )
@@ -161,8 +158,6 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--connections-max", "connections of one worker", type=_within(1, 100_000),
         default=CONNECTIONS_MAX)  # fmt: skip
     add("--drain-s", "seconds to finish requests after SIGTERM", type=_within(1, 600), default=15)
-    add("--server", "default (uvicorn), or turbo (h2corn): HTTP/2, without client certificates",
-        choices=[DEFAULT, TURBO], default=DEFAULT)  # fmt: skip
     add("--tls-certificate", "PEM file", metavar="FILE")
     add("--tls-key", "PEM file", metavar="FILE")
     add("--tls-client-ca", "PEM file: clients must show a certificate of it", metavar="FILE")

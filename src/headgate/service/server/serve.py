@@ -39,7 +39,6 @@ from headgate.service.keys.stored import KeyStore, StoredKeys
 from headgate.service.program import STORE_KEYS, Program
 from headgate.service.server.options import (
     NO_SNIFFING,
-    TURBO,
     OptionError,
     ServerOptions,
     environment,
@@ -47,7 +46,6 @@ from headgate.service.server.options import (
 )
 from headgate.service.server.protocol import protocol_with
 from headgate.service.server.tls import TlsListener, tls_context
-from headgate.service.server.turbo import TurboHttpServer
 from headgate.service.server.workers import Workers, ready_file, unblock_hangup
 
 # --------------------------------------------------------------------------------------------------
@@ -197,14 +195,9 @@ def serve(
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
     dashboard = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
     rest = with_spans(program, Rest(program, alongside))
-    server: Server | TurboHttpServer
-    if serving.server == TURBO:
-        server = turbo = TurboHttpServer(serving, dashboard.before(rest))
-        dashboard.leaving = lambda: turbo.leaving
-    else:
-        server = usual = Server(config_of(serving, dashboard.before(rest), rest))
-        usual.tls = tls_context(serving)
-        dashboard.leaving = lambda: usual.should_exit  # open feeds do not hold up the end
+    server = Server(config_of(serving, dashboard.before(rest), rest))
+    server.tls = tls_context(serving)
+    dashboard.leaving = lambda: server.should_exit  # open feeds do not hold up the end
     server.parent = serving.parent
     server.on_started = partial(_say_started, serving, greeting)
     for one in (signal.SIGTERM, signal.SIGINT):
@@ -213,8 +206,6 @@ def serve(
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, frame: program.look_soon())
         unblock_hangup()
-    if isinstance(server, TurboHttpServer):
-        return server.run(listener)
     try:
         server.run(sockets=[listener])
     except SystemExit:  # the server says why in the log
@@ -279,7 +270,7 @@ class Server(uvicorn.Server):
 
 
 def config_of(serving: ServerOptions, app: Any, lane: ExpressApp | None = None) -> uvicorn.Config:
-    """The default server's settings: nothing in front of the application but HTTP."""
+    """The server's settings: nothing in front of the application but HTTP."""
     return uvicorn.Config(
         app,
         http=protocol_with(serving.connections_max, lane),

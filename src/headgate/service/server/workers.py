@@ -11,8 +11,7 @@ worker also says there that it serves.
 
 Why not `uvicorn.supervisors.Multiprocess`: it stops the whole service when one worker fails to
 start, restarts at once without end, takes SIGHUP for a restart that cuts connections, lets workers
-outlive a supervisor that was killed, waits for ever for one that does not end, and cannot run the
-turbo server.
+outlive a supervisor that was killed, and waits for ever for one that does not end.
 """
 
 from __future__ import annotations
