@@ -1,4 +1,4 @@
-"""A gRPC server to measure: `python -m bench.grpc_server echo|service|turbo`.
+"""A gRPC server to measure: `python -m bench.grpc_server echo|service`.
 
 Says its port, then its CPU seconds for every line it reads, and ends with the input.
 """
@@ -16,7 +16,6 @@ from headgate import Limit
 from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.grpc.turbo import TurboServer
 from headgate.service.program import Options, Program
 
 ECHO = "/bench.Echo/Echo"
@@ -32,7 +31,7 @@ def main() -> None:
 
 
 async def serve(what: str) -> None:
-    port, stop = await (echo() if what == "echo" else service(what))
+    port, stop = await (echo() if what == "echo" else service())
     print(port, flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
@@ -56,14 +55,13 @@ async def echo() -> tuple[int, Any]:
     return port, lambda: server.stop(0)
 
 
-async def service(what: str) -> tuple[int, Any]:
+async def service() -> tuple[int, Any]:
     program = Program.build(Options(store="memory://"))
     program.service.rules = NoPolicies(
         Rule("all", [Limit(TOKENS, 10**9, 10**6, 1)], level=GLOBAL)  # nobody is refused
     )
     await program.start()
-    kind: Any = TurboServer if what == "turbo" else GrpcServer
-    server = await kind.start(program, GrpcSettings(grace_s=0))
+    server = await GrpcServer.start(program, GrpcSettings(grace_s=0))
     return server.port, server.stop
 
 

@@ -1,6 +1,6 @@
-"""Calls per second of the gRPC wires: one worker, the load on the same machine, the memory store.
+"""Calls per second of the gRPC wire: one worker, the load on the same machine, the memory store.
 
-Both servers, and beside them grpcio's own ceiling: a handler that returns what it was sent. Every
+The service, and beside it grpcio's own ceiling: a handler that returns what it was sent. Every
 figure is the best of several rounds, all contestants in turn. CPU is the server's, all its threads.
 """
 
@@ -44,17 +44,13 @@ def contests() -> list[Contest]:
         ]
     )
     text = check.SerializeToString()
-    found = [Contest("grpcio.aio, echo", "echo", ECHO, text)]
-    for name, server in (("grpcio.aio", "service"), ("turbo", "turbo")):
-        found += [
-            Contest(f"{name}, check", server, _CHECK, text),
-            Contest(f"{name}, check, one at a time", server, _CHECK, text, at_once=1),
-            Contest(f"{name}, Envoy, two descriptors", server, _ENVOY, _envoy()),
-            Contest(
-                f"{name}, batch of {BATCH}", server, _BATCH, batch.SerializeToString(), BATCH, 4
-            ),
-        ]
-    return found
+    return [
+        Contest("echo", "echo", ECHO, text),
+        Contest("check", "service", _CHECK, text),
+        Contest("check, one at a time", "service", _CHECK, text, at_once=1),
+        Contest("Envoy, two descriptors", "service", _ENVOY, _envoy()),
+        Contest(f"batch of {BATCH}", "service", _BATCH, batch.SerializeToString(), BATCH, 4),
+    ]
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def _show(rows: list[dict[str, Any]], seconds: float, rounds: int) -> None:
 
 def _aims(rows: list[dict[str, Any]]) -> list[Aim]:
     rates = {row["name"]: row["checks_per_second"] for row in rows}
-    share = rates["grpcio.aio, check"] / rates["grpcio.aio, echo"]
+    share = rates["check"] / rates["echo"]
     return [
         aim(f"a check is at least {OF_ECHO_AIM:.0%} of grpcio's echo", f"{share:.0%}",
             share >= OF_ECHO_AIM),

@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
-
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "deploy/envoy.yaml"
 HOST = "127.0.0.1"
@@ -151,22 +149,6 @@ def ratelimit_stats(admin_port: int) -> dict[str, int]:
     lines = get(admin_port, "/stats?filter=ratelimit").body.decode().splitlines()
     found = (line.rsplit(": ", 1) for line in lines if ".ratelimit." in line)
     return {name.rsplit(".", 1)[1]: int(value) for name, value in found}
-
-
-def turbo_service(folder: Path, port: int, grpc_port: int) -> Child:
-    """The same limits on the faster gRPC wire alone; `port` stays unused."""
-    command = [
-        sys.executable, str(Path(__file__).with_name("turbo_service.py")),
-        f"sqlite:///{folder}/limits.db", str(folder / "policies.yaml"), str(grpc_port),
-    ]  # fmt: skip
-    child = Child(command, folder / "service.log", environment())
-    try:
-        with grpc.insecure_channel(f"{HOST}:{grpc_port}") as channel:
-            grpc.channel_ready_future(channel).result(PATIENCE_S)
-    except BaseException:
-        child.kill()
-        raise
-    return child
 
 
 def environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ from programs.envoy.envoy_kit import (
     headers_of,
     should_rate_limit,
 )
-from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
+from programs.grpc.grpc_kit import Wire, wired
 from programs.service.cases import BAD, CASES, USER_AND_IP, Case
 from programs.service.kit import World
 from programs.service.test_service_cases import holds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,13 +13,11 @@ import pytest
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from programs.envoy.proxies import (
-    Child,
     Response,
     envoy,
     free_port,
     get,
     service,
-    turbo_service,
     upstream,
 )
 
@@ -56,13 +53,10 @@ def is_ours(limited: Response) -> None:
     assert body["violated-policies"] == ["search_user"]
 
 
-@pytest.mark.parametrize("start", [service, turbo_service])
 @pytest.mark.parametrize(("deny", "without"), [("false", 200), ("true", 503)])
-def test_limits_failure_and_recovery(
-    folder: Path, deny: str, without: int, start: Callable[..., Child]
-) -> None:
+def test_limits_failure_and_recovery(folder: Path, deny: str, without: int) -> None:
     port, grpc_port = free_port(), free_port()
-    child = start(folder, port, grpc_port)
+    child = service(folder, port, grpc_port)
     try:
         mode = {"failure_mode_deny: false": f"failure_mode_deny: {deny}"}
         with upstream() as behind, envoy(folder, grpc_port, behind, mode) as front:
@@ -82,15 +76,14 @@ def test_limits_failure_and_recovery(
             for _ in range(3):
                 assert get(front, x_user="ann").status == without
 
-            child = start(folder, port, grpc_port)
+            child = service(folder, port, grpc_port)
             is_ours(get(front, x_user="ann"))
             assert get(front, x_user="bob").status == 200
     finally:
         child.stop()
 
 
-@pytest.mark.parametrize("start", [service, turbo_service])
-def test_exactly_as_many_pass_as_fit(folder: Path, start: Callable[..., Child]) -> None:
+def test_exactly_as_many_pass_as_fit(folder: Path) -> None:
     """Many clients at once through one Envoy: none fails, and none too many passes."""
     (folder / "policies.yaml").write_text(
         "rate_limits:\n"
@@ -98,7 +91,7 @@ def test_exactly_as_many_pass_as_fit(folder: Path, start: Callable[..., Child]) 
         "  - {name: by_address, scope: ip, resource: global, capacity: 150, refill_rate: 0}\n"
     )
     grpc_port = free_port()
-    child = start(folder, free_port(), grpc_port)
+    child = service(folder, free_port(), grpc_port)
     mode = {"failure_mode_deny: false": "failure_mode_deny: true"}
     try:
         with (

@@ -37,7 +37,7 @@ from programs.envoy.envoy_kit import (
     override,
     should_rate_limit,
 )
-from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
+from programs.grpc.grpc_kit import Wire, wired
 from programs.keys.keys_kit import MemoryKeys
 from programs.service.kit import TableRules, World
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-import pytest
 
 from headgate.service.decide.answers import AppliedLimit, BatchAnswer, CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, ServiceError
@@ -15,27 +14,11 @@ from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSett
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.grpc.turbo import TurboServer
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.metrics.service import ServiceMetrics
 from headgate.service.program import Options, Program
 from headgate.service.settings import OnUndecided
 from programs.service.kit import World
-
-SERVERS: dict[str, Any] = {"grpcio": GrpcServer, "turbo": TurboServer}
-_in_use = ["grpcio"]
-
-
-@pytest.fixture(params=SERVERS, autouse=True)
-def both_servers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test of a module that imports this runs on either server."""
-    _in_use.append(request.param)
-    yield
-    _in_use.pop()
-
-
-async def started(program: Program, settings: GrpcSettings) -> Any:
-    return await SERVERS[_in_use[-1]].start(program, settings)
 
 
 class Wire:
@@ -67,7 +50,7 @@ async def wired(
     **settings: Any,
 ) -> AsyncIterator[Wire]:
     program = program_of(world, authenticator, deadline_ms=deadline_ms, envoy_undecided=undecided)
-    server = await started(program, GrpcSettings(**{"grace_s": 0, **settings}))
+    server = await GrpcServer.start(program, GrpcSettings(**{"grace_s": 0, **settings}))
     try:
         async with grpc.aio.insecure_channel(
             f"127.0.0.1:{server.port}", options=channel_options

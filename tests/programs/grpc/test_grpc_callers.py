@@ -16,7 +16,7 @@ from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.access import DenyReason
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
 from headgate.service.keys.key import Grant, MintedKey, mint, parse_grant
-from programs.grpc.grpc_kit import Wire, both_servers, wired  # noqa: F401
+from programs.grpc.grpc_kit import Wire, wired
 from programs.grpc.grpc_kit import problem_of as problem
 from programs.keys.keys_kit import MemoryKeys
 from programs.service.kit import World
@@ -183,7 +183,6 @@ def test_those_turned_away_are_counted_by_reason() -> None:
     asyncio.run(play())
 
 
-@pytest.mark.usefixtures("both_servers")
 def test_two_keys_are_refused_as_over_rest() -> None:
     """Neither the first nor the last of them counts."""
     good, other = minted("check"), minted("check")

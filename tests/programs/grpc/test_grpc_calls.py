@@ -13,8 +13,9 @@ from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.server import GrpcServer
 from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
-from programs.grpc.grpc_kit import both_servers, message_of, program_of, sent, started, wired  # noqa: F401
+from programs.grpc.grpc_kit import message_of, program_of, sent, wired
 from programs.keys.keys_kit import MemoryKeys
 from programs.service.cases import ask
 from programs.service.kit import World
@@ -246,7 +247,7 @@ def test_calls_are_counted_once() -> None:
 def test_without_keys_only_this_machine() -> None:
     async def play() -> None:
         with pytest.raises(ValidationError, match="no keys"):
-            await started(program_of(World()), GrpcSettings(host="0.0.0.0"))
+            await GrpcServer.start(program_of(World()), GrpcSettings(host="0.0.0.0"))
 
     asyncio.run(play())
 
@@ -255,7 +256,7 @@ def test_a_taken_port_is_said_plainly() -> None:
     async def play() -> None:
         async with wired(World()) as wire:
             with pytest.raises(ValidationError, match="taken"):
-                await started(program_of(World()), GrpcSettings(port=wire.server.port))
+                await GrpcServer.start(program_of(World()), GrpcSettings(port=wire.server.port))
 
     asyncio.run(play())
 

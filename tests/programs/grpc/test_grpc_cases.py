@@ -15,7 +15,7 @@ from headgate.service.grpc.calls import (
 )
 from headgate.service.grpc.calls import values_of as plain_values
 from headgate.service.settings import OnUnknown
-from programs.grpc.grpc_kit import both_servers, message_of, sent, wired  # noqa: F401
+from programs.grpc.grpc_kit import message_of, sent, wired
 from programs.service.cases import CASES, Case
 from programs.service.kit import World
 from programs.service.test_service_cases import holds, said

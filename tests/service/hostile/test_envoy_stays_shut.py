@@ -7,7 +7,7 @@ Envoy counts every request that it let pass because the rate limit service gave 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +15,11 @@ from typing import NamedTuple
 import pytest
 
 from programs.envoy.proxies import (
-    Child,
     envoy,
     free_port,
     get,
     ratelimit_stats,
     service,
-    turbo_service,
     upstream,
 )
 
@@ -110,11 +108,11 @@ CASES = [
 
 @contextmanager
 def behind_envoy(
-    folder: Path, start: Callable[..., Child], *options: str, changes: dict[str, str] | None = None
+    folder: Path, *options: str, changes: dict[str, str] | None = None
 ) -> Iterator[int]:
     """The port of an Envoy that lets pass on errors; it let nothing pass when this ends."""
     grpc_port, admin_port = free_port(), free_port()
-    child = start(folder, free_port(), grpc_port, *options)
+    child = service(folder, free_port(), grpc_port, *options)
     try:
         with (
             upstream() as server,
@@ -135,9 +133,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("start", [service, turbo_service])
-def test_no_client_and_no_route_gets_past(folder: Path, start: Callable[..., Child]) -> None:
-    with behind_envoy(folder, start, changes={FIRST_ROUTE: ROUTES + FIRST_ROUTE}) as front:
+def test_no_client_and_no_route_gets_past(folder: Path) -> None:
+    with behind_envoy(folder, changes={FIRST_ROUTE: ROUTES + FIRST_ROUTE}) as front:
         for case in CASES:
             found = [get(front, case.path, x_user=case.user).status for _ in range(4)]
             assert found == [200] * case.passes + [429] * (4 - case.passes), case.name
@@ -149,7 +146,7 @@ def test_no_client_and_no_route_gets_past(folder: Path, start: Callable[..., Chi
 def test_a_store_at_its_bound(folder: Path) -> None:
     """A client that makes up names fills the store; the next name is refused, not let pass."""
     store = ("--store", "memory://?buckets_max=8")  # given again, the last one counts
-    with behind_envoy(folder, service, *store) as front:
+    with behind_envoy(folder, *store) as front:
         found = [get(front, x_user=f"user-{n}").status for n in range(20)]
         assert found == [200] * 7 + [429] * 13  # the address has a bucket, too
         assert get(front, x_user="user-0").status == 200
@@ -157,21 +154,21 @@ def test_a_store_at_its_bound(folder: Path) -> None:
 
 
 def test_an_identifier_that_nobody_registered(folder: Path) -> None:
-    with behind_envoy(folder, service, "--unknown", "deny") as front:
+    with behind_envoy(folder, "--unknown", "deny") as front:
         for user in ("ann", "bob\xff", "x" * 50_000):
             assert get(front, x_user=user).status == 429
 
 
 def test_allowing_what_cannot_be_decided_is_an_answer_too(folder: Path) -> None:
     changes = {FIRST_ROUTE: ROUTES + FIRST_ROUTE}
-    with behind_envoy(folder, service, "--envoy-undecided", "allow", changes=changes) as front:
+    with behind_envoy(folder, "--envoy-undecided", "allow", changes=changes) as front:
         for path in ("/twenty", "/five", "/nowhere"):
             assert get(front, path, x_user=HUGE).status == 200
         assert [get(front, x_user="ann").status for _ in range(3)] == [200, 200, 429]
 
 
 def test_more_new_identifiers_than_are_let_in(folder: Path) -> None:
-    with behind_envoy(folder, service, "--new-identifiers-per-minute", "1") as front:
+    with behind_envoy(folder, "--new-identifiers-per-minute", "1") as front:
         refused = get(front, x_user="ann")  # the address is new, too: two, and one may come
         assert refused.status == 429
         assert json.loads(refused.body)["code"] == "TOO_MANY_NEW_IDENTIFIERS"

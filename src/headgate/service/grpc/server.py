@@ -10,10 +10,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headgate.core.errors import ValidationError
-from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.service import Service
-from headgate.service.grpc.callers import Peer
-from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
+from headgate.service.grpc.calls import RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING, EnvoyMapping
 from headgate.service.grpc.guard import ActiveCalls, CallRunner, GrpcSettings, Tls
@@ -32,7 +30,6 @@ class HealthReport:
     """SERVING while requests should come here: the store answers, or the service fails open."""
 
     name = "grpc.health.v1.Health"
-    wire = "grpc"
 
     def __init__(self, service: Service, names: Sequence[str]) -> None:
         self._service = service
@@ -59,15 +56,6 @@ class HealthReport:
         """NOT_SERVING from now on, so that nobody new comes while calls are finished."""
         self.serving = False
         await self._servicer.enter_graceful_shutdown()
-
-    async def check(self, message: Any, peer: Peer) -> Any:
-        """The Check call for a wire without grpcio's servicers; for anybody."""
-        if message.service not in self._names:
-            raise ServiceError(Code.NOT_FOUND, "there is no such service here")
-        return health_pb2.HealthCheckResponse(status=self._status())
-
-    def calls(self) -> dict[str, GrpcCall]:
-        return {"Check": GrpcCall(self.check, health_pb2.HealthCheckRequest)}
 
     def _status(self) -> Any:
         kinds = health_pb2.HealthCheckResponse

@@ -1,4 +1,4 @@
-"""What only grpcio's server offers: client certificates, reflection, watching the health."""
+"""The gRPC server: client certificates, reflection, watching the health."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headgate.core.errors import ValidationError
 from headgate.service.grpc.guard import GrpcSettings, Tls
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.grpc.turbo import TurboServer
 from headgate.service.keys.key import parse_grant
 from programs.grpc.grpc_kit import program_of, wired
 from programs.grpc.test_grpc_callers import ASK, CHECKER, door_of
@@ -166,16 +165,5 @@ def test_papers_that_are_not_there(tmp_path: Path) -> None:
     async def play() -> None:
         with pytest.raises(ValidationError, match="cannot be read"):
             await GrpcServer.start(program_of(World()), GrpcSettings(tls=tls))
-
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize(
-    "settings", [{"reflection": True}, {"tls": Tls(Path("a"), Path("b"), Path("c"))}]
-)
-def test_the_faster_server_says_what_it_lacks(settings: dict[str, Any]) -> None:
-    async def play() -> None:
-        with pytest.raises(ValidationError, match="without turbo"):
-            await TurboServer.start(program_of(World()), GrpcSettings(**settings))
 
     asyncio.run(play())
