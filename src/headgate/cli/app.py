@@ -26,8 +26,8 @@ from headgate.cli.output import relax_encoding
 #
 # `where` is `module:object` below headgate.cli, the object a click command made with `verb` or
 # `noun`. Or it is the whole name of a program elsewhere, as in `headgate.aws.infra.deploy:main`,
-# that
-# takes its words as a list and returns its exit code; `extra` is what must be installed for it.
+# that takes its words as a list and returns its exit code; `extra` is what must be installed for
+# it.
 
 
 class Entry(NamedTuple):

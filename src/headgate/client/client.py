@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.client import connection_blocking as port_blocking
+from headgate.client import connection_blocking
 from headgate.client.answers import (
     BatchResult,
     CheckAnswer,
@@ -38,7 +38,7 @@ from headgate.client.requests import (
 from headgate.client.retry import Retry
 from headgate.core.runtime import Clock, run
 
-_MODE = ConnectionMode(True, port_blocking.connect, port_blocking.here)
+_MODE = ConnectionMode(True, connection_blocking.connect, connection_blocking.here)
 
 
 class Lease:

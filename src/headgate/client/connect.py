@@ -105,9 +105,8 @@ def _bad_url(reason: str) -> ValidationError:
 # --------------------------------------------------------------------------------------------------
 # One attempt over a pool of connections: the same for threads and for tasks.
 #
-# `Lines` gets a connection within its time, sends, reads, and gives the connection back or up. What
-# a
-# connection does is its colour's business (`port`, `port_blocking`).
+# `PooledTransport` gets a connection within its time, sends, reads, and gives it back or up. How a
+# connection sends and reads is in `connection_async` and `connection_blocking`.
 
 POOLS_MAX = 64
 BUSY = "no connection was free in time; raise connections= or call less at once"

@@ -1,7 +1,7 @@
 """The flows of one request: acquire and check.
 
 Nothing here waits except through the store and the pace it was given, so each flow serves async
-callers as it is and blocking callers through `bridge.run`. On the warm path an acquire makes one
+callers as it is and blocking callers through `runtime.run`. On the warm path an acquire makes one
 store call, and leaving its lease makes none.
 """
 

@@ -66,8 +66,7 @@ def sf_string(text: str) -> str:
 #
 # A scope has no ':', so the first one ends it. An identifier is written as it is where every
 # character may stand in an entity id; any other character, and '@' itself, is written as '@' and
-# two
-# hex digits per UTF-8 byte. What would be too long is written as '@@' and a digest.
+# two hex digits per UTF-8 byte. What would be too long is written as '@@' and a digest.
 
 _PLAIN = re.compile(r"[a-zA-Z0-9_.\-:]{1,128}")
 _SPECIAL = re.compile(rb"[^a-zA-Z0-9_.\-:]")

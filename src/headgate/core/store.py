@@ -1,7 +1,7 @@
 """The contracts of a backend: Store (buckets), Catalog (who and what), Ledger (what was), Drawer.
 
 They are asynchronous in form only: they await their port and nothing else, so a backend
-opened with a blocking port serves blocking callers through `bridge.run`.
+opened with a blocking port serves blocking callers through `runtime.run`.
 
 What every method promises: names and amounts arrive parsed; trouble of the engine below is raised
 as `StoreTrouble`; a call that was interrupted before it was sent has changed nothing, and a call
@@ -318,7 +318,7 @@ class Ledger(Protocol):
 
 
 class ExpiringRecord(NamedTuple):
-    """A text in a drawer, until when it is of use, and which writing of it this is."""
+    """A text, until when it is of use, and which writing of it this is."""
 
     text: str
     until_ms: int
@@ -354,8 +354,8 @@ class ExpiringRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """All of them opened together, and what they can do. A store without a drawer serves the
-    library; what must outlive the process is then kept in the process. `check_limits` raises a
+    """All of them opened together, and what they can do. Without `expiring`, what must
+    outlive the process is kept in the process. `check_limits` raises a
     ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
 
     store: Store

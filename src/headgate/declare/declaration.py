@@ -1,6 +1,6 @@
 """Limits as somebody declared them, next to what is stored: what is missing, different or extra.
 
-Values and pure functions only; `declaring` reads and writes the store.
+Values and pure functions only; `apply` reads and writes the store.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class AsyncLimitedTransport(httpx.AsyncBaseTransport):
-    """See outgoing.outgoing for the options; `transport` is what sends, httpx's own unless said."""
+    """See outgoing_rules for the options; `transport` is what sends, httpx's own unless said."""
 
     def __init__(
         self,

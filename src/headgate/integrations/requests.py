@@ -29,7 +29,7 @@ from headgate.sync import SyncRateLimiter
 
 
 class LimitedAdapter(HTTPAdapter):
-    """See outgoing.outgoing for `options`; `adapter` is what sends, a plain one unless said."""
+    """See outgoing_rules for `options`; `adapter` is what sends, a plain one unless said."""
 
     def __init__(
         self,

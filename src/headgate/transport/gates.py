@@ -1,7 +1,7 @@
-"""Waiting, in both colours: beside port_owned all that the core knows of asyncio and threads.
+"""Waiting, for tasks and for threads. With `ownership`, all that the core knows of either.
 
-A Gate is something to wait at until it is opened or time is up; a Pace makes gates. `finished`
-waits for work that must not be abandoned once it was sent.
+A WaitGate is something to wait at until it is opened or time is up; a GateFactory makes gates.
+`wait_finished` waits for work that must not be abandoned once it was sent.
 """
 
 from __future__ import annotations

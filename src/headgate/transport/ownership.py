@@ -128,8 +128,7 @@ class PerProcess(Generic[Thing]):
 # What arrives on a connection, read into a buffer that stays.
 #
 # An event loop that hands out bytes makes room for 256 kB before each read and gives most of it
-# back.
-# Where that memory comes fresh from the system each time, it costs more than reading a short
+# back. Where that memory comes fresh from the system each time, it costs more than reading a short
 # answer.
 
 BUFFER_BYTES = 32_768  # more than that at once arrives in pieces

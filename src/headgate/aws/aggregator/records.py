@@ -22,8 +22,7 @@ from headgate.stores.dynamodb.schema import names_in
 # What a bucket's item says of consumption, and what one write to it adds.
 #
 # The generation and the count of writes name a state: no two states of the items under one key
-# share
-# them. So one change is known to follow another where it begins with the state that ended in.
+# share them. So one change is known to follow another where it begins with the state that ended in.
 
 
 class ConsumptionState(NamedTuple):

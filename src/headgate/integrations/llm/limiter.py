@@ -30,7 +30,7 @@ from headgate.limiter import RateLimiter
 
 
 class LlmLimiter:
-    """For asyncio; see llm_account.habits for the options."""
+    """For asyncio; see account.call_rules for the options."""
 
     def __init__(self, limiter: RateLimiter, **options: Any) -> None:
         self.limiter = asyncio_limiter(limiter)

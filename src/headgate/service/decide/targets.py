@@ -19,9 +19,8 @@ from headgate.service.decide.rules import BUILTIN_SCOPES, Rule, Rules
 # --------------------------------------------------------------------------------------------------
 # Who is limited: which scopes and identifiers there can be, and the entity ids they make.
 #
-# `headgate.core.http_fields` writes them. '@' followed by neither two hex digits nor
-# another '@' is the
-# service's own: nobody's identifier is written like that.
+# `headgate.core.http_fields` writes them. '@' followed by neither two hex digits nor another '@' is
+# the service's own: nobody's identifier is written like that.
 
 __all__ = ["entity_id_of", "identity_of", "is_identifier", "is_scope", "shared_entity_id"]
 

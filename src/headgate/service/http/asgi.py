@@ -1,4 +1,4 @@
-"""The REST wire as one raw ASGI callable: checks and leases here, everything else in `rest_cold`.
+"""The REST wire as one raw ASGI callable: checks and leases here, everything else in `routing`.
 
 It decodes, has `requests` parse, asks the door and the service, and writes. It holds no rules. No
 input makes it answer 500, and no error's text from below reaches a client.

@@ -63,7 +63,7 @@ class WriteAheadCredits(Layer):
 BUSY_MS = 5000  # a process that died while it changed a lease blocks it for this long
 UNREADABLE_MS = 60_000  # a lease that cannot be read is dropped so long after its end
 LOOKS = 16  # at leases that cannot be ended now, before those behind them
-FIRST = 1  # the version that a drawer gives what is new
+FIRST = 1  # the version that expiring records give what is new
 SEPARATOR = "~"  # in ids, between the namespace and the lease; in neither of them
 
 

@@ -213,8 +213,7 @@ def _digest(content: bytes | InvalidFile) -> str:
 # That the policies changed is in the audit: which file, what it said before and what it says now.
 #
 # The newest event tells which policies were in force last, also before this service was started. So
-# a
-# change is noted once, however many workers see the same file.
+# a change is noted once, however many workers see the same file.
 
 SUBJECT = "$POLICIES"
 ACTION = "policies_changed"

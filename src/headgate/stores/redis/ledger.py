@@ -32,8 +32,8 @@ from headgate.stores.redis.scripts import load_script
 # Usage as the scripts count it, and as it is asked for.
 #
 # A row is a hash of one bucket and one month, with fields `hour:limit` (net millitokens) and
-# `hour:`
-# (admitted demands). Every window lies within one month, so each row yields its windows alone.
+# `hour:` (admitted demands). Every window lies within one month, so each row yields its windows
+# alone.
 
 MONTH_MS_MAX = 31 * 24 * HOUR_MS
 CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do

@@ -259,8 +259,7 @@ def _limit(item: Item, name: str) -> Limit:
 # Audit events and usage rows as DynamoDB keeps them, and back.
 #
 # A usage row has one counter per limit, `u_{limit}`, in millitokens: the prefix keeps a limit that
-# is
-# called `ttl` or `resource` apart from the row's own attributes. All of a row's names are in its
+# is called `ttl` or `resource` apart from the row's own attributes. All of a row's names are in its
 # keys, so pages of usage are found in indexes of keys alone.
 
 COUNTER = "u_"
@@ -374,8 +373,7 @@ def _ttl(time_ms: int) -> dict[str, str]:
 #
 # `headgate deploy` notes the stack's options in the table's version record. Whoever opens the table
 # reads that record anyway; a process that runs for long looks again now and then, so a changed
-# option
-# reaches it without a restart. What was written before keeps the end it was given.
+# option reaches it without a restart. What was written before keeps the end it was given.
 
 NOTES = "notes"
 AUDIT_DAYS, USAGE_DAYS = "audit_retention_days", "usage_retention_days"

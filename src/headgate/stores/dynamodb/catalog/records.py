@@ -40,8 +40,8 @@ from headgate.stores.dynamodb.table.table import ItemsChanged, Table, contended
 # A version must never go with limits that are older than it, or a process would hold its old limits
 # against everybody's new ones for as long as it keeps them. So the system item, which counts the
 # version, also says which items the last changes touched. Whoever reads it together with others
-# sees
-# whether one of them was read before its change, or after a change the count does not know yet.
+# sees whether one of them was read before its change, or after a change the count does not know
+# yet.
 
 RECENT = "recent"
 TOUCHED_MAX = 16  # keys; that many changes do not happen while one batch is read

@@ -186,8 +186,7 @@ async def _event_write(table: Table, namespace: str, event: AuditEvent) -> Write
 # The end of a namespace: everything that its index leads to, then the namespace itself.
 #
 # The index answers a moment late, so it is asked again until it leads to nothing. What somebody
-# with
-# an old cache writes after that is a bucket, and expires by itself.
+# with an old cache writes after that is a bucket, and expires by itself.
 
 PASSES_MAX = 8
 

@@ -27,10 +27,8 @@ from headgate.stores.dynamodb.table import requests as ask
 # Where a debit or a credit goes among several shards: so that none owes while another has.
 #
 # A shard gives what it has whatever another owes. So a debit takes from shards that have it, and
-# only
-# where all together have too little do they go into debt, all of them, each as far as it is
-# refilled
-# fast; then they are out of it at the same time.
+# only where all together have too little do they go into debt, all of them, each as far as it is
+# refilled fast; then they are out of it at the same time.
 
 
 class ShardAmount(NamedTuple):
