@@ -90,6 +90,7 @@ def test_every_word_of_the_design_is_in_the_glossary() -> None:
     text = (REFERENCE / "glossary.md").read_text()
     for word in WORDS.split():
         assert re.search(rf"^\| [^|]*\b{word}\b", text, re.MULTILINE), word
+    assert text.count("\n| ") - 1 <= 30, "fewer words of our own: use those of the field"
 
 
 WORDS = """
