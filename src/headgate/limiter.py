@@ -306,7 +306,7 @@ def _open_repository(
         if repository_or_url.blocking is not blocking:
             raise ValidationError(
                 "repository", "it",
-                "is of the other colour: RateLimiter takes a Repository, SyncRateLimiter a "
+                "is of the other kind: RateLimiter takes a Repository, SyncRateLimiter a "
                 "SyncRepository",
             )  # fmt: skip
         return repository_or_url if namespace is None else repository_or_url.namespace(namespace)

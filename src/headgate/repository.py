@@ -31,7 +31,7 @@ _TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What an opener is given: the URL in parts, the caller's colour and clock."""
+    """What an opener is given: the URL in parts, whether the caller blocks, and its clock."""
 
     url: str
     parts: SplitResult

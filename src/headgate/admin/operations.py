@@ -1,6 +1,6 @@
 """What operators do to entities and stored limits.
 
-Everything is parsed here, at the door, before the catalog sees it; nothing is written on bad input.
+Everything is parsed here, before the catalog sees it; nothing is written on bad input.
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ def build_client(
     tls: ssl.SSLContext | None,
     clock: Clock | None,
 ) -> ClientParts:
-    """A flow over connections of that colour; everything given is checked here."""
+    """A flow over connections of that mode; everything given is checked here."""
     if url is None:
         url = os.environ.get(URL_VARIABLE) or URL
         api_key = api_key or os.environ.get(KEY_VARIABLE) or None

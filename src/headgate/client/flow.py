@@ -1,4 +1,4 @@
-"""The verbs of a client, once for both colours: they await nothing but their port."""
+"""The verbs of a client, once for async and blocking: they await nothing but their port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease held over the wire: what was asked of it, and how it ends; for both colours."""
+"""A lease held over the wire: what was asked of it, and how it ends; async and blocking."""
 
 from __future__ import annotations
 

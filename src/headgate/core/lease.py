@@ -1,4 +1,4 @@
-"""What an acquire took and what is still owed; pure bookkeeping, no store is called here.
+"""Leases: what an acquire took, what is still owed, and what becomes of it.
 
 Each bucket of a lease has its own account, for they may have been asked different amounts, and a
 soft limit of one may have been passed: then it was counted there, and nothing was taken.

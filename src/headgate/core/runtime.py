@@ -1,4 +1,4 @@
-"""Runs a flow whose port blocks: one core of `async def`, both colours of caller.
+"""What every flow stands on: `run` for blocking callers, the clock, the observer, program starts.
 
 A flow awaits nothing but its port. A blocking port does its work and returns without
 suspending, so a single `send(None)` carries the flow to its end.

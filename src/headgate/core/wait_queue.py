@@ -61,7 +61,7 @@ class WaitQueues:
         return waiter
 
     def leave(self, waiter: QueuedWaiter) -> None:
-        """The ticket is gone, and whoever may try now is told."""
+        """The waiter is gone, and whoever may try now is told."""
         with self._lock:
             if waiter not in self._queues.get(waiter.keys[0], ()):
                 return  # it is the parent's, and this a forked child

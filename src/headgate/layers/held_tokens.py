@@ -95,8 +95,8 @@ class HeldTokens:
 
         What those want who wait and what is used in AIM_MS, going by the time since the last
         filling; of the latter at most twice what was used in it, so that chunks grow from nothing
-        and a key used once fetches nothing. And never so much that the chunk or the pot passes its
-        share of a capacity.
+        and a key used once fetches nothing. And never so much that the chunk, or all that is held,
+        passes its share of a capacity.
         """
         if self.turns.taken or local_ms < self.dry_until_ms or not self.may_hold(demand):
             return None

@@ -16,7 +16,7 @@ class Layer:
     """A Store that wraps a Store; as it stands it changes nothing.
 
     A layer awaits the store inside and gates of the pace it was given, and nothing else, so it
-    serves both colours of caller.
+    serves async and blocking callers.
     """
 
     def __init__(self, inner: Store) -> None:

@@ -26,7 +26,7 @@ from headgate.layers.single_flight import FlightWaiter, shared_trouble
 from headgate.transport.gates import Cancelled, GateFactory, WaitGate
 
 HOLDINGS_MAX = 10_000
-SWEEP_MAX = 16  # pots looked at beside a store call that is made anyway
+SWEEP_MAX = 16  # buckets looked at beside a store call that is made anyway
 BATCH_MAX = 64
 TURNS_MAX = 8  # calls of others that a caller waits for before it goes to the store itself
 WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
@@ -108,7 +108,7 @@ class Prefetch(Layer):
         await super().detach()
 
     async def _in_turn(self, demand: Demand, now_ms: int | None) -> Verdict:
-        """From the pot, by a call of its own or after waiting for another's; at the end of its
+        """From what is held, by a call of its own or after waiting for another's; at the end of its
         patience by a call of its own, whoever else makes one."""
         began_ms = self._clock()
         waiter = FlightWaiter(demand.amounts)
@@ -214,7 +214,7 @@ class Prefetch(Layer):
     def _keep_chunk(
         self, holding: HeldTokens, demand: Demand, ahead: Amounts, verdict: Verdict, local_ms: int
     ) -> Verdict:
-        """The verdict on the demand alone; what was fetched beyond it is in the pot."""
+        """The verdict on the demand alone; what was fetched beyond it is held."""
         before, after = verdict.before[0], verdict.records[0]
         with self._lock:
             suits = after[TERMS].core == holding.terms
@@ -298,9 +298,9 @@ class Prefetch(Layer):
         return self._take_credits(texts) if texts or self._unsent_credits else []
 
     def _take_credits(self, texts: Iterable[str], *, stays: bool = False) -> list[Demand]:
-        """Credits for all that these pots hold, and for strays; the pots are gone unless they stay.
+        """Credits for all that is held of these, and those not sent yet; a holding may stay.
 
-        A pot for which a call is under way always stays, and so does one that somebody waits for:
+        One for which a call is under way always stays, and so does one that somebody waits for:
         they will look for it.
         """
         with self._lock:
@@ -318,7 +318,7 @@ class Prefetch(Layer):
 
 
 class FetchTurn(NamedTuple):
-    """The caller's, who has to end it: what to fetch ahead for the pot, if anything."""
+    """The caller's, who has to end it: what to fetch ahead, if anything."""
 
     holding: HeldTokens
     ahead: Amounts | None

@@ -1,7 +1,7 @@
 """Program: store, policies, keys, counters and the service on them; everything but the wires.
 
-A wire takes a Program, recognises callers with `door`, calls `service`, and counts with `metrics`.
-Whoever runs the wires calls `start` once, `tick` about every second and `close` at the end.
+A wire takes a Program, recognises callers with `authenticator`, calls `service`, and counts with
+`metrics`. Whoever runs the wires calls `start` once, `tick` every second, `close` at the end.
 """
 
 from __future__ import annotations

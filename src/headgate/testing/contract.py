@@ -23,7 +23,7 @@ from headgate.testing import (
     contract_batches,
     contract_catalog,
     contract_config,
-    contract_drawer,
+    contract_expiring,
     contract_leases,
     contract_ledger,
     contract_store,
@@ -48,7 +48,7 @@ class Case:
 def cases() -> list[Case]:
     modules = (
         contract_store, contract_batches, contract_config, contract_catalog, contract_ledger,
-        contract_leases, contract_drawer,
+        contract_leases, contract_expiring,
     )  # fmt: skip
     return [Case(check) for module in modules for check in module.CASES]
 

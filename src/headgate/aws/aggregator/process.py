@@ -1,4 +1,4 @@
-"""A batch of stream records, from the door to the report: counted, archived, and what failed."""
+"""A batch of stream records, from parsing to the report: counted, archived, and what failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream records as they come in, parsed at the door: changes of buckets, and expired audit events.
+"""Stream records, parsed as they come in: changes of buckets, and expired audit events.
 
 Lambda and the streams API tell the same in slightly different words; both are understood. All else
 that happens in the table, this program's own writes among it, is none of its business.

@@ -76,10 +76,10 @@ class S3Objects:
 
 
 # --------------------------------------------------------------------------------------------------
-# The door to S3 and to DynamoDB Streams, through botocore, in either colour.
+# Calls to S3 and to DynamoDB Streams through botocore, async and blocking.
 #
 # Neither is on the way of an acquire: a batch of audit events is one call, and a stream is asked a
-# few times a second. The async colour has botocore work on a thread.
+# few times a second. The async one has botocore work on a thread.
 
 _THROTTLES = {"LimitExceededException", "ProvisionedThroughputExceededException", "SlowDown"}
 _THROTTLES |= {"ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"}

@@ -1,7 +1,7 @@
-"""The only door to AWS's control plane: one call, one answer; and the wait between two looks.
+"""All calls to AWS's control plane: one call, one answer; and the wait between two looks.
 
 botocore makes the calls. Deploying is done by one person at a time and takes minutes, so there is
-nothing to gain from making them ourselves, or from two colours.
+nothing to gain from making them ourselves, or from an async form.
 """
 
 from __future__ import annotations

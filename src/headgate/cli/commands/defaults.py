@@ -1,4 +1,4 @@
-"""`headgate resource …`: default limits of what is used, and its switch."""
+"""`headgate resource …` and `headgate system …`: default limits, and the switch of a resource."""
 
 from __future__ import annotations
 

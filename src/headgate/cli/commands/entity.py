@@ -1,4 +1,4 @@
-"""`headgate entity …`: who is limited. Its limits and buckets are in files of their own."""
+"""`headgate entity …`: who is limited, by what, and the state of their buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate deploy` and its kin: the stack on AWS, what it is made of and what it costs."""
+"""`headgate deploy` and its neighbours: the stack on AWS, what it is made of, what it costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate trim`: history that is old is deleted; to be run by a timer, or by hand."""
+"""`headgate trim|upgrade|version|completion`: care of a store, and of the installation."""
 
 from __future__ import annotations
 

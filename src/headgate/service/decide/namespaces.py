@@ -1,6 +1,6 @@
 """One namespace as the service sees it: its engine, its operator flows, and who may enter unknown.
 
-All rooms share one store with one set of layers, so the breaker is the service's, not a tenant's.
+All of them share one store with one set of layers, so the breaker is the service's, not a tenant's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked, when and by whom: the same for the same seed. Pure; nothing is sent here.
+"""The demo's traffic: what is asked, when and by whom (the same for the same seed), and sending it.
 
 It has the shape of LLM traffic: a request reserves an estimate and is charged what it used, which
 is now and then much more; keys differ in how much they ask; one of them comes in bursts.

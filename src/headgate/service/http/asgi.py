@@ -1,7 +1,7 @@
 """The REST wire as one raw ASGI callable: checks and leases here, everything else in `routing`.
 
-It decodes, has `requests` parse, asks the door and the service, and writes. It holds no rules. No
-input makes it answer 500, and no error's text from below reaches a client.
+It decodes, has `requests` parse, asks the authenticator and the service, and writes. It holds no
+rules. No input makes it answer 500, and no error's text from below reaches a client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The door: from the text of a key to a caller, with a bounded memory of who was seen.
+"""Authentication: from the text of a key to a caller, with a bounded memory of who was seen.
 
 A revoked key opens nothing once its entry has expired: `ttl_ms` is the longest it can take. Keys
 that do not exist are remembered apart from those that do, so that somebody who tries many cannot
@@ -62,7 +62,7 @@ class KeyAuthenticator:
         return _verify(shown, entry)
 
     def forget(self, key_id: str) -> None:
-        """The next request asks the shelf: for whoever has just changed a key."""
+        """The next request asks the store: for whoever has just changed a key."""
         self._known.drop(key_id)
         self._unknown.drop(key_id)
 
@@ -87,13 +87,13 @@ def _verify(shown: PresentedKey, entry: tuple[Key, ApiCaller] | None) -> ApiCall
 
 
 # --------------------------------------------------------------------------------------------------
-# The entrance: who is calling, by key, by client certificate, or in dev mode by being here.
+# Who is calling, by key, by client certificate, or in dev mode by being here.
 
 NO_CERTIFICATES: Mapping[str, Grant] = {}
 
 
 class Authenticator:
-    """Recognises callers for every wire. Without a door it is dev mode: whoever calls from this
+    """Recognises callers for every wire. Without keys it is dev mode: whoever calls from this
     machine may do everything, and nobody else anything."""
 
     def __init__(
@@ -126,6 +126,6 @@ class Authenticator:
         return await self._authenticator.authenticate(key_text)
 
     def forget(self, key_id: str) -> None:
-        """The next request with this key asks the shelf."""
+        """The next request with this key asks the store."""
         if self._authenticator is not None:
             self._authenticator.forget(key_id)

@@ -100,7 +100,7 @@ class LeaseStore(Protocol):
         ...
 
     async def withdraw(self, lease: WireLease) -> bool:
-        """Whether a lease that could not be put is certainly not on the shelf."""
+        """Whether a lease that could not be put is certainly not in the store."""
         ...
 
     async def get(self, lease_id: str) -> WireLease | None: ...
@@ -111,7 +111,7 @@ class LeaseStore(Protocol):
         ...
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
-        """Leases whose time is over, at most so many; they are off the shelf then."""
+        """Leases whose time is over, at most so many; they are no longer in the store then."""
         ...
 
     def __len__(self) -> int: ...
@@ -228,7 +228,7 @@ class StoredLeases:
             raise lease_busy()
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
-        """Off the shelf by a step that only one process can take."""
+        """Takes it out of the store by a step that only one process can take."""
         found = await self._local.due(now_ms, most)
         for namespace in list(self._namespaces):
             if len(found) >= most:
@@ -246,7 +246,7 @@ class StoredLeases:
     async def _take_expired(
         self, namespace_id: str, name: str, kept: ExpiringRecord, now_ms: int
     ) -> WireLease | None:
-        """The lease, off the shelf; None where somebody else sees to it, or nobody can."""
+        """The lease, taken out of the store; None where somebody else sees to it, or nobody can."""
         lease_id = namespace_id + SEPARATOR + name
         self._own.pop(lease_id, None)
         try:

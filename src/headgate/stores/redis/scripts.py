@@ -23,7 +23,7 @@ def load_loop(name: str, inner: Script) -> Script:
 
 
 # --------------------------------------------------------------------------------------------------
-# Work on many keys: in bites that fit a call, a slot at a time, some calls at once.
+# Work on many keys: in batches that fit a call, a slot at a time, some calls at once.
 
 UNLINK = load_script("catalog_unlink")
 UNLINK_PER_BATCH = 500

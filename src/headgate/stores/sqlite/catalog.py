@@ -1,4 +1,4 @@
-"""The catalog's face: each method is one transaction over tenants, people and levels."""
+"""The catalog: each method is one transaction over namespaces, entities and stored limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of one call, written once for both colours: sign, ask the wire, judge the answer.
+"""The way of one call, written once for async and blocking: sign, ask the wire, judge the answer.
 
 What may have been applied is sent once. A call that certainly was not, because no connection was
 had or because the service did not accept the signature, is sent once more within its deadline,

@@ -44,7 +44,7 @@ class DynamoEndpoint:
 
 
 class DynamoTransport(Protocol):
-    """Calls to one place, in one colour; `due_s` is a time of `now_s`, and no call outlasts it."""
+    """Calls to one endpoint; `due_s` is a time of `now_s`, and no call outlasts it."""
 
     def now_s(self) -> float: ...
 

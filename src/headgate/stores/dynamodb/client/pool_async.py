@@ -131,7 +131,7 @@ class PendingCall(Completion):
 
 
 class PendingBatch(Completion):
-    """Several errands that are waited for together."""
+    """Several calls that are waited for together."""
 
     __slots__ = ("_left",)
 

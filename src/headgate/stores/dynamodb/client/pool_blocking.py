@@ -102,7 +102,7 @@ class BlockingDynamoPool:
         return await flow
 
     async def pause(self, pause_s: float) -> None:
-        time.sleep(pause_s)  # noqa: ASYNC251  # this colour blocks
+        time.sleep(pause_s)  # noqa: ASYNC251  # it is meant to block
 
     async def close(self) -> None:
         self._closed = True

@@ -1,8 +1,8 @@
-"""The only door to DynamoDB: one call, one request, in either colour.
+"""All calls to DynamoDB: one call, one request, async or blocking.
 
 botocore finds credentials, region and endpoint. The call itself is ours, since botocore spends ten
 times as much on it: JSON, a prepared signature, HTTP/1.1 over connections that are kept. The flow
-is written once; it awaits a wire, which does the waiting and never suspends in the blocking colour.
+is written once; it awaits a wire, which does the waiting and never suspends when it blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headgate.stores.dynamodb.client.pool_blocking import BlockingDynamoPool
 from headgate.transport.ownership import PerLoop, PerProcess
 
 # --------------------------------------------------------------------------------------------------
-# The port in both colours: each event loop, and each process, has connections of its own.
+# The port, async and blocking: each event loop, and each process, has connections of its own.
 
 
 class DynamoPerLoopPort:

@@ -1,7 +1,7 @@
 """A flow: a generator that yields requests and is sent what each came to.
 
-The protocol is written without waiting and without colour, so that a port, a simulator or a model
-checker can carry it: `alone` runs one flow, `together` several in step, a round trip per round.
+The protocol never waits by itself, so that a port, a simulator or a model checker can carry it:
+`run_flow` runs one flow, `ParallelFlows` several in step, a round trip per round.
 """
 
 from __future__ import annotations

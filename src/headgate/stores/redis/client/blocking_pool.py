@@ -223,7 +223,7 @@ class BlockingRedisTransport:
             self._lock.release()
 
     async def pause(self, pause_s: float) -> None:
-        time.sleep(pause_s)  # noqa: ASYNC251  # this colour blocks
+        time.sleep(pause_s)  # noqa: ASYNC251  # it is meant to block
 
     def is_connected(self, node: Node) -> bool:
         pool = self._pools.get(node)

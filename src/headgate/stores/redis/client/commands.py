@@ -48,7 +48,7 @@ class NotSent(Unreachable):
 
 
 class RedisTransport(Protocol):
-    """Calls to nodes, in one colour; `due_s` is a time of `now_s`, and no call outlasts it."""
+    """Calls to nodes, async or blocking; `due_s` is a time of `now_s`, and no call outlasts it."""
 
     timeout_s: float
 
@@ -59,7 +59,7 @@ class RedisTransport(Protocol):
         ...
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
-        """What each comes to, StoreTrouble as a value; at once where this colour can."""
+        """What each comes to, StoreTrouble as a value; at once where it can."""
         ...
 
     def alone(self, due_s: float) -> AbstractAsyncContextManager[None]:

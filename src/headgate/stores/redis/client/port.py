@@ -1,4 +1,4 @@
-"""The only door to Redis: one call, one script, wherever the server is and in either colour.
+"""All calls to Redis: one call, one script, wherever the server is, async or blocking.
 
 The flows (single, sentinel, cluster) are written once. They await a wire, which does the waiting:
 an AsyncWire shares one connection per node among all calls of its event loop, a BlockingWire has a
@@ -32,7 +32,7 @@ from headgate.stores.redis.client.url import CLUSTER, SENTINEL, RedisTarget, par
 from headgate.transport.ownership import PerLoop, PerProcess
 
 # --------------------------------------------------------------------------------------------------
-# The port in both colours: each event loop, and each process, has connections of its own.
+# The port, async and blocking: each event loop, and each process, has connections of its own.
 
 
 class RedisPerLoopPort:

@@ -1,4 +1,4 @@
-"""Contract cases of the drawer: small texts that only one caller at a time can change."""
+"""Contract cases of expiring records: small texts that only one caller at a time can change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headgate.testing.arena import Arena
 
 def _expiring(arena: Arena) -> ExpiringRecords:
     expiring = arena.backend.expiring
-    assert expiring is not None, "a backend without a drawer leaves these cases out"
+    assert expiring is not None, "a backend without expiring records leaves these cases out"
     return expiring
 
 
