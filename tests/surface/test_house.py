@@ -46,7 +46,7 @@ BUDGETS = {
     "declare": 804,
     "integrations": 2093,
     "layers": 1441,
-    "service": 13213,
+    "service": 13205,
     "stores": 15264,
     "testing": 1824,
     "transport": 526,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from ipaddress import ip_address
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import Limit
@@ -60,3 +61,13 @@ class ServiceSettings:
 
 
 DEFAULT_SETTINGS = ServiceSettings()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, fields
-from ipaddress import ip_address
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall
 from headgate.service.http.deadlines import Cancelled, Deadlines
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.program import Program
+from headgate.service.settings import is_loopback
 
 # --------------------------------------------------------------------------------------------------
 # How the gRPC wire listens, and the bounds it keeps.
@@ -105,15 +105,6 @@ class GrpcSettings:
             ("grpc.so_reuseport", int(self.share_port)),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ]
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 CODE_KEY = "headgate-code"

@@ -6,12 +6,11 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from headgate.core.errors import HeadgateError
 from headgate.repository import layer_switches
 from headgate.service.program import DEADLINE_MS, Options
-from headgate.service.settings import OnUndecided, OnUnknown
+from headgate.service.settings import OnUndecided, OnUnknown, is_loopback
 
 PREFIX = "HEADGATE_"
 NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer
@@ -83,15 +82,6 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
     )
     _check_options(serving)
     return serving
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_options(serving: ServerOptions) -> None:
