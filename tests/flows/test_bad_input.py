@@ -171,7 +171,7 @@ def test_choices() -> None:
     for ttl in (-1, "60", True, math.nan):
         with pytest.raises(ValidationError, match="config_cache_ttl"):
             SyncRepository("memory://", config_cache_ttl=ttl)  # type: ignore[arg-type]
-    with pytest.raises(ValidationError, match="other colour"):
+    with pytest.raises(ValidationError, match="other kind"):
         SyncRateLimiter(Repository("memory://"))  # type: ignore[arg-type]
     assert OnUnavailable.ALLOW.value == "allow"
 
