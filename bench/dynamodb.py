@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.dynamodb import engine
-
 from bench import dynamodb_ours, dynamodb_peers, machine
 from bench.dynamodb_jobs import (
     CALLERS,
@@ -31,6 +29,7 @@ from bench.dynamodb_meter import metered
 from bench.dynamodb_ours import OURS
 from bench.dynamodb_peers import PEER
 from bench.table import Aim, aim, show
+from tests.stores.dynamodb import engine
 
 UNITS_AIM, CPU_AIM, CPU_US_AIM = 2, 8, 350
 LIBRARIES = ("botocore", "aiobotocore", "orjson", "zae-limiter")

@@ -143,7 +143,7 @@ def _back(subject: Subject, take: Take) -> Finding:
 @contextmanager
 def serving(store: str, place: Place) -> Iterator[Server]:
     if store == DYNAMODB:
-        from tests.dynamodb import engine
+        from tests.stores.dynamodb import engine
 
         served = engine.start()
         try:

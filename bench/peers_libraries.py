@@ -133,7 +133,6 @@ def tokens(rates: list[Any], name: str, place: Place) -> Any:
 
 def redis_log(rates: list[Any], name: str, place: Place, **options: Any) -> Any:
     from pyrate_limiter import RedisBucket
-
     from redis import Redis
 
     return RedisBucket.init(rates, Redis.from_url(place.redis_url, **options), name)
@@ -141,7 +140,6 @@ def redis_log(rates: list[Any], name: str, place: Place, **options: Any) -> Any:
 
 def redis_tokens(rates: list[Any], name: str, place: Place, **options: Any) -> Any:
     from pyrate_limiter import RedisStateStore, StateBucket, TokenBucket
-
     from redis import Redis
 
     store = RedisStateStore(Redis.from_url(place.redis_url, **options), name)

@@ -12,7 +12,7 @@ from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from layers.kit import Buckets, Client, turns
+from tests.layers.kit import Buckets, Client, turns
 
 HERD = 50
 

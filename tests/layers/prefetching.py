@@ -6,7 +6,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import cell_of
 from headgate.layers.prefetch import Prefetch
 from headgate.testing import FakeClock
-from layers.kit import Buckets, Client, recorded
+from tests.layers.kit import Buckets, Client, recorded
 
 FAST = Buckets(Limit.per_second("rps", 10_000))
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))  # never refills: every token can be counted

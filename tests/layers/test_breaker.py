@@ -35,7 +35,7 @@ from headgate.layers.breaker import (
 )
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from layers.kit import DOWN, Buckets, Client, Switch
+from tests.layers.kit import DOWN, Buckets, Client, Switch
 
 BUCKETS = Buckets(Limit.per_second("rps", 1000))
 ONE = BUCKETS.want(1)

@@ -21,7 +21,7 @@ from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, Breaker
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
-from layers.kit import DOWN, Buckets, Held, turns
+from tests.layers.kit import DOWN, Buckets, Held, turns
 
 BUCKETS = Buckets(Limit.per_second("rps", 100_000))
 ONE = BUCKETS.want(1)

@@ -19,7 +19,7 @@ from headgate.layers.shadow import Shadow, ShadowVerdict
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from layers.kit import DOWN, Buckets
+from tests.layers.kit import DOWN, Buckets
 
 RPM = Buckets(Limit.per_minute("rpm", 3))
 

@@ -22,7 +22,7 @@ from headgate.layers.shadow import Shadow
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from headgate.transport.gates import BlockingGateFactory
-from layers.kit import Buckets, Client
+from tests.layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

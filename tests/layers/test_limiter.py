@@ -26,7 +26,7 @@ from headgate.layers.shadow import Shadow
 from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
-from layers.kit import DOWN
+from tests.layers.kit import DOWN
 
 RPM = Limit.per_minute("rpm", 5)
 MANY = Limit.per_hour("rph", 1000)

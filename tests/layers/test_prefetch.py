@@ -14,8 +14,8 @@ from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from layers.kit import DOWN, Buckets, Client, Held, Switch, turns
-from layers.prefetching import FAST, STILL, World
+from tests.layers.kit import DOWN, Buckets, Client, Held, Switch, turns
+from tests.layers.prefetching import FAST, STILL, World
 
 
 def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls() -> None:

@@ -20,9 +20,9 @@ from headgate.layers.prefetch import Prefetch
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import BlockingGateFactory, WaitGate
-from layers.herding import HERD, Herd, admitted
-from layers.kit import Buckets, Client, turns
-from layers.prefetching import FAST, STILL
+from tests.layers.herding import HERD, Herd, admitted
+from tests.layers.kit import Buckets, Client, turns
+from tests.layers.prefetching import FAST, STILL
 
 
 def test_a_herd_makes_two_calls() -> None:

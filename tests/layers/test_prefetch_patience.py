@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from headgate.layers.prefetch import TURNS_MAX, WAIT_MS
-from layers.herding import Herd, admitted
-from layers.kit import turns
-from layers.prefetching import FAST, STILL
+from tests.layers.herding import Herd, admitted
+from tests.layers.kit import turns
+from tests.layers.prefetching import FAST, STILL
 
 
 def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:

@@ -16,7 +16,7 @@ from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import wait_finished
-from layers.kit import Buckets, Client
+from tests.layers.kit import Buckets, Client
 
 CLIENTS = 4
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))

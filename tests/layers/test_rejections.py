@@ -13,7 +13,7 @@ from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from layers.kit import DOWN, Buckets, Client, Held, recorded, turns
+from tests.layers.kit import DOWN, Buckets, Client, Held, recorded, turns
 
 RPM = Buckets(Limit.per_minute("rpm", 10))
 

@@ -10,7 +10,7 @@ from headgate.core.limits import Limit
 from headgate.layers.rejections import ROUNDING_MS, Rejections
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from layers.kit import Buckets, Client
+from tests.layers.kit import Buckets, Client
 
 RPS = Buckets(Limit.custom("rps", 5, 10, 1))
 

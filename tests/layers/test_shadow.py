@@ -11,7 +11,7 @@ from headgate.layers.shadow import Shadow, ShadowVerdict
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
-from layers.kit import DOWN, Buckets, Client, recorded
+from tests.layers.kit import DOWN, Buckets, Client, recorded
 
 RPM = Buckets(Limit.per_minute("rpm", 3))
 

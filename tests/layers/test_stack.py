@@ -19,7 +19,7 @@ from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, add_layers, detach, split_options
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from layers.kit import DOWN, Buckets, Client, Switch, recorded
+from tests.layers.kit import DOWN, Buckets, Client, Switch, recorded
 
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))
 FEW = Buckets(Limit.per_minute("rpm", 3))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dynamodb import engine
+from tests.stores.dynamodb import engine
 
 
 @pytest.fixture(scope="session")

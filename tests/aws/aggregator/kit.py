@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dynamodb.test_catalog_kit import port_to
-from dynamodb.test_store_kit import fresh_table, opened
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService
 from headgate.aws.aggregator.streams import Stream, find_stream_arn
@@ -16,6 +14,8 @@ from headgate.core.store import Backend
 from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
+from tests.stores.dynamodb.catalog.kit import port_to
+from tests.stores.dynamodb.kit import fresh_table, opened
 
 NS = "n" * 11
 START_MS = 1_767_225_600_000

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from .mapping import expired
+from tests.aws.aggregator.mapping import expired
 
 GET_RECORDS = "DynamoDBStreams_20120810.GetRecords"
 LEFT_OUT = {"transfer-encoding", "connection", "content-length", "x-amz-crc32"}

@@ -26,8 +26,7 @@ from headgate.core.errors import Damaged, Unreachable, ValidationError
 from headgate.core.history import DAY_MS, AuditEvent, audit_event
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.items import event_as_item
-
-from .kit import NS, Record, Rig, Tape
+from tests.aws.aggregator.kit import NS, Record, Rig, Tape
 
 NOW_MS = 1_767_225_600_000  # the first moment of a year
 EXPIRY = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
 from headgate.aws.aggregator.consumer import CHECKPOINT_RECORDS, Consumer
 from headgate.aws.aggregator.open import open_consumer
@@ -20,8 +19,8 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import Rejected
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
-
-from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.aws.aggregator.kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.stores.dynamodb.catalog.kit import Watched, port_to
 
 TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
 NOW_MS = 1_767_225_600_000

@@ -27,8 +27,7 @@ from headgate.aws.aggregator.runs import (
     parse_runs,
 )
 from headgate.core.errors import Damaged
-
-from .kit import HOUR_MS, Record, Shard, Tape
+from tests.aws.aggregator.kit import HOUR_MS, Record, Shard, Tape
 
 Place = tuple[str, str, int]
 

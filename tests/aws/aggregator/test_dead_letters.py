@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aws.infra.rendering import Rendered
 from headgate import Limit
 from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer
@@ -34,11 +33,11 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import Rejected
 from headgate.transport.gates import BlockingGateFactory
-
-from .kit import NS, Rig, Shard, Tape, totals
-from .mapping import Mapped
-from .test_consumer import Wheel
-from .test_table import Failing
+from tests.aws.aggregator.kit import NS, Rig, Shard, Tape, totals
+from tests.aws.aggregator.mapping import Mapped
+from tests.aws.aggregator.test_consumer import Wheel
+from tests.aws.aggregator.test_table import Failing
+from tests.aws.infra.rendering import Rendered
 
 TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
 NOW_MS = 1_767_225_600_000

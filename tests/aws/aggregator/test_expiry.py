@@ -22,11 +22,10 @@ from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.table import requests as ask
-
-from .kit import Rig
-from .mapping import Mapped, expired
-from .relay import relaying
-from .test_dead_letters import filters
+from tests.aws.aggregator.kit import Rig
+from tests.aws.aggregator.mapping import Mapped, expired
+from tests.aws.aggregator.relay import relaying
+from tests.aws.aggregator.test_dead_letters import filters
 
 
 @pytest.fixture

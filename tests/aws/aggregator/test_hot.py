@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from dynamodb.shard_kit import Bucket
-from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit
 from headgate.aws.aggregator import hot_shards as splits
 from headgate.aws.aggregator.hot_shards import HotShard, ShardSplitter, WriteRates
@@ -19,8 +17,9 @@ from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.port import AccessRefused
 from headgate.stores.dynamodb.store import DynamoStore
-
-from .kit import NS, Record, Rig, Shard, Tape
+from tests.aws.aggregator.kit import NS, Record, Rig, Shard, Tape
+from tests.stores.dynamodb.catalog.kit import Watched, port_to
+from tests.stores.dynamodb.sharding.kit import Bucket
 
 
 def changes(records: list[Record]) -> list[Change]:

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from headgate.core.runtime import run
-
-from .kit import Rig, totals
-from .relay import Hold, relaying
-from .test_dead_letters import take
+from tests.aws.aggregator.kit import Rig, totals
+from tests.aws.aggregator.relay import Hold, relaying
+from tests.aws.aggregator.test_dead_letters import take
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from headgate.aws.aggregator import lambda_handler
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import run
-
-from .kit import Rig, Shard, Tape, totals
+from tests.aws.aggregator.kit import Rig, Shard, Tape, totals
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from headgate.aws.aggregator.process import Settings, settings_from
 from headgate.aws.aggregator.records import Change, parse_record, sequence_text
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.history import DAY_MS
-
-from .kit import START_MS, Record, Shard, Tape
+from tests.aws.aggregator.kit import START_MS, Record, Shard, Tape
 
 
 def one_record() -> Record:

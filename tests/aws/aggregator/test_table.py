@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dynamodb.shard_kit import Bucket
-from dynamodb.test_catalog_kit import Watched, port_to
 from headgate import Limit, RateLimiter, Repository
 from headgate.aws.aggregator.process import Aggregator
 from headgate.core.decision import Demand
@@ -20,8 +18,9 @@ from headgate.core.errors import Throttled, Unreachable
 from headgate.core.record import BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore
-
-from .kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.aws.aggregator.kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.stores.dynamodb.catalog.kit import Watched, port_to
+from tests.stores.dynamodb.sharding.kit import Bucket
 
 TERMS = Terms((Limit.per_second("rpm", 10**6).spec, Limit.per_second("tpm", 10**9).spec), 1)
 NOW_MS = 1_767_225_600_000

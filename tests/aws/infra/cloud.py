@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dynamodb import engine
+from tests.stores.dynamodb import engine
 
 SERVICES = (
     "dynamodb,dynamodbstreams,lambda,cloudformation,s3,iam,logs,sqs,sns,cloudwatch,monitoring,sts"

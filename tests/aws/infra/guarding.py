@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from aws.infra.iam import allowed
-from aws.infra.rendering import TABLE_ARN
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, Rejected
+from tests.aws.infra.iam import allowed
+from tests.aws.infra.rendering import TABLE_ARN
 
 Asked = tuple[str, str, list[str], list[str]]  # action, resource, leading keys, attributes
 

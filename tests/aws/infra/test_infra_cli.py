@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aws.infra import cloud
-from dynamodb import engine
 from headgate import Limit, SyncRateLimiter, SyncRepository
 from headgate.aws.infra import inspect as watching
 from headgate.cli.app import cli
+from tests.aws.infra import cloud
+from tests.stores.dynamodb import engine
 
 Run = Callable[..., Any]
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aws.infra.guarding import Guarded
-from aws.infra.rendering import Rendered
-from dynamodb.test_store_kit import fresh_table
 from headgate import (
     Limit,
     RateLimitExceeded,
@@ -25,6 +22,9 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.port import DynamoRequest, open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
+from tests.aws.infra.guarding import Guarded
+from tests.aws.infra.rendering import Rendered
+from tests.stores.dynamodb.kit import fresh_table
 
 WITHOUT = StackOptions(enable_aggregator=False)
 LIMITS = [Limit.per_minute("rpm", 20), Limit.per_minute("tpm", 1000)]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from aws.infra.iam import Context, allowed, many
-from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
 from headgate.aws.infra import StackOptions, namespace_policy
 from headgate.aws.infra.template import USAGE_ATTRIBUTES
 from headgate.core.history import WindowUsage
 from headgate.stores.dynamodb import ledger as usage
 from headgate.stores.dynamodb import schema
+from tests.aws.infra.iam import Context, allowed, many
+from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
 
 NS, OTHER = "AAAAAAAAAAA", "BBBBBBBBBBB"
 GSI = f"{TABLE_ARN}/index/GSI4"

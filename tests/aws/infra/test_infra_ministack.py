@@ -15,9 +15,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aws.aggregator.mapping import Mapped, expired
-from aws.infra import cloud
-from dynamodb import engine
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
 from headgate.aws.aggregator.s3 import BotoService
 from headgate.aws.aggregator.streams import Stream
@@ -42,6 +39,9 @@ from headgate.aws.infra import stack as stack_module
 from headgate.aws.infra.remove import remove_bucket
 from headgate.cli.app import cli
 from headgate.core.runtime import run
+from tests.aws.aggregator.mapping import Mapped, expired
+from tests.aws.infra import cloud
+from tests.stores.dynamodb import engine
 
 PATIENCE_S = 120.0
 LIMITS = [Limit.per_minute("rpm", 10_000), Limit.per_minute("tpm", 1_000_000)]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from aws.infra.rendering import Rendered, read
 from headgate.aws.aggregator.process import settings_from
 from headgate.aws.infra import TEMPLATE_VERSION, StackOptions, cfn_template, parameters
 from headgate.aws.infra.stack import CAPABILITIES
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.table.create import creation
+from tests.aws.infra.rendering import Rendered, read
 
 BODY_MAX = 51_200  # bytes that CloudFormation takes without a bucket
 

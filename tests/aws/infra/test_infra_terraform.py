@@ -14,8 +14,8 @@ from typing import Any
 import hcl2
 import pytest
 
-from aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, read
 from headgate.aws.infra import StackOptions
+from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, read
 
 MODULE = Path(__file__).parents[3] / "infra/terraform"
 PLACES = {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from programs.envoy.proxies import (
+from tests.service.envoy.proxies import (
     envoy,
     free_port,
     get,

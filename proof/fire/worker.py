@@ -1,0 +1,159 @@
+"""One process that takes from a few buckets again and again and writes down what it was given.
+
+`python -m fire.worker URL JOURNAL SEED COLOUR RATE CAPACITY`; it ends when told to (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from pathlib import Path
+
+from headgate import (
+    Event,
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    SyncRateLimiter,
+)
+from headgate.core.decision import Demand, Verdict
+from headgate.layers.layer import Layer
+from proof.fire.journal import Pen
+
+BUCKETS = ("hot", "warm")
+RESOURCE = "api"
+TASKS = 4
+CREDIT_SHARE = 0.1
+PAUSE_S_MAX = 0.1
+PAUSE_S_DOWN = 0.01
+
+_decided_ms: ContextVar[int] = ContextVar("decided_ms")
+_lost: ContextVar[bool] = ContextVar("lost", default=False)
+
+
+class Witness(Layer):
+    """Remembers, for the task that asked, at which time of the store it was decided."""
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        verdict = await self.inner.consume(demands, now_ms)
+        _decided_ms.set(verdict.now_ms)
+        return verdict
+
+
+def limits(rate_per_s: int, capacity: int) -> list[Limit]:
+    """`x` is the limit under test; `y` is never full and never refills, so no credit is cut."""
+    return [Limit.custom("x", capacity, rate_per_s, 1), Limit.custom("y", 10**9, 0, 1)]
+
+
+def observer(event: Event) -> None:
+    if event.kind == "credit_lost":
+        _lost.set(True)
+
+
+class Round:
+    """One ask, from the first line in the journal to the last."""
+
+    def __init__(self, pen: Pen, rng: random.Random) -> None:
+        self._pen = pen
+        self.bucket = BUCKETS[rng.random() < 0.2]
+        self.gives_back = rng.random() < CREDIT_SHARE
+        pen.note("t", self.bucket)
+        self._start_ns = time.monotonic_ns()
+
+    def admitted(self) -> None:
+        self._end("a", _decided_ms.get())
+
+    def refused(self) -> None:
+        self._end("r")
+
+    def unanswered(self) -> None:
+        self._end("u")
+
+    def giving_back(self) -> None:
+        _lost.set(False)
+        self._pen.note("c", self.bucket)
+
+    def gave_back(self) -> None:
+        self._pen.note("l" if _lost.get() else "d", self.bucket)
+
+    def _end(self, kind: str, *numbers: int) -> None:
+        took_ms = (time.monotonic_ns() - self._start_ns) // 1_000_000
+        self._pen.note(kind, self.bucket, *numbers, took_ms, time.time_ns() // 1_000_000)
+
+
+class Worker:
+    def __init__(self, pen: Pen, seed: int) -> None:
+        self.pen = pen
+        self.rng = random.Random(seed)
+        self.over = False
+
+    def pause_s(self, refused: RateLimitExceeded) -> float:
+        """About as long as was told: somebody is always early, so the limit is always tried."""
+        return min(refused.retry_after_seconds, PAUSE_S_MAX) * self.rng.uniform(0.5, 1.5)
+
+    def blocking(self, limiter: SyncRateLimiter) -> None:
+        limiter.engine.use(Witness(limiter.engine.store))
+        while not self.over:
+            one = Round(self.pen, self.rng)
+            try:
+                with limiter.acquire(one.bucket, RESOURCE, {"x": 1, "y": 1}) as lease:
+                    one.admitted()
+                    if one.gives_back:
+                        one.giving_back()
+                        lease.release(y=1)
+                        one.gave_back()
+            except RateLimitExceeded as refused:
+                one.refused()
+                time.sleep(self.pause_s(refused))
+            except RateLimiterUnavailable:
+                one.unanswered()
+                time.sleep(PAUSE_S_DOWN)
+        limiter.close()
+
+    async def tasks(self, limiter: RateLimiter) -> None:
+        limiter.engine.use(Witness(limiter.engine.store))
+        await asyncio.gather(*(self._task(limiter) for _ in range(TASKS)))
+        await limiter.close()
+
+    async def _task(self, limiter: RateLimiter) -> None:
+        while not self.over:
+            one = Round(self.pen, self.rng)
+            try:
+                async with limiter.acquire(one.bucket, RESOURCE, {"x": 1, "y": 1}) as lease:
+                    one.admitted()
+                    if one.gives_back:
+                        one.giving_back()
+                        await lease.release(y=1)
+                        one.gave_back()
+            except RateLimitExceeded as refused:
+                one.refused()
+                await asyncio.sleep(self.pause_s(refused))
+            except RateLimiterUnavailable:
+                one.unanswered()
+                await asyncio.sleep(PAUSE_S_DOWN)
+
+
+def main(url: str, journal: str, seed: int, colour: str, rate_per_s: int, capacity: int) -> None:
+    worker = Worker(Pen(Path(journal)), seed)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "over", True))
+    own = limits(rate_per_s, capacity)
+    if colour == "blocking":
+        worker.blocking(SyncRateLimiter(url, limits=own, observer=observer))
+    else:
+        asyncio.run(_async(worker, url, own))
+
+
+async def _async(worker: Worker, url: str, own: list[Limit]) -> None:
+    await worker.tasks(RateLimiter(url, limits=own, observer=observer))
+
+
+if __name__ == "__main__":
+    main(
+        sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
+    )

@@ -1,0 +1,170 @@
+"""What comes over the wire: bodies of requests, header fields, query strings, identifiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.client.quota import parse_quota, parse_quotas
+from headgate.core.http_fields import sf_string
+from headgate.service.decide import requests
+from headgate.service.decide.answers import AppliedLimit, CheckResult
+from headgate.service.decide.problems import ServiceError
+from headgate.service.decide.targets import (
+    entity_id_of,
+    identity_of,
+    is_identifier,
+    is_scope,
+)
+from headgate.service.http.read import query_of
+from headgate.service.http.write import check_headers
+from proof.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
+
+ITEM = {"identifier": "ann", "resource": "api", "tokens": 2, "scope": "user", "dry_run": False,
+        "metadata": {"ip_address": "::1"}, "endpoint": "GET /x"}  # fmt: skip
+CHECK = {**ITEM, "namespace": "default"}
+BATCH = {"namespace": "default", "requests": [ITEM, ITEM]}
+DESCRIPTORS = {
+    "scope": "user", "identifier": "ann", "tokens": 1, "namespace": "default", "metadata": {},
+    "descriptors": [{"scope": "ip", "resource": "api", "identifier": "::1", "tokens": 1}],
+}  # fmt: skip
+ACQUIRE = {
+    "identifier": "ann", "resource": "api", "scope": "user", "namespace": "default",
+    "amounts": {"rpm": 1}, "ttl_seconds": 5, "on_expiry": "keep",
+}  # fmt: skip
+CHANGE = {"namespace": "default", "amounts": {"rpm": 1}}
+
+
+def shapes_of(good: Any) -> st.SearchStrategy[Any]:
+    return st.one_of(bent(good), values)
+
+
+@FUZZ
+@given(shapes_of(CHECK))
+def test_a_check_is_parsed_or_refused(values: Any) -> None:
+    outcome(ServiceError, lambda: requests.parse_check(values))
+
+
+@FUZZ
+@given(shapes_of(BATCH))
+def test_a_batch_is_parsed_or_refused(values: Any) -> None:
+    outcome(ServiceError, lambda: requests.parse_batch(values))
+
+
+@FUZZ
+@given(shapes_of(DESCRIPTORS))
+def test_descriptors_are_parsed_or_refused(values: Any) -> None:
+    outcome(ServiceError, lambda: requests.parse_descriptors(values))
+
+
+@FUZZ
+@given(shapes_of(ACQUIRE))
+def test_an_acquire_is_parsed_or_refused(values: Any) -> None:
+    outcome(ServiceError, lambda: requests.parse_acquire(values))
+
+
+@FUZZ
+@given(
+    st.sampled_from((requests.parse_adjust, requests.parse_settle, requests.parse_release)),
+    anything,
+    shapes_of(CHANGE),
+)
+def test_a_change_of_a_lease_is_parsed_or_refused(parse: Any, lease_id: Any, values: Any) -> None:
+    outcome(ServiceError, lambda: parse(lease_id, values))
+
+
+def test_the_good_ones_are_good() -> None:
+    assert requests.parse_check(CHECK).tokens == 2
+    assert len(requests.parse_batch(BATCH).requests) == 2
+    assert requests.parse_descriptors(DESCRIPTORS).descriptors[0].tokens == 1
+    assert requests.parse_acquire(ACQUIRE).keep
+    assert requests.parse_adjust("lease", CHANGE).amounts == {"rpm": 1}
+
+
+@FUZZ
+@given(st.binary(max_size=60), st.sampled_from((b"limit=", b"cursor=", b"limit=1&cursor=", b"%")))
+def test_a_query_is_read_or_refused(raw: bytes, start: bytes) -> None:
+    found = outcome(ServiceError, lambda: query_of(start + raw, {"limit": int, "cursor": str}))
+    assert found is None or found.keys() <= {"limit", "cursor"}
+
+
+FIELDS = (
+    "RateLimit", "RateLimit-Policy", "Retry-After", "Retry-After-Ms", "X-RateLimit-Limit",
+    "X-RateLimit-Remaining", "X-RateLimit-Reset", "x-ratelimit-reset-requests",
+    "anthropic-ratelimit-tokens-reset",
+)  # fmt: skip
+said = st.one_of(
+    odd_text,
+    st.builds(
+        "{};{}={}{}".format,
+        st.sampled_from(('"a"', '"a', "a", '"\\""', "", '""', "limit=1")),
+        st.sampled_from(("r", "q", "t", "w", "", "R")),
+        st.one_of(st.integers().map(str), odd_text),
+        st.sampled_from(("", ', "b";r=1', ";" * 50, "," * 50)),
+    ),
+    st.sampled_from(("1m30s", "6ms", "9" * 40, "Wed, 99 Foo 2026 99:99:99 GMT", "-1", "1e9",
+                     "2026-13-45T99:99:99Z", "0001-01-01T00:00:00+23:59", "٣")),
+)  # fmt: skip
+
+
+@FUZZ
+@given(st.dictionaries(st.sampled_from(FIELDS), said, max_size=5), st.integers(0, 2**50))
+def test_header_fields_of_any_server_never_raise(headers: dict[str, str], now_ms: int) -> None:
+    for one in (*parse_quotas(headers, now_ms), parse_quota(headers, now_ms)):
+        for told in (one.limit, one.remaining, one.retry_after_ms, one.window_s):
+            assert told is None or told >= 0
+
+
+names = st.text(min_size=1, max_size=20)
+counts = st.integers(0, 10**15 - 1)
+waits_ms = st.one_of(st.none(), st.integers(0, 10**9))
+
+
+@FUZZ
+@given(names, st.integers(1, 10**15 - 1), counts, st.one_of(st.none(), counts), waits_ms)
+def test_our_fields_tell_a_client_what_they_mean(
+    name: str, capacity: int, left: int, window_s: int | None, wait_ms: int | None
+) -> None:
+    now_ms = 1_750_000_000_000
+    applied = AppliedLimit(name, capacity, left, window_s, wait_ms, False, "policy", False)
+    answer = answer_with(applied)
+    [quota] = [one for one in parse_quotas(dict(check_headers(answer)), now_ms) if one.policy]
+    assert (quota.limit, quota.remaining, quota.window_s) == (capacity, left, window_s)
+    if name.isascii() and name.isprintable():
+        assert quota.policy == name
+    if wait_ms is not None and wait_ms < 10**9:
+        assert quota.reset_at_ms == now_ms + -(-wait_ms // 1000) * 1000
+
+
+def answer_with(applied: AppliedLimit) -> CheckResult:
+    blank = dict.fromkeys(CheckResult._fields)
+    return CheckResult(**{**blank, "allowed": True, "limits": (applied,)})  # type: ignore[arg-type]
+
+
+@FUZZ
+@given(st.text(max_size=30))
+def test_a_quoted_name_is_a_structured_string(text: str) -> None:
+    quoted = sf_string(text)
+    assert quoted.isascii()
+    assert quoted.isprintable()
+    assert quoted[0] == quoted[-1] == '"'
+
+
+@FUZZ
+@given(anything, anything)
+def test_who_is_limited_has_an_entity_id_that_tells_who(scope: Any, identifier: Any) -> None:
+    from headgate.core.limits import parse_entity_id
+
+    if is_scope(scope) and is_identifier(identifier):
+        entity_id = entity_id_of(scope, identifier)
+        assert parse_entity_id(entity_id) == entity_id
+        assert identity_of(entity_id) in ((scope, identifier), None)
+
+
+@FUZZ
+@given(odd_text)
+def test_an_entity_id_tells_who_or_nothing(entity_id: str) -> None:
+    found = identity_of(entity_id)
+    assert found is None or entity_id_of(*found) == entity_id

@@ -1,0 +1,231 @@
+"""What must hold, said in terms of the items alone: decoded here, not with the store's own code.
+
+`Bucket` is all shards of one bucket in a snapshot. The laws of one write compare it before and
+after; the laws of a state need nothing but the state and a number per bucket, the excess: the most
+that was taken in any interval that ends now, beyond what the rate gives in it. An interval admits
+too much exactly when the excess is above the capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.core.decision import Demand
+from headgate.core.record import BucketKey
+from proof.interleavings.clients import TABLE, Op
+from proof.model.engine import Snapshot
+from proof.model.values import Row
+
+BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
+ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
+
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One limit in one item: its share of the whole."""
+
+    capacity: int
+    amount: int
+    period_ms: int
+    tokens: int
+    consumed: int
+    epoch_ms: int
+
+    def level(self, now_ms: int) -> int:
+        return min(self.capacity, self.raw(now_ms))
+
+    def raw(self, now_ms: int) -> int:
+        return self.tokens + (now_ms - self.epoch_ms) * self.amount // self.period_ms
+
+    @property
+    def rate(self) -> tuple[int, int, int]:
+        return self.capacity, self.amount, self.period_ms
+
+    @property
+    def pace(self) -> tuple[int, int, int]:
+        return self.epoch_ms, self.amount, self.period_ms
+
+    @property
+    def band(self) -> int:
+        """What a take may give away: nothing of a limit that needs more than a second for it."""
+        band = self.capacity // BAND_PART
+        return band if band * self.period_ms <= self.amount * 1000 else 0
+
+    @property
+    def full_at_ms(self) -> int | None:
+        missing = self.capacity - self.tokens
+        if missing <= 0:
+            return self.epoch_ms
+        if not self.amount:
+            return None
+        return self.epoch_ms - (-missing * self.period_ms // self.amount)
+
+
+def shards_of(snapshot: Snapshot, key: BucketKey) -> dict[int, Row]:
+    stem = f"{key.namespace}/BUCKET#{key.entity_id}#{key.resource}#"
+    found = {}
+    for (table, pk, _), row in snapshot.rows.items():
+        if table == TABLE and pk.startswith(stem) and "rf" in row.values:
+            found[int(pk[len(stem) :])] = row
+    return found
+
+
+def limits_in(row: Row) -> list[str]:
+    return sorted(
+        name[2:-3] for name in row.values if name.startswith("b_") and name.endswith("_cp")
+    )
+
+
+def shard_of(row: Row, number: int, limit: str) -> Shard | None:
+    """The limit's share in an item, by halving: the older half has the odd millitoken."""
+    if f"b_{limit}_cp" not in row.values:
+        return None
+    depth = row.number("sd")
+    capacity = row.number(f"b_{limit}_cp")
+    amount = row.number(f"b_{limit}_ra", capacity)
+    for level in range(depth):
+        capacity = capacity // 2 if number >> level & 1 else capacity - capacity // 2
+    return Shard(
+        capacity,
+        amount,
+        row.number(f"b_{limit}_rp") << depth,
+        row.number(f"b_{limit}_tk"),
+        row.number(f"b_{limit}_tc"),
+        row.number(f"b_{limit}_rf", row.number("rf")),
+    )
+
+
+def level_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> int | None:
+    """What all shards hold together; None where there is no such limit."""
+    levels = levels_of(rows, limit, now_ms)
+    return sum(levels) if levels else None
+
+
+def levels_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> list[int]:
+    """What each shard that has the limit holds of it."""
+    found = [shard_of(row, number, limit) for number, row in rows.items()]
+    return [shard.level(now_ms) for shard in found if shard is not None]
+
+
+def check_state(rows: Mapping[int, Row]) -> None:
+    """S8, and that the shards are the leaves of one tree."""
+    if rows and 0 not in rows:
+        raise Broken(f"shards {sorted(rows)} are left without the first")
+    leaves = {0} if rows else set()
+    ahead = list(leaves)
+    while ahead:
+        number = ahead.pop()
+        if number not in rows:
+            raise Broken(f"shard {number} is missing beside {sorted(rows)}")
+        for depth in range(number.bit_length(), rows[number].number("sd")):
+            child = number + (1 << depth)
+            leaves.add(child)
+            ahead.append(child)
+    if leaves != set(rows):
+        raise Broken(f"shards {sorted(rows)} are there, but the tree has {sorted(leaves)}")
+    for number, row in rows.items():
+        _check_expiry(number, row)
+
+
+def _check_expiry(number: int, row: Row) -> None:
+    if "ttl" not in row.values:
+        return
+    if row.number("sd"):
+        raise Broken(f"shard {number} would expire on its own")
+    for limit in limits_in(row):
+        shard = shard_of(row, number, limit)
+        assert shard is not None
+        full_ms = shard.full_at_ms
+        if full_ms is None or row.number("ttl") * 1000 < full_ms:
+            raise Broken(f"{limit} is full at {full_ms}, the item expires at {row.number('ttl')} s")
+
+
+def check_write(
+    op: Op, demand: Demand, now_ms: int, before: Mapping[int, Row], after: Mapping[int, Row]
+) -> dict[str, int]:
+    """The laws of one write to one bucket; what it consumed of each limit. A grant is no
+    consumption, but what it gave may be taken besides."""
+    if op.verb == "forget" and not after:
+        return {}
+    for number in before.keys() & after.keys():
+        _check_times(before[number], after[number])
+    used = {}
+    for limit, wanted in demand.named():
+        consumed = _consumed(after, limit) - _consumed(before, limit)
+        if consumed not in (0, wanted, -wanted if op.undoes else wanted) or (
+            consumed and op.verb == "grant"
+        ):
+            raise Broken(f"{op}: {limit} counts {consumed} for {wanted}")
+        _check_levels(op, limit, consumed, now_ms, before, after, demand)
+        used[limit] = wanted if op.verb == "grant" else consumed
+    return used
+
+
+def _check_times(before: Row, after: Row) -> None:
+    """S12, within one item's life."""
+    for name in ("rf", "g", "cv", "ttl"):
+        was, now = before.number(name), after.number(name)
+        if name in after.values and now < was:
+            raise Broken(f"{name} went back from {was} to {now}")
+
+
+def _consumed(rows: Mapping[int, Row], limit: str) -> int:
+    return sum(row.number(f"b_{limit}_tc") for row in rows.values())
+
+
+def _check_levels(
+    op: Op,
+    limit: str,
+    consumed: int,
+    now_ms: int,
+    before: Mapping[int, Row],
+    after: Mapping[int, Row],
+    demand: Demand,
+) -> None:
+    """No write but a grant makes tokens, and none but a change of limits loses more than rounding
+    and the band: at its writer's moment, the level falls by what is consumed. A soft limit that has
+    less counts it and stays as it is."""
+    pairs = [
+        (_at(before, number, limit), _at(after, number, limit))
+        for number in before.keys() | after.keys()
+        if before.get(number) != after.get(number)
+    ]
+    spec = demand.terms.specs[demand.terms.index[limit]]
+    reshaped = bool(before) and before.keys() != after.keys()
+    epochs = [shard.epoch_ms for pair in pairs for shard in pair if shard is not None]
+    had = 0 if before else spec.capacity_milli
+    has = spare = 0
+    same = True
+    for old, new in pairs:
+        settled = old is not None and new is not None and old.pace == new.pace
+        at_ms = now_ms if settled else max(now_ms, old.epoch_ms if old else 0)
+        at_ms = max(now_ms, *epochs) if reshaped else at_ms
+        if old is not None:
+            had += old.level(at_ms)
+            spare += old.band
+        elif before and new is not None and not reshaped:
+            had += new.capacity  # a limit that the item did not hold is new, and full
+        if new is not None:
+            has += new.level(at_ms)
+            same = same and (old is None or old.rate == new.rate or reshaped)
+            if op.verb == "take" and old is not None and old.level(at_ms) >= 0 > new.level(at_ms):
+                raise Broken(f"{op} left {new.level(at_ms)} of {limit}")
+    fall = 0 if spec.soft and op.verb == "take" and consumed > had else consumed
+    given = -_wanted(demand, limit) if op.verb == "grant" else 0
+    if has > had - fall + given:
+        raise Broken(f"{op} made tokens: {limit} had {had}, consumed {consumed}, has {has}")
+    if same and fall >= 0 and has < had - fall - spare - ROUNDING_MILLI:
+        raise Broken(f"{op} lost tokens: {limit} had {had}, consumed {consumed}, has {has}")
+
+
+def _wanted(demand: Demand, limit: str) -> int:
+    return dict(demand.named())[limit]
+
+
+def _at(rows: Mapping[int, Row], number: int, limit: str) -> Shard | None:
+    return shard_of(rows[number], number, limit) if number in rows else None

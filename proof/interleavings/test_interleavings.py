@@ -1,0 +1,51 @@
+"""Every order of a few clients' requests, over the real store and the model of the service.
+
+HEADGATE_STATES_MAX bounds the states of each scene. Where it is raised for a night, there are more
+scenes, too: longer scripts, more clients, more faults.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import pytest
+
+from headgate.stores.dynamodb.protocol import adjust as adjusting
+from headgate.stores.dynamodb.protocol import take as taking
+from headgate.stores.dynamodb.protocol import transaction as transacting
+from headgate.stores.dynamodb.sharding import split as splitting
+from proof.interleavings.clients import Dice
+from proof.interleavings.scene import Scene
+from proof.interleavings.scenes import scenes
+from proof.interleavings.scenes_sharded import deep_scenes, sharded_scenes
+from proof.interleavings.scenes_special import special_scenes
+from proof.interleavings.search import Search
+
+STATES_OF_A_DAY = 12_000
+STATES_MAX = int(os.environ.get("HEADGATE_STATES_MAX", STATES_OF_A_DAY))
+SCENES = [
+    *scenes(),
+    *special_scenes(),
+    *sharded_scenes(),
+    *(deep_scenes() if STATES_MAX > STATES_OF_A_DAY else ()),
+]
+
+
+def chance(patch: pytest.MonkeyPatch) -> Dice:
+    """Chance that a search can repeat, in all places that throw dice."""
+    found = Dice()
+    for module in (taking, adjusting, splitting, transacting):
+        patch.setattr(module, "new_generation", found.generation)
+    patch.setattr(secrets, "token_hex", found.token)
+    return found
+
+
+@pytest.mark.parametrize(
+    "scene", SCENES, ids=lambda scene: scene.name.replace(",", "").replace(" ", "-")
+)
+def test_every_order(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(scene, chance(monkeypatch))
+    counts = search.run(STATES_MAX)
+    print(f"{scene.name}: {counts}")  # noqa: T201
+    assert counts.ends

@@ -1,0 +1,74 @@
+"""The DynamoDB store beside the exact model, whatever is asked of it in whatever order: over the
+model of the service, and a few programs on a real engine.
+
+HEADGATE_MACHINE_PROGRAMS raises the number of programs.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from headgate.core.decision import Demand
+from headgate.core.limits import Limit
+from headgate.core.record import Terms
+from headgate.core.runtime import run
+from headgate.core.store import Store
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb.table import create as table_making
+from headgate.testing import FakeClock
+from proof.machines.machine import KEYS, START_MS, StoreMachine, steady
+from proof.model.engine import Engine
+from proof.model.port import ModelPort
+from tests.stores.dynamodb.kit import opened
+
+PACES = (Limit.per_hour("x", 10), Limit.per_second("x", 10))
+PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "40"))
+
+
+def on_a_model(*, strict: bool) -> Store:
+    port = ModelPort(Engine(), FakeClock())
+    run(port.call(table_making.creation("model")))
+    return over_port(port, "model", blocking=True, strict=strict, usage="off").store
+
+
+class DynamoMachine(StoreMachine):
+    """One epoch for all limits of an item: what a limit gets between two moments is the difference
+    of two floors, so a level is right to the millitoken."""
+
+    slack_milli = 1
+    expires_ms = 50_000
+    lazy_versions = True
+    leaves_traces = True
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["undo", "transaction"])
+def test_any_program_agrees_on_the_model(strict: bool) -> None:
+    class OnModel(DynamoMachine):
+        def opened(self) -> Store:
+            return on_a_model(strict=strict)
+
+    run_state_machine_as_test(OnModel, settings=steady(PROGRAMS))
+
+
+def test_a_few_programs_agree_on_a_real_engine(dynamo_endpoint: str) -> None:
+    class OnEngine(DynamoMachine):
+        def opened(self) -> Store:
+            return opened(dynamo_endpoint).store
+
+    run_state_machine_as_test(OnEngine, settings=steady(max(3, PROGRAMS // 10), steps=20))
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["undo", "transaction"])
+def test_S2_a_wait_told_under_new_limits_is_true_for_several_buckets(strict: bool) -> None:
+    """The bucket is kept under what the wait was reckoned with, though the call was refused."""
+    store = on_a_model(strict=strict)
+    slow, quick = (Terms((one.spec,), version) for version, one in enumerate(PACES, start=1))
+    assert run(store.consume([Demand(KEYS[0], slow, (10_000,))], START_MS)).allowed
+    both = [Demand(key, quick, (1000,)) for key in KEYS[:2]]
+    refused = run(store.consume(both, START_MS))
+    assert (refused.allowed, refused.retry_after_ms) == (False, 100)
+    assert not run(store.consume(both, START_MS + 99)).allowed
+    assert run(store.consume(both, START_MS + 100)).allowed

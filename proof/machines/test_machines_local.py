@@ -1,0 +1,43 @@
+"""Memory and SQLite beside the exact model. HEADGATE_MACHINE_PROGRAMS raises the programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from headgate.core.runtime import wall_clock_ms
+from headgate.core.store import Store
+from headgate.stores.memory.buckets import MemoryStore
+from headgate.stores.sqlite.bucket_table import BucketTable
+from headgate.stores.sqlite.buckets import SqliteStore
+from headgate.stores.sqlite.port import BlockingSqlitePort
+from proof.machines.machine import StoreMachine, steady
+
+PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))
+
+
+class OnMemory(StoreMachine):
+    def opened(self) -> Store:
+        return MemoryStore()
+
+
+class OnSqlite(StoreMachine):
+    """It sweeps at every write, so full buckets are gone at once."""
+
+    def opened(self) -> Store:
+        self.folder = Path(tempfile.mkdtemp())
+        port = BlockingSqlitePort(str(self.folder / "machine.db"), 5000, "off")
+        return SqliteStore(port, wall_clock_ms, BucketTable(sweep_every=1))
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+
+TestMemory = OnMemory.TestCase
+TestMemory.settings = steady(PROGRAMS)
+TestSqlite = OnSqlite.TestCase
+TestSqlite.settings = steady(PROGRAMS)

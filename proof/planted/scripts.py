@@ -1,0 +1,300 @@
+"""Faults in what Redis runs and in how keys are named there; killed on a real server."""
+
+from __future__ import annotations
+
+from proof.planted.fault import Mutant
+
+BUCKET, WARM = "stores/redis/lua/bucket.lua", "stores/redis/lua/warm.lua"
+CONSUME, ADJUST = "stores/redis/lua/consume.lua", "stores/redis/lua/adjust.lua"
+
+MUTANTS = [
+    Mutant(
+        "redis: the server's clock is left out",
+        BUCKET,
+        "    local time = redis.call('TIME')\n"
+        "    return tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)\n",
+        "    return 0\n",
+        (
+            "tests/stores/redis/test_store.py::test_a_client_whose_clock_is_an_hour_off_changes_nothing",
+        ),
+    ),
+    Mutant(
+        "redis: refill is rounded up",
+        BUCKET,
+        "    local arrived = rest * whole + floor(rest * (a - whole * p) / p)\n"
+        "    if periods < 0 then",
+        "    local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)\n"
+        "    if periods < 0 then",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the usual case rounds refill up",
+        WARM,
+        "local arrived = rest * whole + floor(rest * (a - whole * p) / p)",
+        "local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the epoch moves with every take",
+        WARM,
+        "                    epoch = epoch + periods * p\n",
+        "                    epoch, tokens, arrived = now, tokens + arrived, 0\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: the brim is no border",
+        WARM,
+        "                if tokens + arrived >= capacity then\n",
+        "                if tokens + arrived >= capacity * 2 then\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: numbers are written with fourteen digits",
+        BUCKET,
+        "    return string.format('%.0f', number)\n",
+        "    return tostring(number)\n",
+        ("proof/machines/test_machines_redis.py::test_any_program_agrees_with_the_exact_model",),
+    ),
+    Mutant(
+        "redis: a bucket in debt expires after an hour",
+        BUCKET,
+        "    local whole = math.ceil(longest * 1.000001) + MARGIN\n",
+        "    local whole = math.min(HOUR, math.ceil(longest * 1.000001) + MARGIN)\n",
+        ("tests/stores/redis/test_expiry.py::test_S7_it_outlives_its_debt[the first take]",),
+    ),
+    Mutant(
+        "redis: an allowance that never refills expires",
+        BUCKET,
+        "            if limit.a == 0 then\n                return nil\n",
+        "            if limit.a == 0 then\n                return MARGIN\n",
+        (
+            "tests/stores/redis/test_expiry.py::test_S8_what_never_refills_never_expires[the first take]",
+        ),
+    ),
+    Mutant(
+        "redis: the usual case lets an allowance expire",
+        WARM,
+        "            if longest < 100000000000000 then\n",
+        "            if longest == math.huge then longest = 0 end\n"
+        "            if longest < 100000000000000 then\n",
+        (
+            "tests/stores/redis/test_expiry.py::test_S8_what_never_refills_never_expires[takes after it]",
+        ),
+    ),
+    Mutant(
+        "redis: a refusal keeps what it took",
+        CONSUME,
+        "    if not refused then\n        taken(place, bucket)\n",
+        "    if left[place] then\n        taken(place, bucket)\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: an older version of the limits wins",
+        BUCKET,
+        "    if not demand.own and demand.version < newest then\n",
+        "    if false then\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-the_newest_version_wins-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a changed limit begins full",
+        BUCKET,
+        "after.cells[place] = same and entry.cell or carried(entry.cell, now, entry.limit, limit)",
+        "after.cells[place] = same and entry.cell or\n"
+        "                { epoch = now, tokens = limit.capacity, low = 0, high = 0 }",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_larger_limit_hands_out_no_full_bucket-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a credit makes the bucket it is for",
+        ADJUST,
+        "    if bucket.new and only_credits then\n",
+        "    if false then\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_credit_on_a_missing_bucket_makes_no_ghost-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a key used once is used again",
+        ADJUST,
+        "    if marked and tonumber(marked) > now then\n        return 0\n    end\n",
+        "",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-an_adjustment_with_a_key_is_applied_once-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: what was only counted stays counted",
+        BUCKET,
+        "    return limit.counted or limit.wanted\n",
+        "    return limit.wanted\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: an undo credits what a soft limit did not give",
+        "stores/redis/buckets.py",
+        "credits_of(verdict), now_ms",
+        "[one.inverse() for one in verdict.demands], now_ms",
+        (
+            "tests/stores/redis/test_store.py::test_contract[cluster-an_undone_take_gives_back_only_what_it_took-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a soft limit refuses",
+        CONSUME,
+        "            elseif limit.soft then\n",
+        "            elseif false then\n",
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-a_soft_limit_never_refuses-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: slots that agreed keep what the others refused",
+        "stores/redis/buckets.py",
+        "            kept = await self._undo(outcomes, now_ms)\n",
+        "            pass\n",
+        ("tests/stores/redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
+    ),
+    Mutant(
+        "redis: an entity's keys lie apart",
+        "stores/redis/keys.py",
+        'return "{" + namespace + SEPARATOR + entity_id + "}"',
+        'return "(" + namespace + SEPARATOR + entity_id + ")"',
+        (
+            "tests/stores/redis/test_store.py::test_contract[redis-peek_find_and_forget_agree-blocking]",
+        ),
+    ),
+    Mutant(
+        "redis: a rate that cannot be exact is taken",
+        "stores/redis/encoding.py",
+        "    if period > PERIOD_MAX:\n",
+        "    if period > 2**63:\n",
+        (
+            "tests/stores/redis/test_store.py::"
+            "test_limits_that_cannot_be_exact_are_refused_before_any_call[too slow]",
+        ),
+    ),
+    Mutant(
+        "redis: a busy loop's own time counts as the server's silence",
+        "stores/redis/client/connection.py",
+        "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
+        "        return self.loop.time()\n",
+        (
+            "tests/stores/redis/client/test_herd.py::"
+            "test_a_loop_that_is_busy_before_it_dials_does_not_blame_the_server[redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a dial that a busy loop interrupted is not tried again",
+        "stores/redis/client/connection.py",
+        "late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf",
+        "late_s = math.inf",
+        (
+            "tests/stores/redis/client/test_herd.py::"
+            "test_a_loop_that_is_busy_while_it_dials_does_not_blame_the_server[redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: whoever misses a script sends all of it",
+        "stores/redis/client/commands.py",
+        "        if again or now_s - sent_s > timeout_s:\n",
+        "        if True:\n",
+        (
+            "tests/stores/redis/client/test_herd.py::"
+            "test_a_script_that_everybody_misses_is_sent_a_few_times_at_most[tasks-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list of buckets is not renewed by takes",
+        WARM,
+        "                aged = aged or floor(epoch / 86400000) ~= floor(cells[cell] / 86400000)\n",
+        "",
+        (
+            "tests/stores/redis/test_expiry.py::"
+            "test_the_list_is_renewed_while_its_bucket_is_used[one bucket-off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list of buckets is not renewed by takes of several",
+        BUCKET,
+        "        bucket.aged = true\n",
+        "        bucket.aged = false\n",
+        (
+            "tests/stores/redis/test_expiry.py::"
+            "test_the_list_is_renewed_while_its_bucket_is_used[two buckets-off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list ends before a bucket that lives for years",
+        WARM,
+        "            if not aged and longest > 8640000000 then",
+        "            if false then",
+        (
+            "tests/stores/redis/test_expiry.py::"
+            "test_a_bucket_that_lives_for_years_is_listed_for_years[off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a list that must not end gets an end",
+        BUCKET,
+        "    if left == -1 then\n        return\n    elseif not life then\n",
+        "    if not life then\n",
+        (
+            "tests/stores/redis/test_expiry.py::"
+            "test_a_bucket_that_never_ends_is_listed_without_end[off-redis_url]",
+        ),
+    ),
+    Mutant(
+        "redis: a limit that cannot be exact is stored",
+        "stores/redis/stored_limits.py",
+        '    check_limits(changes.get("limits", ()))\n',
+        "",
+        (
+            "tests/stores/redis/test_store.py::"
+            "test_limits_that_cannot_be_exact_are_refused_when_they_are_set[too slow]",
+        ),
+    ),
+    Mutant(
+        "redis: a clock that was set back by years blocks for years",
+        BUCKET,
+        "        if cell.epoch > now + HOUR then ",
+        "        if false then ",
+        (
+            "tests/stores/redis/test_store.py::"
+            "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[one limit-one bucket]",
+        ),
+    ),
+    Mutant(
+        "redis: a refusal after the clock was set back is not kept",
+        BUCKET,
+        "            cell.epoch, bucket.changed = now, true\n",
+        "            cell.epoch = now\n",
+        (
+            "tests/stores/redis/test_store.py::"
+            "test_a_clock_that_jumps_years_ahead_and_back_blocks_nothing[one limit-one bucket]",
+        ),
+    ),
+    Mutant(
+        "redis: an undo without an answer is a plain refusal",
+        "stores/redis/buckets.py",
+        "        raise_trouble(outcomes, kept, refused=refused)\n",
+        "        raise_trouble(outcomes, None, refused=refused)\n",
+        (
+            "tests/stores/redis/test_store_hostile.py::test_an_undo_over_slots_without_an_answer_is_told",
+        ),
+    ),
+]

@@ -1,0 +1,146 @@
+"""A fleet of processes that ask one cloud, and what came of it, with S1 watched."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import StoreTrouble, Throttled
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.store import Store
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.stack import add_layers
+from headgate.stores.dynamodb.protocol.state_cache import StateCache
+from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.table import Table
+from proof.scale.cloud import TABLE, Cloud
+from proof.scale.world import US, World
+
+
+@dataclass
+class Tally:
+    """What callers were told. `admitted_at` counts by millisecond, for the monitor."""
+
+    asked: int = 0
+    admitted: int = 0
+    refused: int = 0
+    held_back: int = 0
+    away: int = 0
+    degraded: int = 0
+    trips: Counter[int] = field(default_factory=Counter)
+    admitted_at: Counter[int] = field(default_factory=Counter)
+
+    def trips_at(self, share: float) -> int:
+        """The round trips that this share of the callers did with at most."""
+        seen, wanted = 0, share * sum(self.trips.values())
+        for trips in sorted(self.trips):
+            seen += self.trips[trips]
+            if seen >= wanted:
+                return trips
+        return 0
+
+    def excess(self, capacity: int, per_ms: float) -> float:
+        """By how much any interval had more than capacity + rate * T; at most 0 keeps S1."""
+        worst, most, last_ms = 0.0, 0.0, None
+        for at_ms in sorted(self.admitted_at):
+            if last_ms is not None:
+                worst = max(0.0, worst - per_ms * (at_ms - last_ms))
+            worst += self.admitted_at[at_ms]
+            most, last_ms = max(most, worst), at_ms
+        return most - capacity
+
+
+class Client:
+    """One process: its own store on its own book, with the layers it was started with."""
+
+    def __init__(self, cloud: Cloud, seed: int, *, prefetch: bool = False) -> None:
+        world = cloud.world
+        pace = world.pace(blocking=False)
+        book = StateCache(rng=random.Random(seed))
+        self.store = DynamoStore(Table(cloud.port(), TABLE, pace), book, None)
+        self.top: Store = add_layers(
+            self.store, clock=world, pace=pace, prefetch=prefetch, rng=random.Random(seed)
+        )
+
+    @property
+    def held_milli(self) -> int:
+        """What lies in this process at the moment."""
+        if not isinstance(self.top, Prefetch):
+            return 0
+        return sum(sum(pot.held) for pot in self.top._holdings.values())
+
+
+class Bucket:
+    """One bucket everybody asks: a limit in whole tokens a millisecond."""
+
+    def __init__(self, entity_id: str, capacity: int, per_ms: float) -> None:
+        self.capacity = capacity
+        self.per_ms = per_ms
+        self.key = BucketKey("n" * 11, entity_id, "api")
+        limit = Limit.custom("x", capacity, int(per_ms * 1000), 1)
+        self.terms = Terms((limit.spec,), 1)
+        self.one = Demand(self.key, self.terms, (1000,))
+
+
+def arrivals_us(rng: random.Random, per_s: float, until_us: int, begin_us: int = 0) -> list[int]:
+    """Moments of a Poisson stream."""
+    found, at_us = [], float(begin_us)
+    while (at_us := at_us + rng.expovariate(per_s) * 1e6) < until_us:
+        found.append(int(at_us))
+    return found
+
+
+Ask = Callable[[], Awaitable[Verdict]]
+
+
+async def told(world: World, tally: Tally, ask: Ask) -> Verdict | None:
+    """One caller's question, counted by what it came to; None where there was no verdict."""
+    task = world.current
+    assert task is not None
+    before = task.trips
+    tally.asked += 1
+    verdict = None
+    try:
+        verdict = await ask()
+    except Throttled:
+        tally.held_back += 1
+    except StoreTrouble:
+        tally.away += 1
+    else:
+        tally.admitted += verdict.allowed
+        tally.refused += not verdict.allowed
+        tally.admitted_at[verdict.now_ms] += verdict.allowed
+    tally.trips[task.trips - before] += 1
+    return verdict
+
+
+def drive(
+    world: World,
+    tally: Tally,
+    clients: list[Client],
+    bucket: Bucket,
+    per_s: float,
+    run_ms: int,
+    *,
+    ramp: bool = False,
+) -> None:
+    """Each client asks at its own random moments, all together so often a second; with a ramp they
+    come one by one during the run."""
+
+    async def one(client: Client) -> None:
+        await told(world, tally, lambda: client.top.consume((bucket.one,), world()))
+
+    async def asking(client: Client, begin_us: int) -> None:
+        for at_us in arrivals_us(world.rng, per_s / len(clients), end_us, begin_us):
+            await world.pause_us(at_us - world.now_us)
+            world.spawn(one(client))
+
+    now_us = world.now_us
+    end_us = now_us + run_ms * US
+    for client in clients:
+        world.spawn(asking(client, world.rng.randrange(now_us, end_us) if ramp else now_us))
+    world.run()

@@ -1,0 +1,396 @@
+"""The promises as monitors: what the server holds, what it was asked, what callers were told.
+
+They watch the server's side: what landed there, not what clients believe. Nothing here raises; the
+first violation is kept and ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import Throttled
+from proof.simulator.calls import Action, Call, Place
+from proof.simulator.gauge import ROUNDING_MILLI, Gauge
+from proof.simulator.lease_store import Bucket, Part, consumed_of, level_of
+
+BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
+TRUST_MS = 1000  # how long a layer may refuse by what it has seen
+
+
+class Laws:
+    """`band` says that the store may give away some of a fast limit's burst; `late_ms_max` bounds
+    how far a write's own idea of the time may be from the true one."""
+
+    def __init__(self, *, band: bool, late_ms_max: int) -> None:
+        self.band = band
+        self.late_ms_max = late_ms_max
+        self.violations: list[str] = []
+        self.checks: Counter[str] = Counter()
+        self.gauges: dict[Place, Gauge] = {}
+        self.landed: Counter[Place] = Counter()  # debits less credits, as the server has them
+        self.granted: Counter[Place] = Counter()  # the same as callers have them, at most
+        self.goners: list[str] = []  # buckets that were dropped, one after the other
+        self.eased_ms: dict[str, int] = {}  # when a bucket last came to hold more in one step
+        self.broken = asyncio.Event()
+        self.log: Callable[[str], None] = nothing
+
+    def fail(self, promise: str, text: str) -> None:
+        self.violations.append(f"{promise}: {text}")
+        self.log(f"BROKEN {promise}: {text}")
+        self.broken.set()
+
+    # -- what is written
+
+    def wrote(
+        self, call: Call | None, text: str, before: Bucket, after: Bucket, at_ms: int
+    ) -> None:
+        """One request changed one bucket."""
+        self.checks["writes"] += 1
+        if self.log is not nothing:  # the words cost more than the check
+            self.log(f"{call} wrote {text}: {shown(before, at_ms)} becomes {shown(after, at_ms)}")
+        if call is None or text not in call.demands:
+            self.fail("S10", f"{call} wrote to {text}, which it does not name")
+            return
+        self._times(text, before, after)
+        self._tree(text, after)
+        if call.verb == "forget":
+            for place in [place for place in self.gauges if place[0] == text]:
+                self.gauges[place].emptied(at_ms)
+            self.eased_ms[text] = at_ms
+            self.goners.append(text)
+            return
+        late_ms = at_ms - call.moment_ms
+        if abs(late_ms) > self.late_ms_max:
+            self.fail("S1", f"{call} wrote {late_ms} ms after its own moment")
+        demand = call.demands[text]
+        wanted = dict(demand.counts())
+        limits = {limit for shard in (*before.values(), *after.values()) for limit in shard.parts}
+        for limit in sorted(limits):
+            self._limit(call, demand, limit, wanted.get(limit, 0), before, after, at_ms)
+
+    def _limit(
+        self,
+        call: Call,
+        demand: Demand,
+        limit: str,
+        wanted: int,
+        before: Bucket,
+        after: Bucket,
+        at_ms: int,
+    ) -> None:
+        place = demand.key.text, limit
+        counted = consumed_of(after, limit) - consumed_of(before, limit)
+        if counted not in (0, wanted, -wanted if call.undoes else wanted):
+            self.fail("S4", f"{call}: {limit} of {place[0]} counts {counted} for {wanted}")
+        net = call.net[place] = call.net.get(place, 0) + counted
+        if not min(0, wanted) <= net <= max(0, wanted):
+            self.fail("S4", f"{call}: {limit} of {place[0]} was moved by {net} in all")
+        self.landed[place] += counted
+        moved = counted if call.metered else wanted
+        if call.verb == "adjust" and moved == wanted:
+            moved = dict(demand.named()).get(limit, 0)
+        elif place in call.untaken or any(
+            limit in s.parts and s.parts[limit].soft for s in after.values()
+        ):  # also one that has become hard since it was passed
+            moved = self._soft(call, place, moved, before, after)
+        self._given(call, place, moved)
+        self._levels(call, place, moved, before, after)
+        if moved < 0 or {shard.version for shard in before.values()} != {
+            shard.version for shard in after.values()
+        }:
+            self.eased_ms[place[0]] = at_ms
+        gauge = self.gauges.setdefault(place, Gauge())
+        gauge.moved(moved, [s.parts[limit] for s in after.values() if limit in s.parts], at_ms)
+        late_ms = at_ms - call.moment_ms
+        level = level_of(after, limit, at_ms)
+        trouble = gauge.judged(level, late_ms, take=call.verb == "take" and moved > 0)
+        if trouble:
+            self.fail("S1", f"{call}: {limit} of {place[0]}: {trouble}")
+
+    def _soft(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> int:
+        """How many tokens a soft limit may have moved: none where it had not enough."""
+        if not moved:
+            return 0
+        if moved < 0:  # an undo
+            return 0 if place in call.untaken else moved
+        if _fall(before, after, place[1], call.moment_ms) >= moved - ROUNDING_MILLI:
+            return moved
+        self.checks["untaken"] += 1
+        call.untaken.add(place)
+        return 0
+
+    def _given(self, call: Call, place: Place, moved: int) -> None:
+        """S4: what comes back was given; pots of prefetching mix what several callers were."""
+        action = call.action
+        if action is None or not call.metered or action.client.profile.prefetch:
+            return
+        left = action.tokens[place] = action.tokens.get(place, 0) + moved
+        if left < 0:
+            self.fail("S4", f"{call}: {place} gets {-left} tokens that it never gave")
+
+    def _levels(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> None:
+        """S5, S7, S9: no write makes tokens, and none but a change of limits or shape loses more
+        than rounding and the band. At its writer's moment the level falls by what is consumed."""
+        limit = place[1]
+        pairs = [
+            (_part(before, number, limit), _part(after, number, limit))
+            for number in before.keys() | after.keys()
+            if before.get(number) != after.get(number)
+        ]
+        reshaped = bool(before) and before.keys() != after.keys()
+        latest_ms = max(
+            [call.moment_ms, *(one.epoch_ms for pair in pairs for one in pair if one is not None)]
+        )
+        had = has = spare = 0
+        same = True
+        for old, new in pairs:
+            # A new capacity cuts at the writer's moment, or at the epoch where that is later.
+            settled = (
+                old is not None
+                and new is not None
+                and (_pace(old), old.capacity) == (_pace(new), new.capacity)
+            )
+            at_ms = call.moment_ms if settled else max(call.moment_ms, old.epoch_ms if old else 0)
+            at_ms = latest_ms if reshaped else at_ms
+            if old is not None:
+                had += old.level(at_ms)
+                spare += _band(old) if self.band else 0
+            elif new is not None and (not before or not reshaped):
+                had += new.capacity  # what was not there is full
+            if new is not None:
+                has += new.level(at_ms)
+                same = same and (old is None or old[:3] == new[:3] or reshaped)
+                if (  # a merge on the way may add what a clock ahead of time left in debt
+                    call.verb == "take"
+                    and not reshaped
+                    and old is not None
+                    and old.level(at_ms) >= 0 > new.level(at_ms)
+                ):
+                    self.fail("S1", f"{call} left {new.level(at_ms)} of {place}")
+        if has > had - moved:
+            self.fail(
+                "S5/S7/S9", f"{call} made tokens: {place} had {had}, moved {moved}, has {has}"
+            )
+        if same and moved >= 0 and has < had - moved - spare - ROUNDING_MILLI:
+            self.fail("S5", f"{call} lost tokens: {place} had {had}, moved {moved}, has {has}")
+
+    def _times(self, text: str, before: Bucket, after: Bucket) -> None:
+        for number in before.keys() & after.keys():
+            old, new = before[number].times, after[number].times
+            for name, was in old.items():
+                if new.get(name, was) < was:
+                    promise = "S9" if name == "cv" else "S12"
+                    self.fail(promise, f"{name} of {text} went back from {was} to {new[name]}")
+
+    def _tree(self, text: str, bucket: Bucket) -> None:
+        """S5 and S8: the shards are the leaves of one tree; none expires before it is full."""
+        leaves = {0} if bucket else set()
+        ahead = list(leaves)
+        while ahead:
+            number = ahead.pop()
+            if number not in bucket:
+                self.fail("S5", f"shard {number} of {text} is missing beside {sorted(bucket)}")
+                return
+            for depth in range(number.bit_length(), bucket[number].depth):
+                leaves.add(number + (1 << depth))
+                ahead.append(number + (1 << depth))
+        if leaves != bucket.keys():
+            self.fail("S5", f"{text} has shards {sorted(bucket)}, its tree {sorted(leaves)}")
+        for number, shard in bucket.items():
+            if shard.ttl_s is None:
+                continue
+            ends = [part.full_at_ms for part in shard.parts.values()]
+            if shard.depth or any(end is None or shard.ttl_s * 1000 < end for end in ends):
+                self.fail("S8", f"shard {number} of {text} expires at {shard.ttl_s} s, full {ends}")
+
+    def swept(self, text: str, before: Bucket, after: Bucket, at_ms: int) -> None:
+        """S7, S8: the store drops only what carries no information."""
+        self.checks["sweeps"] += 1
+        self.goners.append(text)
+        self._tree(text, after)
+        for number, shard in before.items():
+            for limit, part in shard.parts.items() if number not in after else ():
+                if part.level(at_ms) < part.capacity:
+                    self.fail("S8", f"{limit} of {text} was dropped at {part.level(at_ms)} of "
+                                    f"{part.capacity}")  # fmt: skip
+        self.eased_ms[text] = at_ms
+
+    # -- what is asked and told
+
+    def arrived(self, call: Call, buckets: dict[str, Bucket]) -> None:
+        """A request of the call has reached the server: would it fit as things are now?"""
+        if call.since is None:
+            call.since = len(self.goners)
+        if call.verb == "adjust":
+            call.absent.update(text for text in call.demands if not buckets.get(text))
+        elif call.verb == "take" and not call.refusable:
+            call.refusable = not all(
+                fits(buckets.get(text, {}), demand, call.moment_ms)
+                for text, demand in call.demands.items()
+            )
+
+    def ended(self, call: Call, result: Any) -> None:
+        """S2, S4, S6: what the caller is told is what happened."""
+        self.checks["calls"] += 1
+        if self.log is not nothing:
+            self.log(f"{call} ends with {told(result)}, moved {call.net}")
+        net = {place: milli for place, milli in call.net.items() if milli}
+        wanted = {place: milli for place, milli in call.wanted.items() if milli}
+        gone = self.goners[call.since :] if call.since is not None else ()
+        left = {place: milli for place, milli in net.items() if place[0] not in gone}
+        # Whoever was cancelled cannot be told that an undo got no answer; everybody else is.
+        lossy = call.undoes and call.faulty and not call.strict
+        lossy = lossy and isinstance(result, asyncio.CancelledError)
+        if isinstance(result, Verdict) and call.verb == "take":
+            if result.allowed and net != wanted:
+                self.fail("S4", f"{call} was allowed and moved {net}")
+            if not result.allowed and left:
+                self.fail("S6", f"{call} was refused and moved {net}")
+            if not result.allowed and not call.refusable:
+                self.fail("S2", f"{call} was refused, and fitted all the time")
+        elif isinstance(result, Throttled | asyncio.CancelledError):
+            if call.verb == "take" and left and not lossy:
+                self.fail("S6", f"{call} ended with {type(result).__name__} and moved {net}")
+        elif call.verb == "adjust" and not isinstance(result, BaseException) and call.metered:
+            owed = {
+                place: milli
+                for place, milli in wanted.items()
+                if result is not False and not (milli < 0 and place[0] in call.absent)
+            }
+            if any(net.get(place) != milli for place, milli in owed.items()) or (
+                net.keys() - wanted.keys() or (result is False and net)
+            ):
+                self.fail("S4", f"{call} was done and moved {net}")
+
+    def took(self, action: Action | None, demands: Any) -> None:
+        """A caller was let in, or its debit done: the server must have it, or a pot beside it."""
+        for place, milli in _places(demands):
+            self.granted[place] += milli
+            if action is not None:
+                action.tab[place] = action.tab.get(place, 0) + milli
+            self.check_granted(place)
+
+    def returned(self, action: Action | None, demands: Any) -> None:
+        """A caller gives back; whether it arrives or not, it is no longer the caller's."""
+        for place, milli in _places(demands):
+            self.granted[place] += milli
+            if action is not None:
+                left = action.tab[place] = action.tab.get(place, 0) + milli
+                if left < 0:
+                    self.fail("S4", f"event {action.event} gave back {-left} of {place} too much")
+
+    def check_granted(self, place: Place) -> None:
+        self.checks["grants"] += 1
+        if self.granted[place] > self.landed[place]:
+            self.fail(
+                "S4", f"callers have {self.granted[place]} of {place}, the server gave "
+                      f"{self.landed[place]}",
+            )  # fmt: skip
+
+    def refused_here(self, buckets: dict[str, Bucket], demands: Any, now_ms: int) -> None:
+        """S2 for a layer that refused by itself: the server would have refused, too."""
+        self.checks["local refusals"] += 1
+        for demand in demands:
+            eased_ms = self.eased_ms.get(demand.key.text, 0)
+            if now_ms - eased_ms <= 4 * TRUST_MS:
+                return
+        if all(fits(buckets.get(demand.key.text, {}), demand, now_ms) for demand in demands):
+            self.fail("S2", f"a layer refused {demands}, which fits")
+
+
+def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
+    """Whether a bucket has what a demand wants, under the newer of its limits and theirs."""
+    newest = max((shard.version for shard in bucket.values()), default=-1)
+    own = demand.terms.own or demand.terms.version >= newest
+    for limit, wanted in demand.named():
+        spec = demand.terms.specs[demand.terms.index[limit]]
+        held = [one for one in bucket.values() if limit in one.parts and one.version == newest]
+        if spec.soft if own or not held else any(one.parts[limit].soft for one in held):
+            continue
+        level = 0 if bucket else spec.capacity_milli
+        for number, shard in bucket.items():
+            part = shard.parts.get(limit)
+            share = _share(spec.capacity_milli, number, shard.depth)
+            changed = Part(share, spec.amount_milli, spec.period_ms << shard.depth, 0, 0, 0)
+            if part is None:
+                level += share
+            elif own and changed[:3] != part[:3]:
+                level += _carried(part, changed, now_ms)
+            else:
+                level += part.level(now_ms)
+        if wanted > level:
+            return False
+    return True
+
+
+def _carried(part: Part, changed: Part, now_ms: int) -> int:
+    """The least a part can be seen to hold under other limits: for whoever is behind its epoch,
+    what arrives until then is still missing."""
+    level = min(changed.capacity, part.level(max(now_ms, part.epoch_ms)))
+    missing_ms = max(0, part.epoch_ms - now_ms)
+    return level + (-missing_ms * changed.amount // changed.period_ms) - (missing_ms > 0)
+
+
+def shown(bucket: Bucket, now_ms: int) -> str:
+    """Per shard what its limits hold now."""
+    return str({
+        number: {
+            limit: f"{part.level(now_ms)}/{part.capacity}" for limit, part in shard.parts.items()
+        }
+        for number, shard in bucket.items()
+    })  # fmt: skip
+
+
+def told(result: Any) -> str:
+    if isinstance(result, Verdict):
+        return "allowed" if result.allowed else f"refused, wait {result.retry_after_ms} ms"
+    return f"{type(result).__name__}({result})"
+
+
+def nothing(text: str) -> None:
+    """Nobody wants to read it."""
+
+
+def _fall(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> int:
+    """How many tokens a write took from shards that were and are, at its writer's moment; other
+    limits begin at the epoch of those before, where that is later."""
+    fall = 0
+    for number in before.keys() | after.keys():
+        old, new = _part(before, number, limit), _part(after, number, limit)
+        if new is None or before.get(number) == after.get(number):
+            continue
+        if old is None:
+            fall += new.capacity - new.level(moment_ms)
+            continue
+        same = (_pace(old), old.capacity) == (_pace(new), new.capacity)
+        at_ms = moment_ms if same else max(moment_ms, old.epoch_ms)
+        fall += min(old.level(at_ms), new.capacity) - new.level(at_ms)
+    return fall
+
+
+def _share(capacity: int, number: int, depth: int) -> int:
+    for level in range(depth):
+        capacity = capacity // 2 if number >> level & 1 else capacity - capacity // 2
+    return capacity
+
+
+def _part(bucket: Bucket, number: int, limit: str) -> Part | None:
+    return bucket[number].parts.get(limit) if number in bucket else None
+
+
+def _pace(part: Part) -> tuple[int, int, int]:
+    return part.epoch_ms, part.amount, part.period_ms
+
+
+def _band(part: Part) -> int:
+    """What a take may give away: nothing of a limit that needs more than a second to refill it."""
+    band = part.capacity // BAND_PART
+    return band if band * part.period_ms <= part.amount * 1000 else 0
+
+
+def _places(demands: Any) -> list[tuple[Place, int]]:
+    return [((one.key.text, limit), milli) for one in demands for limit, milli in one.counts()]

@@ -1,0 +1,490 @@
+"""Connections of both colours over real sockets: reuse, bounds, time, and what breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
+from headgate.client.connect import PooledTransport
+from headgate.client.pool import IDLE_MS_MAX, ConnectionPool
+from headgate.client.retry import NoReply
+from headgate.core.runtime import run
+from headgate.testing import FakeClock
+from headgate.transport.gates import BlockingGateFactory
+from headgate.transport.http1 import Response
+from tests.client.kit import ALLOWED, COLOURS, HANG_UP, play, problem, response, scripted
+
+GOOD = response(200, ALLOWED)
+QUICK = Retry(base_ms=1, cap_ms=1)
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def _check(client: Any, times: int = 1) -> Any:
+    for _ in range(times):
+        answer = await client.check("alice", "api.search", 1)
+    return answer
+
+
+def test_one_connection_serves_many_calls(colour: str) -> None:
+    with scripted(GOOD) as script:
+        play(colour, script.url, lambda client: _check(client, 5), api_key="k1")
+        assert (script.connections, len(script.requests)) == (1, 5)
+        head = script.requests[0].partition(b"\r\n\r\n")[0].decode().split("\r\n")
+        assert head[0] == "POST /v1/ratelimit/check HTTP/1.1"
+        assert f"host: 127.0.0.1:{script.port}" in head
+        assert "authorization: Bearer k1" in head
+        assert script.documents[0] == {
+            "identifier": "alice", "resource": "api.search", "tokens": 1, "scope": "user",
+        }  # fmt: skip
+
+
+def test_a_path_before_ours(colour: str) -> None:
+    with scripted(GOOD) as script:
+        play(colour, f"{script.url}/limits/", _check)
+        assert script.requests[0].startswith(b"POST /limits/v1/ratelimit/check ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(200, ALLOWED, fields="connection: close\r\n"),
+        GOOD.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        GOOD + b"unasked",
+    ],
+)
+def test_a_connection_that_is_no_good_is_given_up(colour: str, answer: bytes) -> None:
+    with scripted(answer) as script:
+        assert play(colour, script.url, lambda client: _check(client, 3)).allowed
+        assert script.connections == 3
+
+
+def test_chunks_and_bodies_without_length(colour: str) -> None:
+    body = GOOD.partition(b"\r\n\r\n")[2]
+    chunked = b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+
+    def unmeasured(one: socket.socket) -> None:
+        one.sendall(b"HTTP/1.1 200 X\r\n\r\n" + body)
+        one.shutdown(socket.SHUT_RDWR)
+
+    with scripted(chunked % (len(body), body), unmeasured) as script:
+        assert play(colour, script.url, lambda client: _check(client, 2)).allowed
+
+
+def test_a_server_that_hung_up_meanwhile_is_noticed(colour: str) -> None:
+    with scripted(GOOD) as script:
+
+        async def flow(client: Any) -> None:
+            await _check(client)
+            script.hang_up()
+            await _heard(client)
+            await _check(client)
+
+        play(colour, script.url, flow)
+        assert (script.connections, len(script.requests)) == (2, 2)
+
+
+def test_a_server_that_speaks_unasked_is_not_believed(colour: str) -> None:
+    speak = threading.Event()
+
+    def twice(one: socket.socket) -> None:
+        one.sendall(GOOD)
+        speak.wait(5)
+        one.sendall(GOOD)
+
+    async def flow(client: Any) -> None:
+        await _check(client)
+        speak.set()
+        await _heard(client)
+        await _check(client)
+
+    with scripted(twice, GOOD) as script:
+        play(colour, script.url, flow)
+        assert script.connections == 2
+
+
+async def _heard(client: Any) -> None:
+    """Waits until this side has seen the other side's end."""
+    if isinstance(client, AsyncClient):
+        await _until(lambda: not _idle(client).alive)
+    else:
+        await _until(lambda: not _idle(client.inner).alive)
+
+
+def _idle(client: Any) -> Any:
+    (pool,) = client._flow.port._pools.values()
+    return pool._idle[0][1]
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HANG_UP,
+        GOOD[:-1] + HANG_UP,
+        b"SSH-2.0-OpenSSH_9\r\n\r\n",
+        b"HTTP/1.1 200 X\r\ncontent-length: 99999999999\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_none_is_not_asked_again(colour: str, answer: bytes) -> None:
+    def cut(one: socket.socket) -> None:
+        one.sendall(answer)
+        one.shutdown(socket.SHUT_RDWR)
+
+    async def flow(client: Any) -> None:
+        with pytest.raises(Unavailable) as told:
+            await _check(client)
+        assert told.value.maybe_applied
+
+    with scripted(cut if answer else HANG_UP) as script:
+        play(colour, script.url, flow, retry=QUICK)
+        assert len(script.requests) == 1
+
+
+def test_a_look_is_repeated(colour: str) -> None:
+    async def flow(client: Any) -> None:
+        assert (await client.check("alice", "api.search", dry_run=True)).allowed
+
+    with scripted(HANG_UP, HANG_UP, GOOD) as script:
+        play(colour, script.url, flow, retry=QUICK)
+        assert len(script.requests) == 3
+
+
+def test_503_is_repeated(colour: str) -> None:
+    with scripted(problem(503, "STORAGE_UNAVAILABLE"), GOOD) as script:
+        assert play(colour, script.url, _check, retry=QUICK).allowed
+        assert (script.connections, len(script.requests)) == (1, 2)
+
+
+@pytest.mark.parametrize("byte", [b"", b"x"], ids=["silent", "drip"])
+def test_no_answer_in_time(colour: str, byte: bytes) -> None:
+    """A byte now and then does not buy more time."""
+    stop, to_the_end = threading.Event(), threading.Event()
+
+    def drip(one: socket.socket) -> None:
+        one.sendall(b"HTTP/1.1 200 X\r\na: ")
+        for _ in range(500):
+            one.sendall(byte)
+            if stop.wait(0.005):
+                return
+        to_the_end.set()
+
+    async def flow(client: Any) -> None:
+        with pytest.raises(Unavailable, match=r"no answer within [0-9]+ ms") as told:
+            await _check(client)
+        assert told.value.maybe_applied
+        assert not to_the_end.is_set()
+
+    with scripted(drip) as script:
+        try:
+            play(colour, script.url, flow, attempt_timeout_s=0.2)
+        finally:
+            stop.set()
+
+
+def test_connections_are_bounded(colour: str) -> None:
+    inside = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def held(one: socket.socket) -> None:
+        inside.release()
+        go_on.wait(5)
+        one.sendall(GOOD)
+
+    with scripted(held) as script:
+        if colour == "async":
+
+            async def tasks() -> None:
+                async with AsyncClient(script.url, connections=2) as client:
+                    calls = [asyncio.create_task(_check(client)) for _ in range(6)]
+                    await asyncio.to_thread(inside.acquire)
+                    await asyncio.to_thread(inside.acquire)
+                    go_on.set()
+                    await asyncio.gather(*calls)
+
+            asyncio.run(tasks())
+        else:
+            with Client(script.url, connections=2) as client:
+                threads = [
+                    threading.Thread(target=client.check, args=("alice", "api.search"))
+                    for _ in range(6)
+                ]
+                for one in threads:
+                    one.start()
+                inside.acquire()
+                inside.acquire()
+                go_on.set()
+                for one in threads:
+                    one.join(5)
+        assert (script.connections, len(script.requests)) == (2, 6)
+
+
+def test_every_connection_busy() -> None:
+    stop = threading.Event()
+    with scripted(lambda one: stop.wait(5)) as script:
+
+        async def whole() -> None:
+            async with AsyncClient(script.url, connections=1) as client:
+                first = asyncio.create_task(_check(client))
+                await _until(lambda: len(script.requests) == 1)
+                found = await client._flow.port.attempt(b"GET / HTTP/1.1\r\n\r\n", 20, False)
+                assert isinstance(found, NoReply)
+                assert "no connection was free" in found.reason
+                assert not found.sent
+                first.cancel()
+
+        try:
+            asyncio.run(whole())
+        finally:
+            stop.set()
+        assert len(script.requests) == 1
+
+
+class SlowToConnect:
+    """A connection that takes nearly all the time there is to be made."""
+
+    reusable = alive = True
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
+        self.sent.append(payload)
+        return Response(200, b"", b"", True)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("took_ms", "sent"), [(0, 1), (900, 1), (901, 0), (5_000, 0)])
+def test_what_would_hardly_be_answered_is_not_sent(took_ms: int, sent: int) -> None:
+    clock = FakeClock()
+    link = SlowToConnect()
+
+    async def connect(timeout_ms: int) -> SlowToConnect:
+        clock.advance(took_ms)
+        return link
+
+    lines = PooledTransport(
+        lambda: ConnectionPool(1, BlockingGateFactory()), connect, lambda: 0, clock
+    )
+    found = run(lines.attempt(b"x", 1_000, False))
+    assert len(link.sent) == sent
+    assert isinstance(found, Response if sent else NoReply)
+    again = run(lines.attempt(b"x", 1_000, False))
+    assert isinstance(again, Response), "the connection is kept for the next"
+
+
+def test_a_cancelled_check_ends_at_once_and_costs_its_connection() -> None:
+    stop = threading.Event()
+    with scripted(lambda one: stop.wait(5), GOOD) as script:
+
+        async def whole() -> None:
+            async with AsyncClient(script.url, connections=1) as client:
+                task = asyncio.create_task(_check(client))
+                await _until(lambda: len(script.requests) == 1)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert (await _check(client)).allowed
+
+        try:
+            asyncio.run(whole())
+        finally:
+            stop.set()
+        assert script.connections == 2
+
+
+def test_a_cancelled_acquire_gives_back_what_it_got() -> None:
+    """The answer is waited for, because only it says what to give back."""
+    count_answer = threading.Event()
+    lease = {"lease_id": "l1", "expires_at": None, "held": {"tokens": 1}}
+
+    def late(one: socket.socket) -> None:
+        count_answer.wait(5)
+        one.sendall(response(201, {**ALLOWED, **lease, "state": "open"}))
+
+    with scripted(late, response(200, {**lease, "state": "released"})) as script:
+
+        async def work(client: AsyncClient) -> None:
+            async with client.acquire("alice", "api.search"):
+                await asyncio.Event().wait()
+
+        async def whole() -> None:
+            async with AsyncClient(script.url) as client:
+                task = asyncio.create_task(work(client))
+                await _until(lambda: len(script.requests) == 1)
+                task.cancel()
+                await asyncio.sleep(0)
+                count_answer.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+        asyncio.run(whole())
+        assert script.requests[1].startswith(b"POST /v1/leases/l1/release ")
+
+
+def test_giving_back_is_not_disturbed() -> None:
+    """A second cancellation while the lease goes back does not keep it from going back."""
+    count_answer = threading.Event()
+    lease = {"lease_id": "l1", "expires_at": None, "held": {"tokens": 1}}
+
+    def late(one: socket.socket) -> None:
+        count_answer.wait(5)
+        one.sendall(response(200, {**lease, "state": "released"}))
+
+    with scripted(response(201, {**ALLOWED, **lease, "state": "open"}), late) as script:
+        leases: list[Any] = []
+
+        async def work(client: AsyncClient) -> None:
+            async with client.acquire("alice", "api.search") as held:
+                leases.append(held)
+                await asyncio.Event().wait()
+
+        async def whole() -> None:
+            async with AsyncClient(script.url) as client:
+                task = asyncio.create_task(work(client))
+                await _until(lambda: bool(leases))
+                task.cancel()
+                await _until(lambda: len(script.requests) == 2)
+                task.cancel()
+                await asyncio.sleep(0)
+                count_answer.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+        asyncio.run(whole())
+        assert (leases[0].answer.state, leases[0].trouble) == ("released", None)
+
+
+def test_one_client_in_one_loop_after_another() -> None:
+    with scripted(response(200, ALLOWED, fields="connection: close\r\n")) as script:
+        client = AsyncClient(script.url)
+        for _ in range(2):
+            assert asyncio.run(_check(client)).allowed
+
+
+def test_a_closed_client_says_so(colour: str) -> None:
+    async def flow(client: Any) -> None:
+        await client.close()
+        with pytest.raises(ClientError, match="closed"):
+            await _check(client)
+
+    with scripted(GOOD) as script:
+        play(colour, script.url, flow)
+
+
+def test_no_such_host(colour: str) -> None:
+    async def flow(client: Any) -> None:
+        for _ in range(3):  # a place that led nowhere is free again
+            with pytest.raises(Unavailable, match="no connection to") as told:
+                await _check(client)
+            assert not told.value.maybe_applied
+
+    url = f"http://{'a' * 64}.invalid"
+    play(colour, url, flow, retry=Retry(attempts=1), connections=1)
+
+
+def test_a_server_that_cannot_be_trusted(colour: str) -> None:
+    """TLS to a server that speaks none, and to nobody's certificate, sends nothing."""
+
+    async def flow(client: Any) -> None:
+        with pytest.raises(Unavailable) as told:
+            await _check(client)
+        assert not told.value.maybe_applied
+
+    with scripted(GOOD) as script:
+        url = script.url.replace("http:", "https:")
+        play(colour, url, flow, retry=Retry(attempts=1), attempt_timeout_s=0.2)
+        assert all(b"authorization" not in one for one in script.requests)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of this test's own for 127.0.0.1, and its key, in one file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate")
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=client-test", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", f"{path}.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
+
+
+def test_tls(colour: str, certificate: Path) -> None:
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate)
+    trusting = ssl.create_default_context(cafile=f"{certificate}.crt")
+
+    async def stranger(client: Any) -> None:
+        with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED") as told:
+            await _check(client)
+        assert not told.value.maybe_applied
+
+    with scripted(GOOD, tls=serving) as script:
+        answer = play(colour, script.url, lambda client: _check(client, 3), tls=trusting)
+        assert answer.allowed
+        assert (script.connections, len(script.requests)) == (1, 3)
+        play(colour, script.url, stranger, retry=Retry(attempts=1))
+        assert len(script.requests) == 3
+
+
+class Fake:
+    def close(self) -> None: ...
+
+
+def test_idle_connections_grow_old() -> None:
+    clock = FakeClock()
+    pool: ConnectionPool[Fake] = ConnectionPool(2, BlockingGateFactory())
+    links = [Fake(), Fake()]
+    for _ in links:
+        assert pool.take(clock()).fresh
+    pool.give(links[0], clock())
+    clock.advance(1)
+    pool.give(links[1], clock())
+    assert pool.take(clock()).link is links[1], "the one used last"
+    pool.give(links[1], clock())
+    clock.advance(IDLE_MS_MAX)
+    turn = pool.take(clock())
+    assert (turn.link, turn.stale) == (links[1], [links[0]])
+    assert pool.take(clock()).fresh
+
+
+def test_who_waits_longest_is_next() -> None:
+    pool: ConnectionPool[Fake] = ConnectionPool(1, BlockingGateFactory())
+    assert pool.take(0).fresh
+    first, second, third = (pool.take(0).waiter for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert pool.leave(first)
+    link = Fake()
+    pool.give(link, 0)
+    assert (second.served, second.link, third.served) == (True, link, False)
+    assert not pool.leave(second)
+    pool.drop()
+    assert (third.served, third.link) == (True, None)
+    pool.drop()
+    assert pool.take(0).fresh

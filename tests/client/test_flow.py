@@ -1,0 +1,364 @@
+"""The flow of a call over a scripted port and a clock that moves by waiting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.client import (
+    CheckAnswer,
+    InvalidRequest,
+    RateLimited,
+    Retry,
+    Unauthorised,
+    Unavailable,
+)
+from headgate.client.flow import RequestFlow, Timing
+from headgate.client.lease import LeaseCore
+from headgate.client.requests import (
+    Check,
+    RequestHead,
+    acquire_call,
+    check_all_call,
+    check_call,
+    response_reader,
+)
+from headgate.client.retry import NoReply
+from headgate.core.errors import HeadgateError
+from headgate.core.runtime import run
+from headgate.testing import FakeClock
+from headgate.transport.http1 import Response
+from tests.client.kit import ALLOWED, KEY, problem, refused, response
+
+REFUSED, LOST = NoReply("connection refused", sent=False), NoReply("reset", sent=True)
+CHECK = check_call(Check("alice", "api.search", 1), None)
+DRY = check_call(Check("alice", "api.search", 1, dry_run=True), None)
+LEASE = {"lease_id": "l1", "state": "open", "expires_at": None, "held": {"tokens": 5}}
+OPEN = response(201, {**ALLOWED, **LEASE})
+
+Step = bytes | NoReply | Callable[[], bytes | NoReply]
+
+
+class ScriptedPort:
+    """Gives its steps in order, and notes when and how it was asked."""
+
+    def __init__(self, clock: FakeClock, *steps: Step, took_ms: int = 0) -> None:
+        self.clock = clock
+        self.steps = list(steps)
+        self.took_ms = took_ms
+        self.asked: list[tuple[int, int]] = []
+        self.payloads: list[bytes] = []
+
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
+        self.asked.append((self.clock.now_ms, timeout_ms))
+        self.payloads.append(payload)
+        self.clock.advance(self.took_ms)
+        step = self.steps.pop(0)
+        found = step() if callable(step) else step
+        if isinstance(found, NoReply):
+            return found
+        read = response_reader().feed(found)
+        assert read is not None
+        return read
+
+    def close(self) -> None: ...
+
+    @property
+    def paths(self) -> list[str]:
+        return [payload.split(b" ")[1].decode() for payload in self.payloads]
+
+
+def flow_of(*steps: Step, took_ms: int = 0, attempts: int = 4) -> tuple[RequestFlow, ScriptedPort]:
+    clock = FakeClock()
+    port = ScriptedPort(clock, *steps, took_ms=took_ms)
+    flow = RequestFlow(
+        port,
+        RequestHead("", (("authorization", f"Bearer {KEY}"),)),
+        Timing(5_000, 2_000),
+        Retry(attempts=attempts, base_ms=100, cap_ms=1_000),
+        clock,
+        clock.pace(blocking=True),
+        lambda: 0.0,
+    )
+    return flow, port
+
+
+def starts(port: ScriptedPort) -> list[int]:
+    return [at_ms - port.asked[0][0] for at_ms, _ in port.asked]
+
+
+def test_trouble_that_passes() -> None:
+    flow, port = flow_of(REFUSED, problem(503, "STORAGE_UNAVAILABLE"), response(200, ALLOWED))
+    assert run(flow.check(CHECK, 0)).allowed
+    assert starts(port) == [0, 50, 150]
+
+
+def test_what_the_service_asks_for_is_waited() -> None:
+    busy = problem(503, "STORAGE_UNAVAILABLE", fields="retry-after: 2\r\nretry-after-ms: 1234\r\n")
+    flow, port = flow_of(busy, response(200, ALLOWED))
+    run(flow.check(CHECK, 0))
+    assert starts(port) == [0, 1234]
+
+
+def test_a_lost_answer_is_not_asked_again() -> None:
+    flow, port = flow_of(LOST)
+    with pytest.raises(Unavailable, match="not known, so it was not sent again") as told:
+        run(flow.check(CHECK, 0))
+    assert told.value.maybe_applied
+    assert len(port.asked) == 1
+
+
+def test_a_lost_look_is_looked_again() -> None:
+    flow, port = flow_of(LOST, LOST, response(200, ALLOWED))
+    assert run(flow.check(DRY, 0)).allowed
+    assert len(port.asked) == 3
+
+
+def test_attempts_and_deadline_bound_a_call() -> None:
+    flow, port = flow_of(*[REFUSED] * 9)
+    with pytest.raises(Unavailable, match="nothing was taken") as told:
+        run(flow.check(CHECK, 0))
+    assert not told.value.maybe_applied
+    assert len(port.asked) == 4
+    flow, port = flow_of(*[REFUSED] * 99, took_ms=1_500, attempts=100)
+    with pytest.raises(Unavailable):
+        run(flow.check(CHECK, 0))
+    ends = [at_ms + 1_500 for at_ms, _ in port.asked]
+    assert len(port.asked) == 4
+    assert all(timeout_ms <= 2_000 for _, timeout_ms in port.asked)
+    last_ms, last_timeout_ms = port.asked[-1]
+    assert last_ms + last_timeout_ms <= port.asked[0][0] + 5_000
+    assert ends
+
+
+def test_a_refusal_is_an_answer() -> None:
+    flow, port = flow_of(refused(700))
+    answer = run(flow.check(CHECK, 0))
+    assert (answer.allowed, answer.retry_after_ms, answer.violated) == (False, 700, ("search",))
+    assert len(port.asked) == 1
+
+
+def test_wait_for_tokens() -> None:
+    flow, port = flow_of(refused(700), refused(20), response(200, ALLOWED))
+    assert run(flow.check(CHECK, 1_000)).allowed
+    assert starts(port) == [0, 700, 720]
+
+
+def test_wait_no_longer_than_it_can_help() -> None:
+    flow, port = flow_of(refused(1_001))
+    assert not run(flow.check(CHECK, 1_000)).allowed
+    assert port.clock.now_ms == port.asked[0][0]
+    flow, port = flow_of(refused(600), refused(600))
+    assert not run(flow.check(CHECK, 1_000)).allowed
+    assert starts(port) == [0, 600]
+    flow, port = flow_of(refused(None))
+    assert run(flow.check(CHECK, 1_000)).retry_after_ms is None
+
+
+def test_the_last_attempt_of_a_wait_has_its_time() -> None:
+    flow, port = flow_of(refused(60_000), response(200, ALLOWED))
+    run(flow.check(CHECK, 60_000))
+    assert port.asked[1] == (port.asked[0][0] + 60_000, 2_000)
+
+
+def test_a_proxys_refusal() -> None:
+    bare = response(429, fields="retry-after: 3\r\nx-ratelimit-limit: 7\r\n")
+    flow, _ = flow_of(bare)
+    with pytest.raises(RateLimited) as told:
+        run(flow.check(CHECK, 0))
+    assert (told.value.retry_after_ms, told.value.answer.allowed) == (3_000, False)
+    assert told.value.answer.tokens_capacity == 7
+    flow, _ = flow_of(bare)
+    call = check_all_call(
+        [("user", "r")], identifier="a", scope=None, tokens=None, dry_run=False, metadata=None,
+        endpoint=None, namespace=None,
+    )  # fmt: skip
+    assert run(flow.check_all(call, 0)).retry_after_ms == 3_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (problem(400, "INVALID_REQUEST", field="tokens"), InvalidRequest, "tokens: .*because"),
+        (problem(401, "UNAUTHENTICATED"), Unauthorised, "api_key="),
+        (problem(403, "FORBIDDEN"), Unauthorised, "scope and namespace"),
+        (problem(403, "ENTITY_DISABLED"), InvalidRequest, "ENTITY_DISABLED: because"),
+        (problem(404, "NOT_FOUND"), InvalidRequest, "NOT_FOUND"),
+        (response(404), InvalidRequest, "404; .*check the URL"),
+        (problem(413, "PAYLOAD_TOO_LARGE"), InvalidRequest, "PAYLOAD_TOO_LARGE"),
+        (problem(422, "DEMAND_TOO_LARGE"), InvalidRequest, "DEMAND_TOO_LARGE"),
+        (problem(500, "INTERNAL"), Unavailable, "INTERNAL.*not known"),
+        (problem(504, "DEADLINE_EXCEEDED"), Unavailable, "not known"),
+        (response(502), Unavailable, "answered 502"),
+        (response(307, fields="location: /x\r\n"), Unavailable, "answered 307"),
+        (response(200), Unavailable, "not headgate's"),
+        (response(200, {"allowed": "yes"}), Unavailable, "not headgate's"),
+        (response(200, [1]), Unavailable, "not headgate's"),
+        (b"HTTP/1.1 200 X\r\ncontent-length: 5\r\n\r\n{\"a\":", Unavailable, "not headgate's"),
+        (b"HTTP/1.1 200 X\r\ncontent-length: 2\r\n\r\n\xff\xfe", Unavailable, "not headgate's"),
+        (
+            b"HTTP/1.1 200 X\r\ncontent-length: 100000\r\n\r\n" + b"[" * 100_000,
+            Unavailable,
+            "not headgate's",
+        ),
+        (
+            b"HTTP/1.1 200 X\r\ncontent-length: 5011\r\n\r\n" + b'{"allowed":' + b"9" * 5_000,
+            Unavailable,
+            "not headgate's",
+        ),
+    ],
+    ids=lambda value: repr(value)[:60],
+)  # fmt: skip
+def test_what_errors_say(answer: bytes, error: type[HeadgateError], words: str) -> None:
+    flow, _ = flow_of(answer)
+    with pytest.raises(error, match=words) as told:
+        run(flow.check(CHECK, 0))
+    assert isinstance(told.value, HeadgateError)
+    assert KEY not in str(told.value) + repr(told.value)
+
+
+def test_what_a_server_writes_is_made_printable() -> None:
+    flow, _ = flow_of(problem(400, "X", detail="\x1b[31m" + "a" * 10_000))
+    with pytest.raises(InvalidRequest) as told:
+        run(flow.check(CHECK, 0))
+    assert str(told.value).isprintable()
+    assert len(str(told.value)) < 700
+
+
+def lease_of(*steps: Step, keep: bool = False) -> tuple[LeaseCore, ScriptedPort]:
+    flow, port = flow_of(OPEN, *steps)
+    call = acquire_call(Check("a", "r", 5), None, None, "refund", None)
+    return LeaseCore(flow, None, *run(flow.acquire(call, 0)), keep), port
+
+
+def over(state: str) -> bytes:
+    return response(200, {**LEASE, "state": state})
+
+
+@pytest.mark.parametrize(
+    ("failed", "keep", "verb"),
+    [(False, False, "settle"), (False, True, "settle"), (True, False, "release"),
+     (True, True, "settle")],
+)  # fmt: skip
+def test_how_a_lease_ends(failed: bool, keep: bool, verb: str) -> None:
+    core, port = lease_of(over("settled"), keep=keep)
+    run(core.leave(failed))
+    assert port.paths[1:] == [f"/v1/leases/l1/{verb}"]
+    assert json.loads(port.payloads[1].partition(b"\r\n\r\n")[2]) == {}
+
+
+def test_a_lost_end_is_said_again() -> None:
+    core, port = lease_of(LOST, over("settled"))
+    run(core.settle(3, {}))
+    assert port.paths[1:] == ["/v1/leases/l1/settle"] * 2
+    core, port = lease_of(LOST, over("released"))
+    run(core.release(None, {}))
+    assert port.paths[1:] == ["/v1/leases/l1/release"] * 2
+
+
+@pytest.mark.parametrize("change", ["adjust", "release"])
+def test_a_lost_change_is_not_said_again(change: str) -> None:
+    core, port = lease_of(LOST)
+    with pytest.raises(Unavailable) as told:
+        run(getattr(core, change)(3, {}))
+    assert told.value.maybe_applied
+    assert len(port.paths) == 2
+
+
+def test_a_settlement_that_failed_is_not_turned_into_a_refund() -> None:
+    core, port = lease_of(*[LOST] * 4, over("settled"))
+    with pytest.raises(Unavailable):
+        run(core.settle(None, {"tpm": 7}))
+    run(core.leave(True))  # as it is when the error leaves the block
+    assert port.paths[-1] == "/v1/leases/l1/settle"
+    assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {"amounts": {"tpm": 7}}
+    assert core.ended
+
+
+def test_tokens_beside_names_is_a_name() -> None:
+    core, port = lease_of(over("open"))
+    run(core.adjust(2, {"rpm": 1}))
+    assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {
+        "amounts": {"tokens": 2, "rpm": 1}
+    }
+
+
+def test_an_end_that_fails_is_kept_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    core, _ = lease_of(*[LOST] * 4)
+    run(core.leave(False))
+    assert isinstance(core.trouble, Unavailable)
+    assert "left to expire" in caplog.text
+    assert KEY not in caplog.text
+
+
+def test_a_store_that_refuses_the_service_is_no_outage() -> None:
+    """It is not sent again, and whoever lets work pass on `Unavailable` does not do so here."""
+    flow, port = flow_of(problem(500, "STORAGE_DENIED"), response(200, ALLOWED))
+    with pytest.raises(InvalidRequest) as caught:
+        run(flow.check(CHECK, 0))
+    assert (caught.value.code, caught.value.status) == ("STORAGE_DENIED", 500)
+    assert len(port.asked) == 1
+
+
+def test_health_is_asked_once() -> None:
+    flow, port = flow_of(problem(503, "STORAGE_UNAVAILABLE"))
+    health = run(flow.health())
+    assert (health.status, health.ready) == ("UNHEALTHY", False)
+    assert port.paths == ["/readyz"]
+    for answer in (response(503), response(200, {}), REFUSED):
+        flow, port = flow_of(answer)
+        with pytest.raises(Unavailable):
+            run(flow.health())
+        assert len(port.asked) == 1
+
+
+def test_a_batch_must_be_answered_item_by_item() -> None:
+    for document in ({"results": [ALLOWED]}, {"results": 1}, {"results": [1, 2]}, {}):
+        flow, _ = flow_of(response(200, document))
+        with pytest.raises(Unavailable, match="not headgate's"):
+            run(flow.batch([("a", "r"), ("b", "r")], None))
+
+
+def test_a_batch_item_of_a_store_that_is_away() -> None:
+    down = {"status": 503, "allowed": False, "error": {"code": "STORAGE_UNAVAILABLE"}}
+    flow, _ = flow_of(response(200, {"results": [{"status": 200, **ALLOWED}, down]}))
+    first, second = run(flow.batch([("a", "r"), ("b", "r")], None))
+    assert isinstance(first, CheckAnswer)
+    assert isinstance(second, Unavailable)
+    assert (second.code, second.maybe_applied) == ("STORAGE_UNAVAILABLE", False)
+
+
+def test_degraded_answers_are_labelled() -> None:
+    told: dict[str, Any] = {**ALLOWED, "degraded": True, "degraded_reason": "breaker_open"}
+    flow, _ = flow_of(response(200, told))
+    answer = run(flow.check(CHECK, 0))
+    assert (answer.degraded, answer.degraded_reason) == (True, "breaker_open")
+
+
+@pytest.mark.parametrize("told", [True, None, 1, "false"])
+def test_what_is_refused_is_never_allowed_whatever_its_body_says(told: object) -> None:
+    lie = {**ALLOWED, **LEASE, "allowed": told, "results": [{**ALLOWED, "allowed": told}]}
+    lease = acquire_call(Check("a", "r", 5), None, None, "refund", None)
+    for ask in (
+        lambda flow: flow.check(CHECK, 0),
+        lambda flow: flow.check_all(CHECK, 0),
+        lambda flow: flow.acquire(lease, 0),
+    ):
+        flow, _ = flow_of(response(429, lie))
+        with pytest.raises(Unavailable, match="not headgate's"):
+            run(ask(flow))
+    flow, _ = flow_of(response(200, {"results": [{**ALLOWED, "allowed": told, "status": 429}]}))
+    with pytest.raises(Unavailable, match="not headgate's"):
+        run(flow.batch([("a", "r")], None))
+
+
+def test_a_success_that_says_nothing_of_the_kind_is_no_success() -> None:
+    for document in ({}, {"allowed": 1}, {"allowed": "true"}, {"allowed": None}, []):
+        flow, _ = flow_of(response(200, document))
+        with pytest.raises(Unavailable, match="not headgate's"):
+            run(flow.check(CHECK, 0))
+    flow, _ = flow_of(response(200, {**ALLOWED, "allowed": False}))
+    assert not run(flow.check(CHECK, 0)).allowed

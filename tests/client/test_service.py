@@ -1,0 +1,285 @@
+"""Both colours of client against the real service over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.client import (
+    AsyncClient,
+    Check,
+    CheckAnswer,
+    Descriptor,
+    InvalidRequest,
+    RateLimited,
+    Unauthorised,
+    Unavailable,
+)
+from headgate.core.errors import LeaseExpiredError
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.program import Options
+from tests.client.kit import COLOURS, Served, play, served
+
+POLICIES = """
+rate_limits:
+  - {name: search, scope: user, resource: api.search, capacity: 10, refill_rate: 1}
+  - {name: address, scope: ip, resource: api.search, capacity: 5, refill_rate: 1}
+  - {name: once, scope: user, resource: api.once, capacity: 2, refill_rate: 0}
+token_costs:
+  - {endpoint: /predict, tokens: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("policies") / "policies.yaml"
+    path.write_text(POLICIES)
+    with served(Options(store="memory://", policies=str(path))) as running:
+        yield running
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def user(request: pytest.FixtureRequest) -> str:
+    """Somebody nobody else in this module is."""
+    return str(request.node.name)
+
+
+def test_check_takes_and_refuses(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        answer = await client.check(user, "api.search", 4)
+        assert (answer.allowed, answer.tokens_remaining, answer.tokens_capacity) == (True, 6, 10)
+        assert answer.reset_at_ms == service.clock() + 4_000
+        (quota,) = answer.quotas
+        assert (quota.policy, quota.limit, quota.remaining, quota.window_s) == ("search", 10, 6, 10)
+        looked = await client.check(user, "api.search", 7, dry_run=True)
+        assert (looked.allowed, looked.retry_after_ms, looked.dry_run) == (False, 1_000, True)
+        refused = await client.check(user, "api.search", 9)
+        assert (refused.allowed, refused.retry_after_ms) == (False, 3_000)
+        assert refused.violated == ("search",)
+        assert refused.code == "RATE_LIMIT_EXCEEDED"
+        with pytest.raises(RateLimited, match="search refused; try again in 3 s"):
+            refused.raise_if_limited()
+        assert (await client.check(user, "api.search", 6)).tokens_remaining == 0
+
+    play(colour, service.url, flow)
+
+
+def test_endpoint_costs(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        answer = await client.check(user, "api.search", endpoint="/predict")
+        assert answer.tokens_remaining == 6
+
+    play(colour, service.url, flow)
+
+
+def test_what_never_refills(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        await client.check(user, "api.once", 2)
+        answer = await client.check(user, "api.once", wait=60)
+        assert (answer.allowed, answer.retry_after_ms) == (False, None)
+
+    play(colour, service.url, flow)
+
+
+def test_problems_are_errors_with_their_code(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        with pytest.raises(InvalidRequest) as told:
+            await client.check(user, "api.search", 11)
+        assert (told.value.code, told.value.field, told.value.status) == (
+            "DEMAND_TOO_LARGE", "tokens", 422,
+        )  # fmt: skip
+        with pytest.raises(InvalidRequest) as told:
+            await client.check(user, "api.search", scope="nobody_configured")
+        assert (told.value.code, told.value.field) == ("INVALID_REQUEST", "scope")
+
+    play(colour, service.url, flow)
+
+
+def test_another_namespace_is_not_found(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        with pytest.raises(InvalidRequest) as told:
+            await client.check(user, "api.search")
+        assert told.value.code == "NOT_FOUND"
+
+    play(colour, service.url, flow, namespace="elsewhere")
+
+
+def test_batch(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        first, second, third = await client.batch(
+            [Check(user, "api.search", 8), (user, "api.search", 8), (user, "api.search", 11)]
+        )
+        assert isinstance(first, CheckAnswer)
+        assert (first.allowed, second.allowed, second.retry_after_ms) == (True, False, 6_000)
+        assert isinstance(third, InvalidRequest)
+        assert third.code == "DEMAND_TOO_LARGE"
+
+    play(colour, service.url, flow)
+
+
+def test_check_all_is_all_or_none(service: Served, colour: str, user: str) -> None:
+    limits = [Descriptor("user", "api.search"), ("ip", "api.search")]
+
+    async def flow(client: Any) -> None:
+        address = {"ip_address": user}
+        answer = await client.check_all(limits, identifier=user, tokens=3, metadata=address)
+        assert answer.allowed
+        assert [one.tokens_remaining for one in answer.results] == [7, 2]
+        assert answer.most_restrictive.scope == "ip"
+        answer = await client.check_all(limits, identifier=user, tokens=3, metadata=address)
+        assert (answer.allowed, answer.retry_after_ms) == (False, 1_000)
+        assert (answer.blocking.scope, answer.violated) == ("ip", ("address",))
+        with pytest.raises(RateLimited):
+            answer.raise_if_limited()
+        assert (await client.check(user, "api.search", 7)).tokens_remaining == 0
+
+    play(colour, service.url, flow)
+
+
+async def _left(client: Any, user: str) -> int | None:
+    answer = await client.check(user, "api.search", dry_run=True)
+    left: int | None = answer.tokens_remaining
+    return left
+
+
+def test_lease_kept_settled_released(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        async with client.acquire(user, "api.search", 5) as lease:
+            assert (dict(lease.held), lease.answer.state) == ({"tokens": 5}, "open")
+            assert lease.check.tokens_remaining == 5
+        assert (lease.answer.state, await _left(client, user)) == ("settled", 5)
+        async with client.acquire(user, "api.search", 5) as lease:
+            await lease.adjust(tokens=2)
+            assert dict(lease.held) == {"tokens": 7}
+            await lease.settle(tokens=1)
+            await lease.settle(tokens=1)
+        assert await _left(client, user) == 4
+        async with client.acquire(user, "api.search", amounts={"tokens": 3}) as lease:
+            await lease.release(1)
+            assert await _left(client, user) == 2
+            await lease.release()
+            with pytest.raises(LeaseExpiredError):
+                await lease.adjust(1)
+        assert await _left(client, user) == 4
+        with pytest.raises(LeaseExpiredError):
+            await lease.settle(1)
+
+    play(colour, service.url, flow)
+
+
+@pytest.mark.parametrize(("on_error", "left"), [("refund", 10), ("keep", 5)])
+def test_lease_left_by_an_exception(
+    service: Served, colour: str, user: str, on_error: str, left: int
+) -> None:
+    async def flow(client: Any) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with client.acquire(user, "api.search", 5, on_error=on_error):
+                raise ZeroDivisionError
+        assert await _left(client, user) == left
+
+    play(colour, service.url, flow)
+
+
+def test_lease_refused(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        async with client.acquire(user, "api.search", 8):
+            with pytest.raises(RateLimited) as told:
+                async with client.acquire(user, "api.search", 8):
+                    raise AssertionError("there is no lease")
+        assert told.value.retry_after_ms == 6_000
+        assert told.value.answer.tokens_remaining == 2
+
+    play(colour, service.url, flow)
+
+
+def test_explain_and_health(service: Served, colour: str, user: str) -> None:
+    async def flow(client: Any) -> None:
+        found = await client.explain(user, "api.search")
+        assert found["policy"]["name"] == "search"
+        health = await client.health()
+        assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
+
+    play(colour, service.url, flow)
+
+
+def test_a_cancelled_task_gives_its_lease_back(service: Served, user: str) -> None:
+    async def whole() -> None:
+        inside = asyncio.Event()
+
+        async def work(client: AsyncClient) -> None:
+            async with client.acquire(user, "api.search", 6):
+                inside.set()
+                await asyncio.Event().wait()
+
+        async with AsyncClient(service.url) as client:
+            task = asyncio.create_task(work(client))
+            await inside.wait()
+            assert await _left(client, user) == 4
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await _left(client, user) == 10
+
+    asyncio.run(whole())
+
+
+def test_many_tasks_share_few_connections(service: Served, user: str) -> None:
+    async def whole() -> None:
+        async with AsyncClient(service.url, connections=3) as client:
+            checks = [client.check(user, "api.search") for _ in range(30)]
+            answers = await asyncio.gather(*checks)
+        assert sum(answer.allowed for answer in answers) == 10
+
+    asyncio.run(whole())
+
+
+def test_keys(colour: str, tmp_path: Path) -> None:
+    made = mint(parse_grant(["check"], "default"), now_ms=0)
+    path = tmp_path / "keys.json"
+    with served(_keyed(path, made)) as service:
+
+        async def flow(client: Any) -> str:
+            try:
+                answer = await client.check("alice", "api.search")
+            except Unauthorised as error:
+                return f"{error.code} {error}"
+            with pytest.raises(Unauthorised, match="scope"):
+                await client.explain("alice", "api.search")
+            return str(answer.allowed)
+
+        assert play(colour, service.url, flow, api_key=made.text) == "True"
+        told = play(colour, service.url, flow)
+        assert told.startswith("UNAUTHENTICATED")
+        assert "api_key=" in told
+        wrong = made.text[:-1] + ("A" if made.text[-1] != "A" else "B")
+        told = play(colour, service.url, flow, api_key=wrong)
+        assert told.startswith("UNAUTHENTICATED")
+        assert wrong not in told
+
+
+def _keyed(path: Path, made: Any) -> Options:
+    """A service whose key file holds that one key."""
+    asyncio.run(FileKeys(path, create=True).put(made.key))
+    return Options(store="memory://", keys=str(path))
+
+
+def test_nobody_there(colour: str) -> None:
+    with served() as service:
+        url = service.url
+
+    async def flow(client: Any) -> None:
+        with pytest.raises(Unavailable, match="nothing was taken") as told:
+            await client.check("alice", "api.search")
+        assert told.value.maybe_applied is False
+
+    play(colour, url, flow, timeout_s=0.3)

@@ -1,0 +1,280 @@
+"""The words at the door: names, amounts and limits; what passes is safe, what fails says why."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.core import limits as names
+from headgate.core.errors import HeadgateError, ValidationError
+from headgate.core.limits import (
+    AMOUNT_MAX,
+    LIMITS_MAX,
+    PERIOD_SECONDS_MAX,
+    Limit,
+    parse_amount,
+    parse_limits,
+)
+from headgate.core.record import BucketKey
+from tests.core.kit import LAW
+
+ALNUM = "abzABZ019"
+PARSERS: dict[Callable[[object], str], tuple[str, int]] = {
+    names.parse_entity_id: ("_.-:@", names.ENTITY_LENGTH_MAX),
+    names.parse_resource: ("_.-/:", names.RESOURCE_LENGTH_MAX),
+    names.parse_limit_name: ("_.-", names.LIMIT_LENGTH_MAX),
+    names.parse_namespace: ("_.-", names.NAMESPACE_LENGTH_MAX),
+}
+parsers = pytest.mark.parametrize("parse", PARSERS)
+any_parser = st.sampled_from(list(PARSERS))
+
+
+def name_texts(extra: str, length_max: int) -> st.SearchStrategy[str]:
+    rest = st.text(ALNUM + extra, max_size=length_max - 1)
+    return st.tuples(st.sampled_from("abzABZ"), rest).map("".join).filter(lambda t: t != "wcu")
+
+
+entity_ids = name_texts("_.-:@", names.ENTITY_LENGTH_MAX)
+resources = name_texts("_.-/:", names.RESOURCE_LENGTH_MAX)
+limit_names = name_texts("_.-", names.LIMIT_LENGTH_MAX)
+namespaces = name_texts("_.-", names.NAMESPACE_LENGTH_MAX)
+
+
+@LAW
+@given(any_parser, st.data())
+def test_a_good_name_passes_unchanged(parse: Callable[[object], str], data: st.DataObject) -> None:
+    extra, length_max = PARSERS[parse]
+    text = data.draw(name_texts(extra, length_max))
+    assert parse(text) == text
+
+
+@LAW
+@given(any_parser, st.text(max_size=300))
+def test_any_text_is_a_safe_name_or_a_validation_error(
+    parse: Callable[[object], str], text: str
+) -> None:
+    extra, length_max = PARSERS[parse]
+    try:
+        assert parse(text) == text
+    except ValidationError:
+        return
+    assert 1 <= len(text) <= length_max
+    assert re.fullmatch(rf"[a-zA-Z0-9{re.escape(extra)}]+", text)
+
+
+@parsers
+@pytest.mark.parametrize(
+    "text",
+    ["", "a\n", "\na", "a\n#b", "a\r", "a\0", "\0", "a#b", "#", "a b", " a", "a\u200b", "é", "aé",
+     "a\u0664", "\u0664", "a\uff11", "ａ", "_a", ".a", "-a", "a\ud800", "a/../b\n", "a\\b", "a*"],
+)  # fmt: skip
+def test_a_name_that_could_reach_elsewhere_is_refused(
+    parse: Callable[[object], str], text: str
+) -> None:
+    with pytest.raises(ValidationError):
+        parse(text)
+
+
+@parsers
+@pytest.mark.parametrize("value", [None, True, 1, 1.5, b"abc", ["abc"], object(), math.nan])
+def test_only_text_is_a_name(parse: Callable[[object], str], value: object) -> None:
+    with pytest.raises(ValidationError, match="must be a str"):
+        parse(value)
+
+
+@parsers
+def test_both_sides_of_the_length_border(parse: Callable[[object], str]) -> None:
+    length_max = PARSERS[parse][1]
+    assert parse("a" * length_max) == "a" * length_max
+    with pytest.raises(ValidationError, match=f"at most {length_max}"):
+        parse("a" * (length_max + 1))
+
+
+def test_an_entity_has_at_most_256_characters() -> None:
+    assert names.ENTITY_LENGTH_MAX == 256
+    with pytest.raises(ValidationError):
+        names.parse_entity_id("a" * 257)
+
+
+def test_wcu_is_reserved_and_default_is_no_resource_of_its_own() -> None:
+    with pytest.raises(ValidationError, match="reserved"):
+        names.parse_limit_name("wcu")
+    with pytest.raises(ValidationError, match="reserved"):
+        Limit.per_second("wcu", 1)
+    assert names.parse_config_resource("_default_") == "_default_"
+    with pytest.raises(ValidationError):
+        names.parse_resource("_default_")
+
+
+def test_namespace_ids_are_opaque_and_pass_their_own_check() -> None:
+    made = {names.new_namespace_id() for _ in range(500)}
+    assert len(made) == 500
+    assert all(names.parse_namespace_id(one) == one for one in made)
+    for bad in ("", "a" * 10, "a" * 12, "a" * 10 + "\n", "a" * 10 + "#", None):
+        with pytest.raises(ValidationError):
+            names.parse_namespace_id(bad)
+
+
+triples = st.tuples(namespaces, entity_ids, resources)
+
+
+@LAW
+@given(triples, triples)
+def test_S10_key_text_is_injective(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    first, second = BucketKey(*one), BucketKey(*other)
+    assert (first.text == second.text) == (first == second) == (one == other)
+    back = BucketKey.from_text(first.text)
+    assert (back.namespace, back.entity_id, back.resource) == one
+    assert hash(back) == hash(first)
+
+
+amounts = st.one_of(st.integers(1, 1000), st.integers(1, AMOUNT_MAX))
+periods_s = st.integers(1, PERIOD_SECONDS_MAX)
+limits = st.builds(Limit, limit_names, amounts, st.just(0) | amounts, periods_s, st.booleans())
+
+
+@LAW
+@given(limits)
+def test_a_limit_survives_every_way_of_writing_it(limit: Limit) -> None:
+    assert Limit.from_dict(limit.to_dict()) == limit
+    assert Limit.from_spec(limit.spec) == limit
+    told = Limit.parse(str(limit))
+    assert told.to_dict() | {"soft": limit.soft} == limit.to_dict() | {"soft": limit.soft}
+
+
+@LAW
+@given(st.text(max_size=60))
+@example("1" + ",000" * 1_500 + "/s")
+@example("１００/minute")
+@example("100/minute\0")
+@example("5 per 0s")
+@example("wcu:5/s")
+@example("a" * 65 + ":5/s")
+@example("5/fortnight")
+@example("99999999999999999/s")
+@example("5/s burst 0")
+def test_parse_gives_a_limit_or_a_validation_error(text: str) -> None:
+    with contextlib.suppress(ValidationError):
+        assert isinstance(Limit.parse(text), Limit)
+
+
+pieces = st.sampled_from(
+    ["100", "0", "1,000", "1_000", "/", " per ", ":", " burst ", "minute", "min", "s", "30", "rpm",
+     " ", "\n", "-", ".", "1e9", "#", "wcu", "9" * 17]
+)  # fmt: skip
+
+
+@LAW
+@given(st.lists(pieces, max_size=9).map("".join))
+def test_parse_of_nearly_right_text_gives_a_limit_or_a_validation_error(text: str) -> None:
+    with contextlib.suppress(ValidationError):
+        assert Limit.from_dict(Limit.parse(text).to_dict()) == Limit.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("100/minute", Limit.per_minute("per_minute", 100)),
+        ("100/minute burst 150", Limit.per_minute("per_minute", 100, 150)),
+        ("5 per 30s", Limit.custom("per_30_seconds", 5, 5, 30)),
+        ("rpm:1000/min:1500", Limit.per_minute("rpm", 1000, 1500)),
+        ("1,000,000 / day", Limit.per_day("per_day", 1_000_000)),
+        ("10_000 Per Hour", Limit.per_hour("per_hour", 10_000)),
+        (" tpd : 7/2d ", Limit.custom("tpd", 7, 7, 172_800)),
+    ],
+)
+def test_parse_reads_what_the_documents_write(text: str, limit: Limit) -> None:
+    assert Limit.parse(text) == limit
+    assert Limit.parse(text, name="mine") == Limit.from_dict(limit.to_dict() | {"name": "mine"})
+
+
+@pytest.mark.parametrize("value", [None, 5, b"5/s", ["5/s"], True])
+def test_parse_wants_text(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        Limit.parse(value)
+
+
+def test_the_constructors_mean_what_they_say() -> None:
+    for make, seconds in (
+        (Limit.per_second, 1),
+        (Limit.per_minute, 60),
+        (Limit.per_hour, 3600),
+        (Limit.per_day, 86_400),
+    ):
+        assert make("x", 7) == Limit("x", 7, 7, seconds)
+        assert make("x", 7, 9) == make("x", 7, burst=9) == Limit("x", 9, 7, seconds)
+        assert make("x", 7, soft=True).spec == ("x", 7_000, 7_000, seconds * 1_000, True)
+    assert Limit.custom("x", 5, 0, 1).refill_rate == 0
+    with pytest.raises(ValidationError):
+        Limit.per_second("x", 0)
+
+
+BAD = {
+    "negative": -1, "fraction": 1.5, "float": 1.0, "true": True, "false": False, "nan": math.nan,
+    "inf": math.inf, "2**60": 2**60, "2**53": 2**53, "text": "5", "none": None, "list": [5],
+    "5001 digits": 10**5_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD)
+def test_an_amount_is_a_whole_number_json_can_carry(value: Any) -> None:
+    """And saying so must not fail either: every refusal is headgate's own error."""
+    makers: list[Callable[[], object]] = [
+        lambda: parse_amount("tokens", value),
+        lambda: Limit("x", value, 1, 1),
+        lambda: Limit("x", 1, value, 1),
+        lambda: Limit("x", 1, 1, value),
+        lambda: Limit.per_minute("x", value),
+        lambda: Limit.from_dict(FIVE | {"capacity": value}),
+    ]
+    for make in makers:
+        with pytest.raises(HeadgateError):
+            make()
+
+
+def test_both_sides_of_the_amount_borders() -> None:
+    assert parse_amount("tokens", 0) == 0
+    assert parse_amount("tokens", AMOUNT_MAX) == 2**53 - 1
+    assert Limit("x", 1, 0, PERIOD_SECONDS_MAX)
+    for bad in ((0, 0, 1), (1, 0, 0), (1, 0, PERIOD_SECONDS_MAX + 1), (1, -1, 1)):
+        with pytest.raises(ValidationError):
+            Limit("x", *bad)
+    with pytest.raises(ValidationError):
+        Limit("x", 1, 1, 1, soft=1)  # type: ignore[arg-type]
+
+
+FIVE = Limit.per_minute("x", 5).to_dict()
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 5, {}, {"name": "x"}, FIVE | {"more": 1}])
+def test_from_dict_wants_exactly_its_keys(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        Limit.from_dict(value)
+
+
+def test_a_list_of_limits_has_one_to_sixteen_distinct_names() -> None:
+    many = [Limit.per_minute(f"l{number}", 5) for number in range(LIMITS_MAX + 1)]
+    assert parse_limits(many[:LIMITS_MAX]) == tuple(many[:LIMITS_MAX])
+    assert parse_limits((many[0],)) == (many[0],)
+    bad: list[object] = [
+        [], (), many, [many[0], many[0]], [many[0], Limit.per_day("l0", 9)], None, "rpm", b"rpm",
+        many[0], {"l0": many[0]}, iter(many[:1]), [many[0], "l1"], [many[0].to_dict()], {many[0]},
+    ]  # fmt: skip
+    for value in bad:
+        with pytest.raises(ValidationError):
+            parse_limits(value)
+
+
+def test_no_id_of_a_namespace_looks_like_an_option() -> None:
+    """One in sixty-four would: `headgate namespace purge -l3Xy…` is not understood."""
+    made = {names.new_namespace_id() for _ in range(2000)}
+    assert len(made) == 2000
+    assert not [one for one in made if one.startswith("-")]
+    assert all(names.parse_namespace_id(one) == one for one in made)

@@ -1,0 +1,254 @@
+"""The ASGI middleware in front of a plain ASGI app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate import Limit, OnUnavailable, ValidationError
+from headgate.core.errors import Unreachable
+from headgate.integrations.asgi import LimitMiddleware
+from headgate.integrations.gate import limits_off
+from headgate.integrations.keys import by_ip
+from headgate.testing import FakeClock, FaultyStore
+from tests.integrations.kit import (
+    ALL,
+    blocking,
+    client,
+    get,
+    hang_up,
+    headers_of,
+    limiter,
+    run,
+    websocket,
+)
+
+
+async def hello(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        return
+    if scope["type"] == "lifespan":
+        await send({"type": "lifespan.startup.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]})
+    await send({"type": "http.response.body", "body": b"hello", "more_body": scope["path"] == "/s"})
+    if scope["path"] == "/s":
+        await asyncio.Event().wait()  # a stream that goes on until it is cancelled
+
+
+def test_it_limits_says_so_and_lets_in_again() -> None:
+    clock = FakeClock()
+    app = LimitMiddleware(hello, limiter(clock), "2/minute;100/hour")
+    first = get(app)
+    assert (first.status_code, first.text, first.headers["x-own"]) == (200, "hello", "1")
+    assert first.headers["x-ratelimit-limit"] == "2"
+    assert first.headers["x-ratelimit-remaining"] == "1"
+    assert first.headers["x-ratelimit-reset"] == str(clock() // 1000 + 30)
+    assert first.headers["ratelimit-policy"] == '"per_minute";q=2;w=60, "per_hour";q=100;w=3600'
+    assert first.headers["ratelimit"] == '"per_minute";r=1;t=30, "per_hour";r=99;t=36'
+    assert "retry-after" not in first.headers
+    assert get(app).status_code == 200
+    clock.advance(500)
+    refused = get(app)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "30"
+    assert refused.headers["retry-after-ms"] == "29500"
+    assert refused.headers["x-ratelimit-remaining"] == "0"
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.headers["content-length"] == str(len(refused.content))
+    problem = refused.json()
+    assert problem["status"] == 429
+    assert problem["violated-policies"] == ["per_minute"]
+    assert problem["retry_after_seconds"] == 29.5
+    clock.advance(29_499)
+    assert get(app).status_code == 429
+    clock.advance(1)
+    assert get(app).status_code == 200
+
+
+def test_addresses_have_their_own_buckets_and_spoofing_changes_nothing() -> None:
+    app = LimitMiddleware(hello, limiter(), "1/minute")
+    assert get(app, address="198.51.100.1").status_code == 200
+    assert get(app, address="198.51.100.2").status_code == 200
+    assert get(app, address="198.51.100.1", x_forwarded_for="203.0.113.9").status_code == 429
+
+
+def test_behind_a_proxy_the_forwarded_address_counts() -> None:
+    app = LimitMiddleware(hello, limiter(), "1/minute", key=by_ip(trusted_hops=1))
+    assert get(app, address="10.0.0.1", x_forwarded_for="203.0.113.9").status_code == 200
+    assert get(app, address="10.0.0.1", x_forwarded_for="203.0.113.8").status_code == 200
+    assert get(app, address="10.0.0.1", x_forwarded_for="1.1.1.1, 203.0.113.9").status_code == 429
+
+
+def test_of_many_at_once_exactly_as_many_as_fit_get_in() -> None:
+    app = LimitMiddleware(hello, limiter(), "10/minute")
+
+    async def crowd() -> list[int]:
+        async with client(app) as browser:
+            answers = await asyncio.gather(*(browser.get("/") for _ in range(50)))
+        return sorted(answer.status_code for answer in answers)
+
+    assert run(crowd()) == [200] * 10 + [429] * 40
+
+
+def test_hanging_up_gives_nothing_back() -> None:
+    app = LimitMiddleware(hello, limiter(), "2/minute")
+
+    async def twice() -> None:
+        await hang_up(app, "/s")
+        await hang_up(app, "/s")
+
+    run(twice())
+    assert get(app).status_code == 429
+
+
+def test_a_handler_that_fails_gives_nothing_back() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("boom")
+
+    app = LimitMiddleware(broken, limiter(), "1/minute")
+    with pytest.raises(RuntimeError, match="boom"):
+        get(app)
+    assert get(app).status_code == 429
+
+
+def test_cancelled_while_deciding_leaves_the_gate_in_order() -> None:
+    """The middleware is cancelled inside the store's call: the next request is still decided."""
+
+    class Slow:
+        def __init__(self, store: Any) -> None:
+            self.store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        async def consume(self, demands: Any, now_ms: Any) -> Any:
+            await asyncio.sleep(0)
+            return await self.store.consume(demands, now_ms)
+
+    gate = limiter()
+    gate.engine.use(Slow(gate.engine.store))
+    app = LimitMiddleware(hello, gate, "2/minute")
+
+    async def flow() -> int:
+        async with client(app) as browser:
+            task = asyncio.ensure_future(browser.get("/"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            answers = [await browser.get("/") for _ in range(3)]
+        return sum(answer.status_code == 200 for answer in answers)
+
+    assert run(flow()) in (1, 2)  # never more than the limit
+
+
+@pytest.mark.parametrize("denial", [True, False])
+def test_websockets(denial: bool) -> None:
+    app = LimitMiddleware(hello, limiter(), "1/minute")
+    (accepted,) = run(websocket(app, denial=denial))
+    assert accepted["type"] == "websocket.accept"
+    assert headers_of(accepted)["x-ratelimit-remaining"] == "0"
+    refused = run(websocket(app, denial=denial))
+    if denial:
+        assert refused[0]["type"] == "websocket.http.response.start"
+        assert refused[0]["status"] == 429
+        assert headers_of(refused[0])["retry-after"] == "60"
+    else:
+        assert refused[0]["type"] == "websocket.close"
+        assert refused[0]["code"] == 1008
+
+
+def test_lifespan_is_not_limited() -> None:
+    app = LimitMiddleware(hello, limiter(), "1/minute")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for _ in range(3):
+        run(app({"type": "lifespan"}, None, send))  # type: ignore[arg-type]
+    assert len(sent) == 3
+
+
+def test_an_inner_limit_keeps_its_headers() -> None:
+    inner = LimitMiddleware(hello, limiter(), "3/minute")
+    outer = LimitMiddleware(inner, limiter(), "100/minute")
+    assert get(outer).headers.get_list("x-ratelimit-limit") == ["3"]
+
+
+def test_stored_limits_cost_and_exemption() -> None:
+    gate = limiter(limits=[Limit.per_minute("rpm", 10)])
+
+    async def stored() -> None:
+        await gate.set_resource_defaults("http", [Limit.per_minute("rpm", 4)])
+
+    run(stored())
+    app = LimitMiddleware(
+        hello,
+        gate,
+        key=lambda caller: None if caller.path == "/health" else "all:x",
+        cost=lambda caller: 3 if caller.path == "/heavy" else 1,
+    )
+    assert get(app, "/heavy").headers["x-ratelimit-remaining"] == "1"
+    assert get(app, "/heavy").status_code == 429
+    assert get(app).status_code == 200
+    for _ in range(5):
+        free = get(app, "/health")
+        assert free.status_code == 200
+        assert "x-ratelimit-limit" not in free.headers
+
+
+def test_too_much_at_once_and_a_switched_off_resource() -> None:
+    gate = limiter()
+    app = LimitMiddleware(hello, gate, "5/minute", key=ALL, cost=6)
+    assert get(app).status_code == 422
+
+    async def off() -> None:
+        await gate.disable(resource="http")
+
+    run(off())
+    assert get(LimitMiddleware(hello, gate, "5/minute", key=ALL)).status_code == 403
+
+
+def test_the_store_is_away() -> None:
+    gate = limiter()
+    gate.engine.use(FaultyStore(gate.engine.store, before=[Unreachable("secret host")] * 9))
+    closed = get(LimitMiddleware(hello, gate, "1/minute"))
+    assert closed.status_code == 503
+    assert closed.headers["retry-after"] == "1"
+    assert "secret" not in closed.text
+    opened = LimitMiddleware(hello, gate, "1/minute", on_unavailable=OnUnavailable.ALLOW)
+    assert get(opened).headers["x-ratelimit-degraded"] == "true"
+    assert get(opened).status_code == 429  # degraded is bounded, too
+
+
+def test_the_switch() -> None:
+    app = LimitMiddleware(hello, limiter(), "1/minute")
+    with limits_off(), limits_off():
+        assert {get(app).status_code for _ in range(3)} == {200}
+    assert get(app).status_code == 200
+    assert get(app).status_code == 429
+    off = LimitMiddleware(hello, limiter(), "1/minute", enabled=False)
+    assert {get(off).status_code for _ in range(3)} == {200}
+
+
+def test_bad_set_up_is_told_at_once() -> None:
+    for limits, options in (
+        ("nonsense", {}),
+        ("1/minute", {"cost": True}),
+        ("1/minute", {"resource": "9 lives"}),
+    ):
+        with pytest.raises(ValidationError):
+            LimitMiddleware(hello, limiter(), limits, **options)
+    with pytest.raises(ValidationError):
+        LimitMiddleware(hello, blocking(), "1/minute")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):
+        LimitMiddleware(hello, "memory://", "1/minute")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="configured nowhere"):
+        get(LimitMiddleware(hello, limiter()))

@@ -1,0 +1,93 @@
+"""A service with its dashboard on a free port, and a REST client to prepare it with."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from headgate.service.dashboard import Dashboard, FaultSwitch
+from headgate.service.http.asgi import Rest
+from headgate.service.http.callers import authenticate_request
+from headgate.service.program import Options, Program
+from tests.service.http.kit import served
+
+SPACE = "/v1/namespaces/default"
+
+
+class Place:
+    """A running service."""
+
+    def __init__(self, url: str, program: Program, key: str | None = None) -> None:
+        self.url = url
+        self.program = program
+        self.key = key
+
+    def page(self, name: str) -> str:
+        return f"{self.url}/ui/#/{name}"
+
+    def send(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, header fields and content."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            fields["content-type"] = "application/json"
+        if self.key is not None:
+            fields["x-api-key"] = self.key
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, fields, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as reply:
+                return reply.status, _lower(reply.headers), reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _lower(error.headers), error.read()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer to a request that must be well."""
+        status, _, content = self.send(method, path, body)
+        assert status < 300, (status, content)
+        return json.loads(content) if content else None
+
+    def limit(self, where: str, capacity: int, amount: int = 1, seconds: int = 60) -> None:
+        """Stores one limit called "tokens" at a level."""
+        one = {
+            "name": "tokens",
+            "capacity": capacity,
+            "refill_amount": amount,
+            "refill_period_seconds": seconds,
+        }
+        self.ask("PUT", f"{SPACE}/limits/{where}", {"limits": [one]})
+
+    def check(self, identifier: str, resource: str, tokens: int = 1) -> int:
+        body = {"identifier": identifier, "resource": resource, "tokens": tokens}
+        return self.send("POST", "/v1/ratelimit/check", body)[0]
+
+
+@contextmanager
+def dashboard(
+    key: str | None = None, *, switch: FaultSwitch | None = None, **options: Any
+) -> Iterator[Place]:
+    program = Program.build(Options(**{"store": "memory://", **options}))
+    with shown(program, key, switch=switch) as place:
+        yield place
+
+
+@contextmanager
+def shown(
+    program: Program, key: str | None = None, *, switch: FaultSwitch | None = None
+) -> Iterator[Place]:
+    """The dashboard of a program of one's own."""
+    board = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+    with served(board.before(Rest(program)), lifespan="on") as (url, server):
+        board.leaving = lambda: server.should_exit
+        yield Place(url, program, key)
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

@@ -1,0 +1,289 @@
+"""The dashboard over plain HTTP: who may ask what, and what browsers are told about it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.core import runtime as bridge
+from headgate.core.errors import Unreachable
+from headgate.service.dashboard.app import FOLDER, files
+from headgate.service.dashboard.feed import VIEWERS_MAX
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import mint, parse_grant
+from tests.service.dashboard.kit import SPACE, Place, dashboard
+from tests.service.http.kit import until
+
+LIMIT = {"name": "tokens", "capacity": 5, "refill_amount": 1, "refill_period_seconds": 1}
+CHANGE = {"resource": "api.search", "limits": [LIMIT]}
+
+
+@contextmanager
+def streaming(place: Place, **headers: str) -> Iterator[Any]:
+    """The feed while it runs."""
+    host = place.url.removeprefix("http://")
+    line = http.client.HTTPConnection(host, timeout=20)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    line.request("GET", "/ui/feed", headers=fields)
+    reply = line.getresponse()
+    try:
+        yield reply
+    finally:
+        reply.close()
+        line.close()
+
+
+def beat_of(reply: Any) -> dict[str, Any]:
+    while True:
+        line = reply.readline().decode()
+        assert line, "the feed has ended"
+        if line.startswith("data: "):
+            found: dict[str, Any] = json.loads(line[6:])
+            return found
+
+
+def test_the_root_leads_to_the_page(place: Place) -> None:
+    status, headers, content = place.send("GET", "/")
+    assert status == 200
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert b"<main" in content
+
+
+@pytest.mark.parametrize("path", ["", "app.js", "app.css", "vendor/uplot.js", "nothing.js"])
+def test_browsers_are_told_to_be_strict(path: str, place: Place) -> None:
+    _, headers, _ = place.send("GET", f"/ui/{path}")
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_nothing_in_the_page_is_inline_or_from_elsewhere() -> None:
+    for name, file in files().items():
+        text = file.content.decode()
+        if name.endswith(".html"):
+            assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*src=)", text)
+        if not name.startswith("vendor/"):
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
+            )
+            assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("httpE", "")
+
+
+def test_the_vendored_library_comes_with_its_licence() -> None:
+    assert b"MIT License" in files()["vendor/uplot.LICENSE.txt"].content
+
+
+def test_only_the_files_of_the_page_can_be_asked_for(place: Place) -> None:
+    for path in ("../app.py", "..%2fapp.py", "static/app.js", "__init__.py", "pages", "pages/"):
+        status, _, content = place.send("GET", f"/ui/{path}")
+        assert status == 404, path
+        assert b"import" not in content
+
+
+def test_a_known_file_is_not_sent_twice(place: Place) -> None:
+    _, headers, content = place.send("GET", "/ui/app.js")
+    assert content == (FOLDER / "app.js").read_bytes()
+    status, _, content = place.send("GET", "/ui/app.js", if_none_match=headers["etag"])
+    assert (status, content) == (304, b"")
+
+
+@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "http://127.0.0.1:1"])
+def test_a_post_that_did_not_begin_on_the_page_is_refused(origin: str | None, place: Place) -> None:
+    headers = {} if origin is None else {"origin": origin}
+    status, _, content = place.send("POST", "/ui/preview", CHANGE, **headers)
+    assert status == 403
+    assert json.loads(content)["code"] == "FOREIGN_ORIGIN"
+
+
+def test_a_post_from_the_page_is_answered(place: Place) -> None:
+    status, _, content = place.send("POST", "/ui/preview", CHANGE, origin=place.url)
+    assert status == 200
+    assert json.loads(content)["over"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/policies/reload"), ("DELETE", f"{SPACE}/limits/system")]
+)
+def test_another_sites_page_cannot_use_the_api_for_its_reader(
+    method: str, path: str, place: Place
+) -> None:
+    foreign = place.send(method, path, origin="http://evil.example")[0]
+    hidden = place.send(method, path, sec_fetch_site="cross-site")[0]
+    program = place.send(method, path)[0]
+    own = place.send(method, path, origin=place.url)[0]
+    assert (foreign, hidden) == (403, 403)
+    assert program != 403
+    assert own == program
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        [],
+        {},
+        {"limits": 3},
+        {"limits": [LIMIT, LIMIT]},
+        {"limits": [{**LIMIT, "capacity": 0}]},
+        {"limits": [{**LIMIT, "capacity": True}]},
+        {"limits": [LIMIT], "resource": "a b"},
+        {"limits": [LIMIT], "resource": "_default_"},
+        {"limits": [LIMIT], "namespace": "../x"},
+        {"limits": [LIMIT], "more": 1},
+    ],
+)
+def test_a_preview_of_nonsense_is_a_bad_request(change: Any, place: Place) -> None:
+    status, _, content = place.send("POST", "/ui/preview", change, origin=place.url)
+    assert status == 400
+    assert json.loads(content)["code"] == "INVALID_REQUEST"
+
+
+def test_a_preview_has_bounds(place: Place) -> None:
+    huge = {"limits": [{**LIMIT, "name": "x" * 20_000}]}
+    assert place.send("POST", "/ui/preview", huge, origin=place.url)[0] == 413
+    lost = {**CHANGE, "namespace": "nowhere"}
+    assert place.send("POST", "/ui/preview", lost, origin=place.url)[0] == 404
+
+
+def test_the_feed_tells_levels_and_decisions(place: Place) -> None:
+    place.limit("entities/user:fed/feeding", capacity=10, amount=0)
+    with streaming(place) as reply:
+        assert reply.getheader("content-type").startswith("text/event-stream")
+        beat_of(reply)
+        place.check("fed", "feeding", 4)
+        place.check("fed", "feeding", 7)
+        seen: dict[str, int] = {}
+        while not {"admitted", "refused"} <= seen.keys():
+            beat = beat_of(reply)
+            for one in beat["decisions"]:
+                if one["entity_id"] == "user:fed":
+                    seen[one["kind"]] = one["times"]
+        assert seen == {"admitted": 1, "refused": 1}
+        [bucket] = [one for one in beat["buckets"] if one["entity"] == "user:fed"]
+        assert bucket["limits"] == [
+            {
+                "name": "tokens",
+                "level_milli": 6000,
+                "capacity_milli": 10_000,
+                "amount_milli": 0,
+                "period_ms": 60_000,
+            }
+        ]
+
+
+def test_nobody_watching_costs_nothing(place: Place) -> None:
+    service = place.program.service
+    with streaming(place) as reply:
+        beat_of(reply)
+        assert service._observer is not None
+    until(lambda: service._observer is None)
+    assert all(ns.engine.observer is None for ns in service._namespaces.values())
+
+
+def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
+    with dashboard() as place, streaming(place) as reply:
+        place.check("ann", "api.search")
+        while not beat_of(reply)["buckets"]:
+            pass
+        ns = place.program.service._namespaces["default"]
+        there = ns.backend
+        ns.backend = replace(there, store=Away())  # type: ignore[arg-type]
+        while not (beat := beat_of(reply))["trouble"]:
+            pass
+        assert beat["buckets"] == []
+        ns.backend = there
+        while (beat := beat_of(reply))["trouble"]:
+            pass
+        assert [one["entity"] for one in beat["buckets"]] == ["user:ann"]
+
+
+class Away:
+    """A store that gives no answer."""
+
+    async def peek(self, *asked: Any) -> Any:
+        raise Unreachable("connection refused at a secret address")
+
+    find = peek
+
+
+def test_a_feed_ends_well_when_the_service_does() -> None:
+    with dashboard() as place:
+        watching = streaming(place)
+        reply = watching.__enter__()
+        beat_of(reply)
+    reply.read()  # to a proper end: a line that was cut would raise
+    watching.__exit__(None, None, None)
+
+
+def test_viewers_are_bounded_and_foreign_pages_are_none() -> None:
+    with dashboard() as place:
+        opened = [streaming(place) for _ in range(VIEWERS_MAX)]
+        try:
+            assert [one.__enter__().status for one in opened] == [200] * VIEWERS_MAX
+            assert place.send("GET", "/ui/feed")[0] == 503
+        finally:
+            for one in opened:
+                one.__exit__(None, None, None)
+        assert place.send("GET", "/ui/feed", sec_fetch_site="cross-site")[0] == 403
+        assert place.send("GET", "/ui/feed", origin="http://evil.example")[0] == 403
+        assert place.send("GET", "/ui/feed?namespace=nowhere")[0] == 404
+
+
+def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = {
+        "check": key_in(file, "check", "default"),
+        "read": key_in(file, "read", "default"),
+        "elsewhere": key_in(file, "read", "elsewhere"),
+    }
+    with dashboard(keys=str(file)) as place:
+        assert place.send("GET", "/ui/feed")[0] == 401
+        assert json.loads(place.send("GET", "/ui/about")[2]) == {
+            "dev": False,
+            "scopes": [],
+            "principal": None,
+        }
+        place.key = keys["check"]
+        assert place.send("GET", "/ui/feed")[0] == 403
+        place.key = keys["elsewhere"]
+        assert place.send("GET", "/ui/feed")[0] == 404
+        assert place.send("POST", "/ui/preview", CHANGE, origin=place.url)[0] == 404
+        place.key = keys["read"]
+        about = json.loads(place.send("GET", "/ui/about")[2])
+        assert about["scopes"] == ["read"]
+        assert place.send("POST", "/ui/preview", CHANGE, origin=place.url)[0] == 200
+        with streaming(place, authorization=f"Bearer {keys['read']}") as reply:
+            assert reply.status == 200
+            assert beat_of(reply)["buckets"] == []
+
+
+def test_a_page_without_a_key_asks_for_one(tmp_path: Path, page: Any, troubles: Any) -> None:
+    file = tmp_path / "keys.json"
+    key = key_in(file, "read", "default")
+    with dashboard(keys=str(file)) as place:
+        page.goto(place.page("limits"))
+        page.get_by_role("alert").get_by_role("button", name="Use a key").click()
+        page.get_by_label("Key", exact=True).fill(key)
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_text("Read only: changing limits needs a key").wait_for()
+        assert page.get_by_role("button", name="Save").is_disabled()
+        page.locator("#nav a", has_text="Live").click()
+        page.locator(".light.on").wait_for()
+    refused = [one for one in troubles if "status of 401" in one]
+    troubles[:] = [one for one in troubles if one not in refused and "ERR_" not in one]
+    assert refused
+
+
+def key_in(file: Path, scope: str, namespace: str) -> str:
+    made = mint(parse_grant([scope], namespace, None), now_ms=0)
+    bridge.run(FileKeys(file, create=True).put(made.key))
+    return made.text

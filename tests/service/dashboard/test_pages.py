@@ -1,0 +1,272 @@
+"""The dashboard in a real browser, on a running service: what a person sees and does there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.service.dashboard.kit import SPACE, Place
+
+PAGES = (
+    ("live", "Live"),
+    ("playground", "Playground"),
+    ("explain?scope=user&identifier=ann&resource=api.search", "Explain"),
+    ("entities", "Entities"),
+    ("limits", "Limits"),
+    ("usage?entity=user:ann", "Usage"),
+    ("audit", "Audit"),
+    ("health", "Health"),
+    ("shards", "Shards"),
+)
+HOSTILE = "<img src=x onerror=alert(1)>"
+LEVELS = ("entity", "entity_default", "resource", "system")
+
+
+def text_of(page: Any, selector: str, wanted: str) -> Any:
+    """The element once its text matches."""
+    found = page.locator(selector).filter(has_text=re.compile(wanted)).first
+    found.wait_for()
+    return found
+
+
+def fire_until(page: Any, wanted: str) -> bool:
+    """Fires until the newest answer is as wanted: a token may come in between."""
+    newest = page.locator(".stream li").first
+    for _ in range(50):
+        if wanted in newest.inner_text():
+            return True
+        before = page.locator("#sums").inner_text()
+        page.get_by_role("button", name="Fire one").click()
+        page.locator("#sums").filter(has_not_text=before).wait_for()
+    return False
+
+
+@pytest.mark.parametrize(("path", "title"), PAGES, ids=[title for _, title in PAGES])
+def test_every_page_loads_without_a_complaint(
+    path: str, title: str, place: Place, page: Any
+) -> None:
+    page.goto(place.page(path))
+    text_of(page, "main h1", f"^{title}$")
+    assert page.locator("main [role=alert]").count() == 0
+    assert page.title() == f"{title} · headgate"
+    assert page.locator("#nav [aria-current=page]").inner_text() == title
+
+
+def test_every_page_is_reached_by_its_link(place: Place, page: Any) -> None:
+    page.goto(place.url)
+    text_of(page, "main h1", "^Live$")
+    names = page.locator("#nav a").all_inner_texts()
+    assert names == [title for _, title in PAGES]
+    for name in names:
+        page.locator("#nav a", has_text=name).click()
+        text_of(page, "main h1", f"^{name}$")
+
+
+def test_a_bucket_is_drained_to_a_429_and_comes_back(place: Place, page: Any) -> None:
+    place.limit("entities/user:drained/playground", capacity=8, amount=2, seconds=1)
+    page.goto(place.page("playground?identifier=drained"))
+    text_of(page, ".tanktext .big", "^8$")
+    text_of(page, ".tanktext", "of 8, .2 a second")
+    page.get_by_role("button", name="Fire ten").click()
+    page.locator(".stream li").nth(9).wait_for()
+    assert page.locator(".stream .admitted").count() >= 8
+    assert fire_until(page, "429 refused")
+    text_of(page, "#verdict", "There is room again")
+    page.get_by_role("button", name="Fire one").click()
+    text_of(page, ".stream li:first-child", "200 admitted")
+    text_of(page, ".tanktext .big", "^8$")  # and full again, by itself
+
+
+def test_the_small_limit_of_the_playground_is_stored(place: Place, page: Any) -> None:
+    page.goto(place.page("playground?identifier=small"))
+    page.get_by_role("button", name="Give it a small limit").click()
+    text_of(page, "#say", "user:small now holds 10")
+    stored = place.ask("GET", f"{SPACE}/limits/entities/user:small/playground")
+    assert [one["capacity"] for one in stored["limits"]] == [10]
+
+
+@pytest.mark.parametrize("lowest", range(4), ids=LEVELS)
+def test_explain_shows_which_level_gives_the_limit(lowest: int, place: Place, page: Any) -> None:
+    """Levels from the system up to one of them: that one gives the limit, those below are
+    overridden, those above hold nothing."""
+    resource, who = f"ladder.{lowest}", f"climber-{lowest}"
+    paths = (
+        f"entities/user:{who}/{resource}",
+        f"entities/user:{who}/_default_",
+        f"resources/{resource}",
+        "system",
+    )
+    for place_in, path in enumerate(paths):
+        if place_in >= lowest:
+            place.limit(path, capacity=100 + place_in)
+    try:
+        page.goto(place.page(f"explain?scope=user&identifier={who}&resource={resource}"))
+        page.locator(".rung").nth(4).wait_for()
+        shown = {
+            rung.get_attribute("data-level"): rung.inner_text()
+            for rung in page.locator(".rung").all()
+        }
+        for place_in, level in enumerate(LEVELS):
+            if place_in < lowest:
+                assert "nothing stored" in shown[level]
+            else:
+                assert f"holds {100 + place_in}" in shown[level]
+                word = "in force" if place_in == lowest else "overridden"
+                assert word in shown[level]
+        giving = page.locator(".rung[data-gives=true]")
+        assert [one.get_attribute("data-level") for one in giving.all()] == [LEVELS[lowest]]
+    finally:
+        place.ask("DELETE", f"{SPACE}/limits/system")
+
+
+def test_without_any_level_the_policy_gives_the_limit(place: Place, page: Any) -> None:
+    page.goto(place.page("explain?scope=user&identifier=nobody&resource=nothing"))
+    page.locator(".rung").nth(4).wait_for()
+    giving = page.locator(".rung[data-gives=true]")
+    assert [one.get_attribute("data-level") for one in giving.all()] == ["limiter"]
+
+
+def test_a_link_can_name_the_namespace(place: Place, page: Any) -> None:
+    place.ask("PUT", "/v1/namespaces/other")
+    one = {"name": "rpm", "capacity": 7, "refill_amount": 1, "refill_period_seconds": 1}
+    place.ask("PUT", "/v1/namespaces/other/limits/system", {"limits": [one]})
+    asked = "scope=user&identifier=ann&resource=api.search&namespace=other"
+    page.goto(place.page(f"explain?{asked}"))
+    text_of(page, ".rung.gives", "holds 7")
+    assert page.get_by_label("Namespace").input_value() == "other"
+
+
+def test_what_if_takes_nothing(place: Place, page: Any) -> None:
+    place.limit("entities/user:asking/maybe", capacity=5, amount=0)
+    page.goto(place.page("explain?scope=user&identifier=asking&resource=maybe"))
+    box = page.get_by_label("What if it asked")
+    for _ in range(2):
+        box.fill("5")
+        page.get_by_role("button", name="Would it pass?").click()
+        text_of(page, "#what-if", "It would be admitted: there are 5 tokens")
+    assert place.check("asking", "maybe", 3) == 200
+    page.get_by_role("button", name="Would it pass?").click()
+    text_of(page, "#what-if", "It would be refused: no wait will help")
+
+
+def test_hostile_names_are_only_text(place: Place, page: Any) -> None:
+    body = {"id": "user:hostile", "name": HOSTILE, "metadata": {"note": HOSTILE}}
+    place.ask("POST", f"{SPACE}/entities", body)
+    place.check(HOSTILE, "api.search")
+    page.goto(place.page("entities?id=user:hostile"))
+    text_of(page, "#entity-title", re.escape(HOSTILE))
+    assert page.locator("main img").count() == 0
+    page.goto("about:blank")
+    page.goto(place.page("playground?identifier=" + HOSTILE.replace("=", "%3D")))
+    page.get_by_role("button", name="Fire one").click()
+    text_of(page, "#verdict", "200 admitted")
+    page.locator("#nav a", has_text="Live").click()
+    text_of(page, ".bucket h3", "user:@3cimg")
+    page.goto(place.page("audit?of=user:hostile"))
+    page.locator("main td summary", has_text="after").first.click()
+    text_of(page, "main pre", re.escape(HOSTILE))
+    assert page.locator("main img").count() == 0
+
+
+def test_live_shows_buckets_decisions_and_debt(place: Place, page: Any) -> None:
+    place.limit("entities/user:deep/owed", capacity=10, amount=1, seconds=3600)
+    status, _, content = place.send(
+        "POST", "/v1/leases", {"identifier": "deep", "resource": "owed", "tokens": 4}
+    )
+    assert status == 201
+    lease_id = json.loads(content)["lease_id"]
+    place.ask("POST", f"/v1/leases/{lease_id}/adjust", {"amounts": {"tokens": 13}})
+    page.goto(place.page("live"))
+    card = page.locator(".bucket").filter(has_text="user:deep")
+    card.locator(".gauge.owing").wait_for()
+    assert card.locator(".number").inner_text() == "−7 / 10"
+    text_of(page, ".light", "^live$")
+    assert place.check("deep", "owed") == 429
+    line = text_of(page, ".stream .refused", "user:deep")
+    assert "owed" in line.inner_text()
+    card.get_by_role("link").click()
+    text_of(page, "#sum-title", "user:deep on owed")
+
+
+def test_a_gauge_goes_on_by_itself(place: Place, page: Any) -> None:
+    """From debt to full, told once: no request says more."""
+    page.goto(place.page("shards"))
+    text_of(page, "main h1", "^Shards$")
+    page.evaluate(
+        """async () => {
+            const { Gauge } = await import("/ui/gauge.js");
+            const gauge = new Gauge("alone");
+            document.querySelector("main").append(gauge.el);
+            gauge.set(-20, 100, 0.1);
+        }"""
+    )
+    text_of(page, ".gauge .number", "^100 / 100$")
+    assert page.get_by_role("meter", name="alone").get_attribute("aria-valuenow") == "-20"
+    assert "scaleX(1)" in page.locator(".gauge .fill").get_attribute("style")
+
+
+def test_a_limit_edited_in_the_page_changes_the_next_decision(place: Place, page: Any) -> None:
+    place.limit("resources/edited", capacity=100, amount=0)
+    assert place.check("eve", "edited", 60) == 200
+    page.goto(place.page("limits?level=resource&resource=edited"))
+    page.get_by_label("Holds").fill("50")
+    page.get_by_role("button", name="Preview").click()
+    text_of(page, "#preview h3", "1 would be over the new limits")
+    row = page.locator("#preview tbody tr").inner_text().split()
+    assert row == ["user:eve", "edited", "tokens", "60", "100", "50"]
+    assert [place.check("gil", "edited", 30) for _ in range(2)] == [200, 200]  # nothing changed
+    page.get_by_role("button", name="Save").click()
+    text_of(page, "#say", "^Saved")
+    assert [place.check("fay", "edited", 30) for _ in range(2)] == [200, 429]
+
+
+def test_usage_is_charted_and_listed(place: Place, page: Any) -> None:
+    assert place.check("user-of-much", "charted", 7) == 200
+    page.goto(place.page("usage?entity=user:user-of-much&price=1000"))
+    text_of(page, ".tile", "7\\s*tokens in all")
+    text_of(page, ".tile", "7.00\\s*cost at that price")
+    assert page.locator(".plot canvas").count() == 1
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="CSV").click()
+    lines = waiting.value.path().read_text().splitlines()
+    assert lines[0].startswith('"window_start"')
+    assert '"user:user-of-much","charted","7","1"' in lines[1]
+
+
+def test_it_can_be_used_with_the_keyboard_alone(place: Place, page: Any) -> None:
+    page.goto(place.page("live"))
+    text_of(page, "main h1", "^Live$")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.locator("#nav a", has_text="Playground").focus()
+    page.keyboard.press("Enter")
+    text_of(page, "main h1", "^Playground$")
+    page.get_by_label("Identifier").fill("typist")
+    page.keyboard.press("Enter")
+    text_of(page, "#verdict", "200 admitted")
+
+
+def test_every_control_has_a_name(place: Place, page: Any) -> None:
+    unnamed = """() => [...document.querySelectorAll("input, select, button, a, [role=meter]")]
+        .filter((el) => el.checkVisibility())
+        .filter((el) => !(el.labels?.length || el.ariaLabel || el.innerText?.trim()))
+        .map((el) => el.outerHTML)"""
+    for path, title in PAGES:
+        page.goto(place.page(path))
+        text_of(page, "main h1", f"^{title}$")
+        assert page.evaluate(unnamed) == []
+        assert page.locator("main").count() == page.locator("nav[aria-label=Pages]").count() == 1
+
+
+@pytest.mark.parametrize("width", [360, 760, 1320])
+def test_no_page_is_wider_than_the_window(width: int, place: Place, page: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    for path, title in PAGES:
+        page.goto(place.page(path))
+        text_of(page, "main h1", f"^{title}$")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path

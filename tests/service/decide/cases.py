@@ -1,0 +1,489 @@
+"""Requests and what every wire must answer: the table REST, gRPC and RLS run alike.
+
+A case begins in a fresh `kit.World` (its `RULES`, these settings), sends `before` one by one, lets
+`advance_ms` pass, and then sends the request. `body` and `headers` are what the answer must hold;
+a header of None must be absent, a body field of MISSING, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.errors import StoreDenied, StoreTrouble
+from tests.service.decide.kit import DOWN
+
+MISSING = object()
+START_ISO = "2023-11-14T22:13:20.000Z"  # where a FakeClock begins
+START_S = 1_700_000_000
+DENIED = StoreDenied("no dynamodb:UpdateItem on a secret table")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    request: Any
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    verb: str = "check"
+    before: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    advance_ms: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    down: StoreTrouble | None = None
+    code: str | None = None
+
+
+def ask(**more: Any) -> dict[str, Any]:
+    return {"identifier": "user_12345", "resource": "api.search", "scope": "user", **more}
+
+
+def took(tokens: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    return ("check", ask(tokens=tokens, **more))
+
+
+def bad(name: str, request: Any, field_name: str, verb: str = "check", **more: Any) -> Case:
+    return Case(
+        f"bad {name}",
+        request,
+        400,
+        {"code": "INVALID_REQUEST", "field": field_name, "status": 400},
+        {"x-ratelimit-limit": None, "retry-after": None},
+        verb,
+        code="INVALID_REQUEST",
+        **more,
+    )
+
+
+USER_AND_IP = {
+    "identifier": "user_12345",
+    "descriptors": [
+        {"scope": "user", "resource": "api.search"},
+        {"scope": "ip", "resource": "api.search"},
+        {"scope": "global", "resource": "all"},
+    ],
+    "metadata": {"ip_address": "10.0.0.1"},
+}
+
+DECISIONS = [
+    Case(
+        "allowed",
+        ask(tokens=1),
+        200,
+        {
+            "allowed": True,
+            "tokens_remaining": 9,
+            "tokens_capacity": 10,
+            "reset_at": "2023-11-14T22:13:20.500Z",
+            "degraded": False,
+            "error": MISSING,
+            "retry_after_seconds": MISSING,
+        },
+        {
+            "x-ratelimit-limit": "10",
+            "x-ratelimit-remaining": "9",
+            "x-ratelimit-reset": str(START_S + 1),
+            "ratelimit-policy": '"search_user";q=10;w=5',
+            "ratelimit": '"search_user";r=9;t=1',
+            "retry-after": None,
+            "x-ratelimit-degraded": None,
+            "x-ratelimit-blocking-scope": None,
+        },
+    ),
+    Case("tokens default to 1", ask(), 200, {"tokens_remaining": 9}),
+    Case("an endpoint's cost", ask(endpoint="/api/ml/predict"), 200, {"tokens_remaining": 6}),
+    Case("an unpriced endpoint costs 1", ask(endpoint="/"), 200, {"tokens_remaining": 9}),
+    Case(
+        "tokens go before the endpoint's cost",
+        ask(tokens=2, endpoint="/api/ml/predict"),
+        200,
+        {"tokens_remaining": 8},
+    ),
+    Case(
+        "limited",
+        ask(tokens=4),
+        429,
+        {
+            "allowed": False,
+            "tokens_remaining": 1,
+            "tokens_capacity": 10,
+            "retry_after_seconds": 1.5,
+            "reset_at": "2023-11-14T22:13:24.500Z",
+            "degraded": False,
+            "error": {
+                "code": "RATE_LIMIT_EXCEEDED",
+                "message": "A rate limit is exceeded; try again in 1.5 s.",
+            },
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "status": 429,
+            "violated-policies": ["search_user"],
+        },
+        {
+            "retry-after": "2",
+            "retry-after-ms": "1500",
+            "x-ratelimit-limit": "10",
+            "x-ratelimit-remaining": "1",
+            "x-ratelimit-reset": str(START_S + 5),
+            "ratelimit": '"search_user";r=1;t=2',
+        },
+        before=(took(9),),
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "a short wait is still a second in Retry-After",
+        ask(tokens=10),
+        429,
+        {"retry_after_seconds": 0.001},
+        {"retry-after": "1", "retry-after-ms": "1"},
+        before=(took(10),),
+        advance_ms=4999,
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "admitted exactly after the wait",
+        ask(tokens=10),
+        200,
+        {"tokens_remaining": 0},
+        before=(took(10),),
+        advance_ms=5000,
+    ),
+    Case(
+        "a refusal takes nothing",
+        ask(tokens=1),
+        200,
+        {"tokens_remaining": 0},
+        before=(took(9), took(5)),
+    ),
+    Case(
+        "a limit that never refills tells no time",
+        ask(resource="once", tokens=1),
+        429,
+        {"retry_after_seconds": None, "reset_at": None, "violated-policies": ["once_only"]},
+        {
+            "retry-after": None,
+            "retry-after-ms": None,
+            "x-ratelimit-reset": None,
+            "ratelimit-policy": '"once_only";q=3',
+            "ratelimit": '"once_only";r=0',
+        },
+        before=(took(3, resource="once"),),
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "a dry run takes nothing",
+        ask(tokens=10),
+        200,
+        {"tokens_remaining": 0},
+        before=(took(10, dry_run=True), took(10, dry_run=True)),
+    ),
+    Case(
+        "a dry run says no",
+        ask(tokens=2, dry_run=True),
+        429,
+        {"allowed": False, "dry_run": True, "retry_after_seconds": 0.5},
+        before=(took(9),),
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "never fits",
+        ask(tokens=11),
+        422,
+        {"code": "DEMAND_TOO_LARGE", "status": 422, "field": "tokens"},
+        {"retry-after": None},
+        code="DEMAND_TOO_LARGE",
+    ),
+    Case("the scope's default", ask(resource="other"), 200, {"tokens_capacity": 5}),
+    Case("the global default", ask(scope="api_key"), 200, {"tokens_capacity": 1000}),
+    Case(
+        "the global scope needs no identifier",
+        {"scope": "global", "resource": "all"},
+        200,
+        {"tokens_remaining": 999},
+    ),
+    Case(
+        "names are escaped in headers",
+        ask(scope="tenant"),
+        200,
+        {},
+        {"ratelimit-policy": '"ten\\"ant\\\\";q=8;w=8'},
+    ),
+    Case(
+        "several limits in one policy",
+        ask(resource="both", tokens=3),
+        429,
+        {
+            "tokens_remaining": 1,
+            "tokens_capacity": 4,
+            "retry_after_seconds": 2.0,
+            "violated-policies": ["pair.tokens"],
+        },
+        {
+            "ratelimit-policy": '"pair.tokens";q=4;w=4, "pair.hourly";q=6;w=3600',
+            "ratelimit": '"pair.tokens";r=1;t=2, "pair.hourly";r=3;t=600',
+        },
+        before=(took(3, resource="both"),),
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "a policy on trial never refuses",
+        ask(resource="trial", tokens=2),
+        200,
+        {"allowed": True, "shadowed": True, "tokens_remaining": 1},
+        before=(took(1, resource="trial"),),
+    ),
+    Case(
+        "a policy on trial has no demand too large",
+        ask(resource="trial", tokens=50),
+        200,
+        {"shadowed": True},
+    ),
+]
+
+OUTAGES = [
+    Case(
+        "store down, fail open",
+        ask(tokens=1),
+        200,
+        {
+            "allowed": True,
+            "degraded": True,
+            "degraded_reason": "store_unreachable",
+            "warning": "the store gave no answer: admitted within this process's own bounds",
+            "tokens_remaining": 9,
+        },
+        {"x-ratelimit-degraded": "true", "x-ratelimit-degraded-reason": "store_unreachable"},
+        settings={"fail_open": True},
+        before=(took(5),),
+        down=DOWN,
+    ),
+    Case(
+        "store down, fail open, nothing known yet",
+        ask(tokens=1),
+        200,
+        {"allowed": True, "degraded": True, "tokens_remaining": 9},
+        settings={"fail_open": True},
+        down=DOWN,
+    ),
+    Case(
+        "store down, fail closed",
+        ask(tokens=1),
+        503,
+        {
+            "allowed": False,
+            "degraded": True,
+            "degraded_reason": "store_unreachable",
+            "retry_after_seconds": 1.0,
+            "status": 503,
+            "error": {
+                "code": "STORAGE_UNAVAILABLE",
+                "message": "The store gives no answer and the service fails closed; try again.",
+            },
+            "violated-policies": MISSING,
+        },
+        {
+            "retry-after": "1",
+            "x-ratelimit-degraded": "true",
+            "x-ratelimit-limit": None,
+            "ratelimit": None,
+        },
+        before=(took(5),),
+        down=DOWN,
+        code="STORAGE_UNAVAILABLE",
+    ),
+    Case(
+        "store down, all or none",
+        USER_AND_IP,
+        503,
+        {"allowed": False, "blocking": None},
+        {"x-ratelimit-blocking-scope": None},
+        verb="check_all",
+        down=DOWN,
+        code="STORAGE_UNAVAILABLE",
+    ),
+    Case(
+        "store refuses the service, fail open",
+        ask(tokens=1),
+        500,
+        {"status": 500, "code": "STORAGE_DENIED", "retry_after_seconds": MISSING},
+        {"retry-after": None, "x-ratelimit-degraded": None},
+        settings={"fail_open": True},
+        before=(took(5),),
+        down=DENIED,
+        code="STORAGE_DENIED",
+    ),
+    Case(
+        "store refuses the service, fail open, all or none",
+        USER_AND_IP,
+        500,
+        {"code": "STORAGE_DENIED"},
+        verb="check_all",
+        settings={"fail_open": True},
+        down=DENIED,
+        code="STORAGE_DENIED",
+    ),
+]
+
+UNKNOWN = [
+    Case(
+        "unknown and denied",
+        ask(),
+        404,
+        {"code": "ENTITY_NOT_FOUND", "field": "identifier"},
+        settings={"unknown": "deny"},
+        code="ENTITY_NOT_FOUND",
+    ),
+    Case(
+        "the global scope is nobody unknown",
+        {"scope": "global", "resource": "all"},
+        200,
+        settings={"unknown": "deny"},
+    ),
+    Case(
+        "the unknown share",
+        ask(identifier="somebody else"),
+        200,
+        {"tokens_remaining": 5},
+        before=(took(4),),
+        settings={"unknown": "shared"},
+    ),
+    Case(
+        "the unknown have their own",
+        ask(identifier="somebody else"),
+        200,
+        {"tokens_remaining": 9},
+        before=(took(4),),
+    ),
+    Case(
+        "a missing namespace",
+        ask(namespace="elsewhere"),
+        404,
+        {"code": "NOT_FOUND"},
+        code="NOT_FOUND",
+    ),
+]
+
+SEVERAL = [
+    Case(
+        "all pass",
+        USER_AND_IP,
+        200,
+        {
+            "allowed": True,
+            "tokens_remaining": 3,
+            "tokens_capacity": 4,
+            "blocking": None,
+            "most_restrictive": {"scope": "ip", "resource": "api.search"},
+        },
+        {
+            "x-ratelimit-limit": "4",
+            "ratelimit": '"search_user";r=9;t=1, "search_ip";r=3;t=1, "global_default";r=999;t=1',
+            "ratelimit-policy": (
+                '"search_user";q=10;w=5, "search_ip";q=4;w=4, "global_default";q=1000;w=100'
+            ),
+            "x-ratelimit-blocking-scope": None,
+        },
+        verb="check_all",
+    ),
+    Case(
+        "one blocks all",
+        {**USER_AND_IP, "tokens": 4},
+        429,
+        {
+            "allowed": False,
+            "blocking": {"scope": "ip", "resource": "api.search"},
+            "retry_after_seconds": 1.0,
+            "violated-policies": ["search_ip"],
+        },
+        {
+            "x-ratelimit-blocking-scope": "ip",
+            "x-ratelimit-blocking-resource": "api.search",
+            "retry-after": "1",
+            "x-ratelimit-limit": "4",
+            "x-ratelimit-remaining": "3",
+        },
+        verb="check_all",
+        before=(("check_all", USER_AND_IP),),
+        code="RATE_LIMIT_EXCEEDED",
+    ),
+    Case(
+        "what was blocked took nothing",
+        ask(tokens=9),
+        200,
+        {"tokens_remaining": 0},
+        before=(("check_all", USER_AND_IP), ("check_all", {**USER_AND_IP, "tokens": 4})),
+    ),
+    Case(
+        "a batch has a result each",
+        {
+            "requests": [
+                ask(tokens=9),
+                ask(tokens=2),
+                ask(tokens=99),
+                {"scope": "ip", "identifier": "::1", "resource": "api.search"},
+            ]
+        },
+        200,
+        {
+            "results": [
+                {"status": 200, "allowed": True, "tokens_remaining": 1},
+                {"status": 429, "allowed": False, "retry_after_seconds": 0.5},
+                {"status": 422, "allowed": False, "code": "DEMAND_TOO_LARGE"},
+                {"status": 200, "allowed": True, "tokens_remaining": 3},
+            ]
+        },
+        verb="batch",
+    ),
+]
+
+BAD = [
+    bad("nothing", {}, "identifier"),
+    bad("no resource", {"identifier": "a"}, "resource"),
+    bad("no object", [1, 2], "request"),
+    bad("misspelt", ask(dryrun=True), "dryrun"),
+    *[
+        bad(f"tokens {tokens!r:.20}", ask(tokens=tokens), "tokens")
+        for tokens in (0, -1, True, 1.0, "5", [1], 100_001, 10**50)
+    ],
+    bad("dry_run", ask(dry_run="yes"), "dry_run"),
+    *[
+        bad(f"identifier {number}", ask(identifier=identifier), "identifier")
+        for number, identifier in enumerate(["", "a\r\nb", "a\x00", "x" * 257, 7, "\ud800"])
+    ],
+    *[
+        bad(f"scope {number}", ask(scope=scope), "scope")
+        for number, scope in enumerate(["", "us er", "user\n", "a:b", 7, None, "x" * 65, "nobodys"])
+    ],
+    *[
+        bad(f"resource {number}", ask(resource=resource), "resource")
+        for number, resource in enumerate(["", "/search", "a b", "api\n", "r" * 65, None, 7])
+    ],
+    bad("metadata", ask(metadata=[]), "metadata"),
+    bad("metadata value", ask(metadata={"a": 1}), "metadata"),
+    bad("long metadata", ask(metadata={"a": "x" * 257}), "metadata"),
+    bad("much metadata", ask(metadata={str(n): "x" for n in range(17)}), "metadata"),
+    bad("endpoint", ask(endpoint="a\nb"), "endpoint"),
+    bad("namespace", ask(namespace="a b"), "namespace"),
+    bad("batch", {"requests": []}, "requests", "batch"),
+    bad("long batch", {"requests": [ask()] * 101}, "requests", "batch"),
+    bad("item", {"requests": [ask(), ask(tokens=0)]}, "requests[1].tokens", "batch"),
+    bad("item's namespace", {"requests": [ask(namespace="a")]}, "requests[0].namespace", "batch"),
+    bad("descriptors", {"descriptors": "x"}, "descriptors", "check_all"),
+    bad(
+        "descriptor",
+        {"identifier": "a", "descriptors": [{"scope": "user", "resource": ""}]},
+        "descriptors[0].resource",
+        "check_all",
+    ),
+    bad(
+        "no address",
+        {**USER_AND_IP, "metadata": {}},
+        "descriptors[1].identifier",
+        "check_all",
+    ),
+    bad("ttl", ask(ttl_seconds=0), "ttl_seconds", "acquire"),
+    bad("outcome", ask(on_expiry="lose"), "on_expiry", "acquire"),
+    bad("both amounts", ask(tokens=1, amounts={"tokens": 1}), "amounts", "acquire"),
+]
+
+CASES = [*DECISIONS, *OUTAGES, *UNKNOWN, *SEVERAL, *BAD]

@@ -1,0 +1,409 @@
+"""What cannot be decided is answered on Envoy's protocol: an error would let the request pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import Limit
+from headgate.core.errors import (
+    Contended,
+    Damaged,
+    Full,
+    StoreDenied,
+    StoreTrouble,
+    Throttled,
+    Unreachable,
+)
+from headgate.service.decide.problems import ServiceError
+from headgate.service.decide.rules import Rule
+from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
+from headgate.service.keys.authenticate import TTL_MS, Authenticator, KeyAuthenticator
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.keys.stored import INDEX_MS, StoredKeys
+from headgate.service.settings import OnUndecided, OnUnknown
+from tests.service.decide.kit import TableRules, World
+from tests.service.envoy.kit import (
+    ADDRESS,
+    OK,
+    OVER_LIMIT,
+    SEARCH,
+    USER,
+    body_of,
+    descriptor,
+    headers_of,
+    override,
+    should_rate_limit,
+)
+from tests.service.grpc.kit import Wire, wired
+from tests.service.keys.kit import MemoryKeys
+
+Ask = Callable[[Wire], Awaitable[Any]]
+
+
+async def send_bytes(wire: Wire, raw: bytes) -> RateLimitResponse:
+    method: Any = wire.channel.unary_unary(
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        response_deserializer=RateLimitResponse.FromString,
+    )
+    reply: RateLimitResponse = await method(raw, timeout=20)
+    return reply
+
+
+def causes(wire: Wire) -> dict[str, int]:
+    """How often each cause was counted."""
+    found = wire.program.metrics.envoy_problems.samples()
+    return {labels[0][1]: int(value) for _, labels, value in found}
+
+
+def many(count: int) -> list[Any]:
+    return [descriptor(("user", str(n)), SEARCH) for n in range(count)]
+
+
+UNDECIDABLE: dict[str, tuple[str, Ask]] = {
+    "no bytes": ("unknown_domain", lambda wire: send_bytes(wire, b"")),
+    "bytes that are no message": ("undecodable", lambda wire: send_bytes(wire, b"\xff\xff\xff")),
+    "a message that ends too soon": ("undecodable", lambda wire: send_bytes(wire, b"\x12\x7f")),
+    "a message over the bound": (
+        "message_too_large",
+        lambda wire: send_bytes(wire, bytes(300_000)),
+    ),
+    "a message far over it": ("message_too_large", lambda wire: send_bytes(wire, bytes(2_000_000))),
+    "no descriptors": ("descriptors", lambda wire: should_rate_limit(wire)),
+    "too many descriptors": ("descriptors", lambda wire: should_rate_limit(wire, *many(17))),
+    "a domain nobody registered": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="nowhere"),
+    ),
+    "a domain that cannot be one": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="a b"),
+    ),
+    "a domain that is no text": (
+        "unknown_domain",
+        lambda wire: should_rate_limit(wire, descriptor(*USER), domain=b"\xff"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDECIDABLE)
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
+    name: str, undecided: OnUndecided, caplog: pytest.LogCaptureFixture
+) -> None:
+    cause, ask = UNDECIDABLE[name]
+
+    async def play() -> None:
+        async with wired(World(), undecided=undecided) as wire:
+            wire.world.store.calls.clear()
+            for _ in range(3):
+                reply = await ask(wire)
+                assert not isinstance(reply, ServiceError), reply
+                if undecided is OnUndecided.ALLOW:
+                    assert reply == RateLimitResponse(overall_code=OK)
+                else:
+                    assert reply.overall_code == OVER_LIMIT
+                    assert headers_of(reply)["content-type"] == "application/problem+json"
+                    assert body_of(reply)["detail"]
+            assert wire.world.store.verbs == []
+            assert causes(wire) == {cause: 3}
+
+    asyncio.run(play())
+    logged = [one.getMessage() for one in caplog.records if "request of Envoy" in one.getMessage()]
+    assert len(logged) == 1
+    assert f"({cause})" in logged[0]
+    assert f"to {undecided} it" in logged[0]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [
+        (Full("no room"), "store_full"),
+        (Contended("held"), "store_busy"),
+        (Damaged("one record"), "record_damaged"),
+    ],
+)
+def test_a_store_that_answers_and_cannot_decide(trouble: StoreTrouble, cause: str) -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+            wire.world.store.trouble = trouble
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert reply.overall_code == OVER_LIMIT
+            assert headers_of(reply)["retry-after"] == "1"
+            assert body_of(reply)["code"] == "STORAGE_UNAVAILABLE"
+            assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: OnUndecided) -> None:
+    """It lasts until an operator acts, so no setting may turn it into an open gate."""
+
+    async def play() -> None:
+        async with wired(World(), undecided=undecided) as wire:
+            wire.world.store.trouble = StoreDenied("no dynamodb:UpdateItem on the table")
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "STORAGE_DENIED"
+            assert causes(wire) == {"storage_denied": 1}
+
+    asyncio.run(play())
+
+
+async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble) -> Any:
+    """Envoy's answer with a good key that the store does not let the service look up."""
+    catalog: Any = world.repository.backend.catalog
+    key = mint(parse_grant(["check"], "default", None), now_ms=0)
+    await StoredKeys(catalog, world.clock).put(key.key)
+    metadata = (("authorization", f"Bearer {key.text}"),)
+    assert (await should_rate_limit(wire, descriptor(*USER), metadata=metadata)).overall_code == OK
+    world.clock.advance(TTL_MS + INDEX_MS)  # what the service knows of keys is too old by now
+
+    async def fail(*given: Any, **named: Any) -> Any:
+        raise trouble
+
+    catalog.get_namespace = catalog.get_entity = catalog.list_entities = fail
+    return await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+
+
+def door_of(world: World) -> Authenticator:
+    return Authenticator(
+        KeyAuthenticator(StoredKeys(world.repository.backend.catalog, world.clock), world.clock)
+    )
+
+
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_a_store_that_denies_the_service_its_keys_admits_nobody(
+    undecided: OnUndecided, caplog: pytest.LogCaptureFixture
+) -> None:
+    trouble = StoreDenied("no dynamodb:GetItem on the table")
+
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world), undecided=undecided) as wire:
+            reply = await ask_without_key_lookup(wire, world, trouble)
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "STORAGE_DENIED"
+            stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
+            metadata = (("authorization", f"Bearer {stranger.text}"),)
+            for _ in range(3):  # the list of keys is asked for once a second, denied all the time
+                reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+                assert not isinstance(reply, ServiceError), reply
+                assert body_of(reply)["code"] == "STORAGE_DENIED"
+            assert causes(wire) == {"storage_denied": 4}
+            text = wire.program.render().decode()
+            assert 'headgate_auth_refused_total{because="denied"} 4' in text
+
+    asyncio.run(play())
+    lines = [one.getMessage() for one in caplog.records]
+    assert len([line for line in lines if "request of Envoy" in line]) == 1
+    assert len([line for line in lines if "GetItem" in line]) == 1, "it names the missing right"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"),
+    [(Full("no room"), "store_full"), (Throttled("too fast"), "store_throttled")],
+)
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
+    trouble: StoreTrouble, cause: str, undecided: OnUndecided
+) -> None:
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world), undecided=undecided) as wire:
+            reply = await ask_without_key_lookup(wire, world, trouble)
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
+            assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+def test_keys_in_a_store_that_is_away_are_an_error_as_a_decision_is() -> None:
+    async def play() -> None:
+        world = World()
+        async with wired(world, door_of(world)) as wire:
+            reply = await ask_without_key_lookup(wire, world, Unreachable("away"))
+            assert isinstance(reply, ServiceError)
+            assert reply.code == "STORAGE_UNAVAILABLE"
+            assert causes(wire) == {}
+
+    asyncio.run(play())
+
+
+def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
+    async def play() -> None:
+        async with wired(World(url="memory://?buckets_max=4")) as wire:
+            codes = [
+                (await should_rate_limit(wire, descriptor(("user", str(n)), SEARCH))).overall_code
+                for n in range(6)
+            ]
+            assert codes == [OK] * 4 + [OVER_LIMIT] * 2
+            assert causes(wire) == {"store_full": 2}
+            known = await should_rate_limit(wire, descriptor(("user", "0"), SEARCH))
+            assert known.statuses[0].limit_remaining == 8
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("undecided", OnUndecided)
+def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(
+    undecided: OnUndecided,
+) -> None:
+    async def play() -> None:
+        async with wired(World(unknown=OnUnknown.DENY), undecided=undecided) as wire:
+            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+            ns = await wire.world.service.namespace("default")
+            await ns.create_entity("user:user_12345")
+            await ns.disable("user:user_12345")
+            wire.world.clock.advance(120_000)
+            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+            assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
+            text = wire.program.render().decode()
+            assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
+
+    asyncio.run(play())
+
+
+def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pass() -> None:
+    """The decision is made again without the one that has no limits, and may fail again."""
+    rules = TableRules({("user", "api.search"): Rule("some", [Limit("tokens", 10, 1, 1)])})
+
+    async def play() -> None:
+        async with wired(World(rules)) as wire:
+            both = descriptor(*ADDRESS), descriptor(*USER)
+            assert (await should_rate_limit(wire, *both)).overall_code == OK
+            huge = await should_rate_limit(wire, *both, hits=11)
+            assert huge.overall_code == OVER_LIMIT
+            assert body_of(huge)["code"] == "DEMAND_TOO_LARGE"
+            ns = await wire.world.service.namespace("default")
+            await ns.disable("user:user_12345")
+            wire.world.clock.advance(120_000)
+            off = await should_rate_limit(wire, *both)
+            assert off.overall_code == OVER_LIMIT
+            assert body_of(off)["code"] == "ENTITY_DISABLED"
+
+    asyncio.run(play())
+
+
+def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
+    """The key is Envoy's, the identifier the client's: an error would let the client pass."""
+    key = mint(parse_grant(["check"], "default", "user:user_"), now_ms=0)
+
+    async def play() -> None:
+        world = World()
+        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
+        metadata = (("authorization", f"Bearer {key.text}"),)
+        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
+            mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert mine.overall_code == OK
+            other = descriptor(("user", "admin"), SEARCH)
+            theirs = await should_rate_limit(wire, other, metadata=metadata)
+            assert theirs.overall_code == OVER_LIMIT
+            assert causes(wire) == {"forbidden_identifier": 1}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("grant", "sent", "cause"),
+    [
+        (["check"], None, "unauthenticated"),
+        (["check"], "Bearer hg_nonsense", "unauthenticated"),
+        (["read"], "the key", "forbidden"),
+    ],
+)
+def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
+    grant: list[str], sent: str | None, cause: str
+) -> None:
+    key = mint(parse_grant(grant, "default"), now_ms=0)
+
+    async def play() -> None:
+        world = World()
+        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
+        text = f"Bearer {key.text}" if sent == "the key" else sent
+        metadata = () if text is None else (("authorization", text),)
+        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
+            answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert answer.overall_code == OVER_LIMIT
+            assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client
+            assert causes(wire) == {cause: 1}
+
+    asyncio.run(play())
+
+
+def test_calls_beyond_the_bound_are_answered() -> None:
+    async def play() -> None:
+        world = World()
+        go, held = asyncio.Event(), asyncio.Event()
+        decide = world.service.check_all
+
+        async def stuck(request: Any) -> Any:
+            held.set()
+            await go.wait()
+            return await decide(request)
+
+        world.service.check_all = stuck  # type: ignore[method-assign]
+        async with wired(world, calls_max=1) as wire:
+            first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
+            await held.wait()
+            try:
+                second = await should_rate_limit(wire, descriptor(*USER))
+            finally:
+                go.set()
+                assert (await first).overall_code == OK
+            assert second.overall_code == OVER_LIMIT
+            assert body_of(second)["code"] == "TOO_MANY_CALLS"
+            assert headers_of(second)["retry-after"] == "1"
+            assert causes(wire) == {"too_many_calls": 1}
+
+    asyncio.run(play())
+
+
+def test_a_fault_of_our_own_is_no_way_past() -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+
+            async def broken(request: Any) -> Any:
+                raise RuntimeError("a bug")
+
+            wire.world.service.check_all = broken  # type: ignore[method-assign]
+            reply = await should_rate_limit(wire, descriptor(*USER))
+            assert not isinstance(reply, ServiceError), reply
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == "INTERNAL"
+            assert causes(wire) == {"internal": 1}
+
+    asyncio.run(play())
+
+
+def test_large_metadata_is_read() -> None:
+    """Envoy may copy what its clients send (60 KiB at most) into its own call."""
+
+    async def play() -> None:
+        async with wired(World()) as wire:
+            metadata = (("tracestate", "x" * 60 * 1024),)
+            reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+            assert reply.overall_code == OK
+
+    asyncio.run(play())
+
+
+def test_limits_and_hits_that_no_bucket_can_hold() -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+            limit = override(2**32 - 1, "YEAR", 2**32 - 1)
+            for hits in (0, 1, 2**32, 2**64 - 1):
+                reply = await should_rate_limit(wire, descriptor(*USER, limit=limit, hits=hits))
+                assert reply.overall_code == (OK if hits < 2 else OVER_LIMIT)
+            nothing = await should_rate_limit(
+                wire, descriptor(*USER, limit=override(0, "YEAR")), hits=2**32 - 1
+            )
+            assert nothing.overall_code == OVER_LIMIT
+
+    asyncio.run(play())

@@ -1,0 +1,176 @@
+"""Bytes that nobody should send: every call answers or names a known problem, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import grpc
+import pytest
+
+from headgate.service.decide.problems import Code
+from headgate.service.grpc.callers import Peer
+from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
+from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
+from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
+from headgate.service.grpc.guard import CODE_KEY, CallRunner, GrpcProblem
+from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
+from tests.service.decide.cases import ask
+from tests.service.decide.kit import World
+from tests.service.envoy.kit import OVER_LIMIT
+from tests.service.grpc.kit import message_of, program_of, sent, wired
+
+SEED = 20_260_101
+ROUNDS = 2_500  # for each of nine calls
+HERE = Peer(None, True)
+TEXTS = [
+    "",
+    "user",
+    "ip",
+    "global",
+    "u1",
+    "api.search",
+    "default",
+    "a\r\nb",
+    "\x00",
+    "x" * 300,
+    "ü|%",
+]
+NUMBERS = [0, 1, -1, 5, 2**31, 2**63 - 1, -(2**63), 100_001]
+KNOWN = frozenset(code.value for code in Code) - {"INTERNAL", "DEADLINE_EXCEEDED"}
+
+
+def filled(kind: Any, dice: random.Random, depth: int = 0) -> Any:
+    """A message of that kind with some of its fields set to something."""
+    message = kind()
+    for field in kind.DESCRIPTOR.fields:
+        if dice.random() < 0.35:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            for _ in range(dice.choice([0, 1, 2, 20])):
+                number = field.message_type.fields_by_name["value"].cpp_type != field.CPPTYPE_STRING
+                getattr(message, field.name)[dice.choice(TEXTS)] = (
+                    dice.choice(NUMBERS) if number else dice.choice(TEXTS)
+                )
+        elif field.message_type is not None:
+            _fill_inner(message, field, dice, depth)
+        else:
+            setattr(message, field.name, scalar(field, dice))
+    return message
+
+
+def _fill_inner(message: Any, field: Any, dice: random.Random, depth: int) -> None:
+    inner = getattr(message, field.name)
+    if hasattr(inner, "add"):
+        for _ in range(dice.choice([0, 1, 2, 3, 120]) if depth == 0 else dice.choice([0, 1, 2])):
+            one = inner.add()
+            one.CopyFrom(filled(type(one), dice, depth + 1))
+    else:
+        inner.CopyFrom(filled(type(inner), dice, depth + 1))
+
+
+def scalar(field: Any, dice: random.Random) -> Any:
+    match field.cpp_type:
+        case field.CPPTYPE_STRING if field.type == field.TYPE_BYTES:
+            return dice.choice([*(text.encode() for text in TEXTS), b"\xff", b"user\xc3"])
+        case field.CPPTYPE_STRING:
+            return dice.choice(TEXTS)
+        case field.CPPTYPE_BOOL:
+            return dice.random() < 0.5
+        case field.CPPTYPE_UINT32:
+            return dice.choice(NUMBERS) % 2**32
+        case field.CPPTYPE_UINT64:
+            return dice.choice(NUMBERS) % 2**64
+        case field.CPPTYPE_ENUM:
+            return dice.randrange(9)
+    return dice.choice(NUMBERS)
+
+
+def hostile(call: GrpcCall, dice: random.Random) -> bytes:
+    raw = bytearray(filled(call.request, dice).SerializeToString())
+    match dice.randrange(4):
+        case 0:
+            return dice.randbytes(dice.randrange(200))
+        case 1:
+            for _ in range(dice.randrange(1, 5)):
+                if raw:
+                    raw[dice.randrange(len(raw))] = dice.randrange(256)
+        case 2:
+            del raw[dice.randrange(len(raw) + 1) :]
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_every_call_outlives_it(down: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> set[str]:
+        dice = random.Random(SEED)
+        world = World()
+        program = program_of(world, deadline_ms=60_000)
+        offers = RateLimiterCalls(program), RateLimitServiceCalls(program, DEFAULT_MAPPING)
+        if down:
+            world.goes_down()
+        found = set()
+        for offer in offers:
+            guard = CallRunner(program, offer.wire)
+            for name, call in offer.calls().items():
+                for _ in range(ROUNDS // 5 if down else ROUNDS):
+                    raw = hostile(call, dice)
+                    reply = await guard.reply(call, raw, HERE)
+                    if isinstance(reply, GrpcProblem):
+                        if offer.wire == "rls":
+                            assert dict(reply.trailing)[CODE_KEY] == "STORAGE_UNAVAILABLE"
+                        trailing = dict(reply.trailing)
+                        assert trailing[CODE_KEY] in KNOWN, (SEED, name, raw)
+                        assert all(value.isascii() for value in trailing.values())
+                        found.add(trailing[CODE_KEY])
+        return found
+
+    found = asyncio.run(play())
+    assert {"INVALID_REQUEST", "STORAGE_UNAVAILABLE" if down else "NOT_FOUND"} <= found
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_bytes_that_are_no_message_are_an_invalid_argument() -> None:
+    async def play() -> None:
+        async with wired(World()) as wire:
+            for path in (
+                "/headgate.v1.RateLimiter/CheckRateLimit",
+                "/headgate.v1.RateLimiter/Acquire",
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await wire.channel.unary_unary(path)(b"\xff\xff\xff", timeout=20)
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            for path in ("/headgate.v1.RateLimiter/Nothing", "/nobody.v1.Nobody/Call"):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await wire.channel.unary_unary(path)(b"", timeout=20)
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert (await sent(wire, "check", message_of("check", ask()))).allowed
+
+    asyncio.run(play())
+
+
+def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
+    entry = ratelimit_pb2.RateLimitDescriptor.Entry(key=b"user", value=b"u")
+    one = ratelimit_pb2.RateLimitDescriptor(entries=[entry] * 50)
+    request = rls_pb2.RateLimitRequest(domain=b"default", descriptors=[one] * 400)
+
+    async def play() -> None:
+        world = World()
+        program = program_of(world)
+        offer = RateLimitServiceCalls(program, DEFAULT_MAPPING)
+        guard = CallRunner(program, offer.wire)
+        call = offer.calls()["ShouldRateLimit"]
+        world.store.calls.clear()
+        reply = await guard.reply(call, request.SerializeToString(), HERE)
+        assert isinstance(reply, bytes)  # a composite scope nobody configured: unknown, so OK
+        entries = rls_pb2.RateLimitRequest(
+            domain=b"default",
+            descriptors=[ratelimit_pb2.RateLimitDescriptor(entries=[entry])] * 400,
+        )
+        refused = await guard.reply(call, entries.SerializeToString(), HERE)
+        assert isinstance(refused, bytes)
+        assert rls_pb2.RateLimitResponse.FromString(refused).overall_code == OVER_LIMIT
+        assert world.store.verbs == []
+
+    asyncio.run(play())

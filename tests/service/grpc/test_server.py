@@ -1,0 +1,169 @@
+"""The gRPC server: client certificates, reflection, watching the health."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from headgate.core.errors import ValidationError
+from headgate.service.grpc.guard import GrpcSettings, Tls
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.server import GrpcServer
+from headgate.service.keys.key import parse_grant
+from tests.service.decide.kit import World
+from tests.service.grpc.kit import program_of, wired
+from tests.service.grpc.test_callers import ASK, CHECKER, door_of
+
+
+def test_a_watcher_hears_that_the_server_stops() -> None:
+    async def play() -> None:
+        async with wired(World(), grace_s=5) as wire:
+            probe = health_pb2_grpc.HealthStub(wire.channel)
+            watching = probe.Watch(health_pb2.HealthCheckRequest())
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+            stopping = asyncio.create_task(wire.server.stop())
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            watching.cancel()
+            await stopping
+
+    asyncio.run(play())
+
+
+async def reflected(wire: Any, **asked: str) -> Any:
+    call = reflection_pb2_grpc.ServerReflectionStub(wire.channel).ServerReflectionInfo()
+    await call.write(reflection_pb2.ServerReflectionRequest(**asked))
+    await call.done_writing()
+    return await call.read()
+
+
+def test_reflection_describes_both_services() -> None:
+    async def play() -> None:
+        async with wired(World(), reflection=True) as wire:
+            found = await reflected(wire, list_services="")
+            listed = {one.name for one in found.list_services_response.service}
+            assert {
+                "headgate.v1.RateLimiter",
+                "envoy.service.ratelimit.v3.RateLimitService",
+                "grpc.health.v1.Health",
+            } <= listed
+            for name in listed:
+                described = await reflected(wire, file_containing_symbol=name)
+                assert described.file_descriptor_response.file_descriptor_proto, name
+
+    asyncio.run(play())
+
+
+def test_reflection_is_off_unless_it_is_wanted() -> None:
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+    async def play() -> None:
+        async with wired(World()) as wire:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await wire.channel.unary_unary(path)(b"", timeout=20)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(play())
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def certificate(folder: Path, name: str, *sans: str, issuer: str = "ca") -> None:
+    asking = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
+    openssl(folder, *asking, "-subj", f"/CN={name}", "-out", f"{name}.csr")
+    (folder / f"{name}.ext").write_text(
+        f"subjectAltName={','.join(sans)}\nauthorityKeyIdentifier=keyid\n"  # for 3.13
+    )
+    openssl(
+        folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-out", f"{name}.crt",
+        "-CA", f"{issuer}.crt", "-CAkey", f"{issuer}.key", "-CAcreateserial",
+        "-extfile", f"{name}.ext",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("papers")
+    for name in ("ca", "other"):
+        asking = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
+        openssl(
+            folder, *asking, "-subj", f"/CN={name}", "-x509", "-days", "2", "-out", f"{name}.crt"
+        )
+    certificate(folder, "server", "IP:127.0.0.1", "DNS:localhost")
+    certificate(folder, "checkout", "DNS:checkout.internal", "URI:spiffe://corp/checkout")
+    certificate(folder, "nobody", "DNS:nobody.internal")
+    certificate(folder, "forger", "DNS:checkout.internal", issuer="other")
+    return folder
+
+
+def client(folder: Path, name: str | None) -> grpc.ChannelCredentials:
+    pair = (None, None)
+    if name is not None:
+        pair = (folder / f"{name}.key").read_bytes(), (folder / f"{name}.crt").read_bytes()  # type: ignore[assignment]
+    return grpc.ssl_channel_credentials((folder / "ca.crt").read_bytes(), *pair)
+
+
+async def over_tls(
+    papers: Path, name: str | None, *, mutual: bool, key: str | None = None, world: World
+) -> grpc.StatusCode:
+    table = {"URI:spiffe://corp/checkout": parse_grant(["check"], "default")}
+    tls = Tls(papers / "server.crt", papers / "server.key", papers / "ca.crt" if mutual else None)
+    program = program_of(world, door_of(world, CHECKER, certificates=table))
+    server = await GrpcServer.start(program, GrpcSettings(tls=tls, grace_s=0))
+    try:
+        async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", client(papers, name)) as to:
+            method: Any = to.unary_unary(
+                "/headgate.v1.RateLimiter/CheckRateLimit",
+                request_serializer=pb.CheckRateLimitRequest.SerializeToString,
+                response_deserializer=pb.CheckRateLimitResponse.FromString,
+            )
+            metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+            try:
+                await method(pb.CheckRateLimitRequest(**ASK), metadata=metadata, timeout=20)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "mutual", "key", "wanted"),
+    [
+        (None, False, CHECKER.text, grpc.StatusCode.OK),
+        (None, False, None, grpc.StatusCode.UNAUTHENTICATED),
+        ("checkout", False, None, grpc.StatusCode.UNAUTHENTICATED),
+        ("checkout", True, None, grpc.StatusCode.OK),
+        ("checkout", True, "hg_wrong", grpc.StatusCode.UNAUTHENTICATED),
+        ("nobody", True, None, grpc.StatusCode.UNAUTHENTICATED),
+        ("nobody", True, CHECKER.text, grpc.StatusCode.OK),
+        ("forger", True, None, grpc.StatusCode.UNAVAILABLE),
+        (None, True, CHECKER.text, grpc.StatusCode.UNAVAILABLE),
+    ],
+    ids=["key", "nothing", "unasked", "certificate", "wrong key", "unlisted", "unlisted with key",
+         "forged", "key without certificate"],
+)  # fmt: skip
+def test_tls(
+    papers: Path, name: str | None, mutual: bool, key: str | None, wanted: grpc.StatusCode
+) -> None:
+    found = asyncio.run(over_tls(papers, name, mutual=mutual, key=key, world=World()))
+    assert found is wanted
+
+
+def test_papers_that_are_not_there(tmp_path: Path) -> None:
+    tls = Tls(tmp_path / "none.crt", tmp_path / "none.key")
+
+    async def play() -> None:
+        with pytest.raises(ValidationError, match="cannot be read"):
+            await GrpcServer.start(program_of(World()), GrpcSettings(tls=tls))
+
+    asyncio.run(play())

@@ -1,0 +1,209 @@
+"""Requests at the edges of HTTP/1.1: each gets exactly one answer, at once, and nothing of it is
+taken for something else."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.service.hostile.kit import (
+    BODY,
+    CHECK,
+    Target,
+    chunk,
+    chunked_head,
+    request,
+    target,
+)
+from tests.service.http.kit import until
+
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+AT_ONCE_S = 5.0  # far below any timeout of the service, far above any answer
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with target(tmp_path_factory.mktemp("victim")) as running:
+        yield running
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(one) for one in STATUS.findall(said)]
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/ui/", b"/openapi.json", CHECK, b"/nowhere"])
+def test_head_is_answered_at_once_and_without_a_body(victim: Target, path: bytes) -> None:
+    get = victim.exchange(request(b"GET", path))
+    began_s = time.monotonic()
+    with victim.connect() as line:
+        line.sendall(request(b"HEAD", path))
+        said = line.recv(65_536)
+        assert time.monotonic() - began_s < AT_ONCE_S
+        assert said.endswith(b"\r\n\r\n")
+        assert statuses(said) == statuses(get)
+        line.sendall(request(b"GET", b"/healthz"))  # the connection can be used further
+        assert statuses(line.recv(65_536)) == [200]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_http_1_1_without_a_host_is_refused(victim: Target, method: bytes) -> None:
+    path = CHECK if method == b"POST" else b"/healthz"
+    asked = request(method, path)
+    said = victim.exchange(asked.replace(b"host: localhost\r\n", b""))
+    assert statuses(said) == [400]
+    assert b"allowed" not in said
+    old = victim.exchange(
+        asked.replace(b"host: localhost\r\n", b"").replace(b"HTTP/1.1", b"HTTP/1.0")
+    )
+    assert re.match(rb"HTTP/1\.[01] 200 ", old)  # which had none
+
+
+def too_large() -> list[tuple[str, list[bytes]]]:
+    large, huge = b"x" * 20_000, b"x" * 200_000
+    chunks = [chunk(b"x" * 2000)] * 100
+    pieces = [huge[at : at + 2000] for at in range(0, len(huge), 2000)]
+    return [
+        ("one piece", [request(body=large)]),
+        ("huge", [request(body=huge)]),
+        ("in pieces", [request(body=huge).removesuffix(huge), *pieces]),
+        ("chunked", [chunked_head(), *chunks, b"0\r\n\r\n"]),
+        ("chunked, then nonsense", [chunked_head(), *chunks[:20], b"zz\r\n" * 100]),
+        ("cold", [request(path=b"/ui/preview", body=huge)]),
+        ("cold chunked", [chunked_head(b"GET", b"/healthz"), *chunks, b"0\r\n\r\n"]),
+    ]
+
+
+@pytest.mark.parametrize("pieces", [one for _, one in too_large()], ids=[n for n, _ in too_large()])
+def test_a_body_over_the_bound_gets_one_answer(victim: Target, pieces: list[bytes]) -> None:
+    with victim.connect() as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place, piece in enumerate(pieces):
+            if place == len(pieces) // 2:
+                # The first half was read, and perhaps answered, once another client was served.
+                victim.healthz_s()
+            try:
+                line.sendall(piece)
+            except OSError:  # it has answered and closed; what it said is there to be read
+                break
+        found = read_all(line)
+    assert statuses(found) in ([403], [413])
+
+
+def read_all(line: socket.socket) -> bytes:
+    line.settimeout(2.0)
+    found = b""
+    try:
+        while part := line.recv(65_536):
+            found += part
+    except OSError:
+        pass
+    return found
+
+
+def test_a_trailer_is_no_header(victim: Target) -> None:
+    """`content-type` only as a trailer is none at all, and a key in a trailer is not a key."""
+    head = chunked_head().replace(b"content-type: application/json\r\n", b"")
+    said = victim.exchange(head, chunk(BODY) + b"0\r\ncontent-type: application/json\r\n\r\n")
+    assert statuses(said) == [415]
+    spoof = chunked_head() + chunk(BODY) + b"0\r\nx-forwarded-for: 6.6.6.6\r\nhost: evil\r\n\r\n"
+    assert statuses(victim.exchange(spoof)) == [200]
+    assert statuses(victim.exchange(spoof[:-30], spoof[-30:])) == [200]
+
+
+def test_a_connection_goes_on_after_trailers(victim: Target) -> None:
+    trailed = chunked_head() + chunk(BODY) + b"0\r\na: b\r\n\r\n"
+    said = victim.exchange(trailed * 3 + request() * 3)
+    assert statuses(said) == [200] * 6
+
+
+def every_kind_of_answer() -> dict[str, bytes]:
+    return {
+        "yes": request(),
+        "yes, the usual way": request(path=CHECK + b"?a=b"),
+        "batch": request(path=b"/v1/ratelimit/batch", body=b'{"requests":[%b]}' % BODY),
+        "bad JSON": request(body=b"{"),
+        "too large": request(body=b"x" * 20_000),
+        "missing": request(b"GET", b"/nowhere"),
+        "method": request(b"GET", CHECK),
+        "healthz": request(b"GET", b"/healthz"),
+        "metrics": request(b"GET", b"/metrics"),
+        "openapi": request(b"GET", b"/openapi.json"),
+        "dashboard": request(b"GET", b"/ui/"),
+        "redirect": request(b"GET", b"/"),
+        "preview": request(path=b"/ui/preview"),
+        "foreign": request(b"POST", b"/v1/namespaces", BODY, b"sec-fetch-site: cross-site"),
+        "no HTTP": b"GET\x00\r\n\r\n",
+        "no host": b"GET / HTTP/1.1\r\n\r\n",
+        "large head": request(b"GET", b"/healthz", b"", b"x: " + b"a" * 40_000),
+        "many fields": request(b"GET", b"/healthz", b"", *[b"x-%d: y" % n for n in range(90)]),
+    }
+
+
+@pytest.mark.parametrize("kind", every_kind_of_answer())
+def test_no_answer_is_guessed_at_by_a_browser(victim: Target, kind: str) -> None:
+    said = victim.exchange(every_kind_of_answer()[kind])
+    assert said.lower().count(b"x-content-type-options: nosniff\r\n") == 1, said
+
+
+LEAVING = {
+    "hot": request()[:-10],
+    "hot chunked": chunked_head() + chunk(BODY),
+    "cold": request(b"POST", b"/v1/namespaces/default/entities", BODY)[:-10],
+    "cold chunked": chunked_head(b"GET", b"/healthz") + chunk(b"x"),
+    "dashboard": request(b"POST", b"/ui/preview", BODY, b"origin: http://localhost")[:-10],
+}
+
+
+@pytest.mark.parametrize("kind", LEAVING)
+@pytest.mark.parametrize("rudely", [False, True])
+def test_a_client_that_leaves_in_the_middle_is_no_failure(
+    victim: Target, kind: str, rudely: bool
+) -> None:
+    before = failures(victim)
+    with victim.connect() as line:
+        line.sendall(LEAVING[kind])
+        assert victim.healthz_s() < AT_ONCE_S  # so the beginning of it was read
+        if rudely:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    until(lambda: victim.sockets() == 1)  # the listener
+    assert failures(victim) == before
+    assert "Traceback" not in victim.log
+    assert "unforeseen" not in victim.log
+
+
+def failures(victim: Target) -> list[str]:
+    said = httpx.get(victim.url + "/metrics", trust_env=False, timeout=30).text
+    return [line for line in said.splitlines() if "INTERNAL" in line]
+
+
+def test_a_head_over_the_bound_is_refused_with_an_answer(victim: Target) -> None:
+    with victim.connect() as line:
+        line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n")
+        for _ in range(100):
+            try:
+                line.sendall(b"x: " + b"a" * 4096 + b"\r\n")
+            except OSError:
+                break
+        assert statuses(read_all(line)) == [431]
+
+
+def test_requests_behind_each_other_are_answered_in_their_order(victim: Target) -> None:
+    """More of them than are ever looked at together, of all kinds, cut at any place."""
+    paths = [CHECK, b"/healthz", b"/nowhere", CHECK]
+    asked = b"".join(request(b"POST" if path == CHECK else b"GET", path) for path in paths * 100)
+    for size in (len(asked), 1009, 37):
+        with victim.connect() as line:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for at in range(0, len(asked), size):
+                line.sendall(asked[at : at + size])
+            found = b""
+            while len(statuses(found)) < 400 or not found.endswith(b"}"):
+                part = line.recv(65_536)
+                assert part, statuses(found)
+                found += part
+        assert statuses(found) == [200, 200, 404, 200] * 100

@@ -1,0 +1,199 @@
+"""The operator's routes, each doing what it says to a service that is in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.service.decide.kit import World
+from tests.service.http.kit import PATHS, Said, call, rest_of, run
+
+NS = "/v1/namespaces/default"
+ASK = {"identifier": "ann", "resource": "api.search"}
+
+
+class Desk:
+    def __init__(self, **options: Any) -> None:
+        self.world = World(**options)
+        self.app = rest_of(self.world)
+
+    def __call__(self, method: str, path: str, body: Any = None, query: str = "") -> Said:
+        found: Said = run(call(self.app, method, path, body, query=query))
+        return found
+
+    def check(self, **more: Any) -> Said:
+        return self("POST", PATHS["check"], {**ASK, **more})
+
+
+def test_entities_from_birth_to_death() -> None:
+    desk = Desk()
+    made = desk("POST", f"{NS}/entities", {"id": "user:ann", "name": "Ann", "metadata": {"a": [1]}})
+    assert (made.status, made.json["version"], made.json["metadata"]) == (201, 1, {"a": [1]})
+    assert desk("POST", f"{NS}/entities", {"id": "user:ann"}).status == 409
+    assert desk("POST", f"{NS}/entities", {"id": "team:a"}).status == 201
+    moved = desk("PATCH", f"{NS}/entities/user:ann", {"parent_id": "team:a", "cascade": True})
+    assert (moved.json["parent_id"], moved.json["cascade"]) == ("team:a", True)
+    stale = desk("PATCH", f"{NS}/entities/user:ann", {"cascade": False, "version": 1})
+    assert (stale.status, stale.json["code"]) == (409, "CONFLICT")
+    children = desk("GET", f"{NS}/entities/team:a/children").json["items"]
+    assert [one["id"] for one in children] == ["user:ann"]
+    first = desk("GET", f"{NS}/entities", query="limit=1").json
+    rest = desk("GET", f"{NS}/entities", query=f"limit=1&cursor={first['cursor']}").json
+    assert {first["items"][0]["id"], rest["items"][0]["id"]} == {"user:ann", "team:a"}
+    assert desk("DELETE", f"{NS}/entities/user:ann").status == 204
+    gone = desk("GET", f"{NS}/entities/user:ann")
+    assert (gone.status, gone.json["code"]) == (404, "ENTITY_NOT_FOUND")
+
+
+def test_modes_of_an_entity_and_of_a_resource() -> None:
+    desk = Desk()
+    desk("POST", f"{NS}/entities", {"id": "user:ann"})
+    assert desk("PATCH", f"{NS}/entities/user:ann", {"mode": "disabled"}).json["mode"] == "disabled"
+    assert (desk.check().status, desk.check().json["code"]) == (403, "ENTITY_DISABLED")
+    desk("PATCH", f"{NS}/entities/user:ann", {"mode": "bypass"})
+    passed = desk.check()
+    assert (passed.status, passed.json["tokens_remaining"]) == (200, None)
+    desk("PATCH", f"{NS}/entities/user:ann", {"mode": "normal"})
+    assert desk("PUT", f"{NS}/modes/api.search", {"mode": "disabled"}).status == 200
+    assert desk.check().status == 403
+    desk("PUT", f"{NS}/modes/api.search", {"mode": "normal"})
+    assert desk.check().json["tokens_remaining"] == 9
+
+
+def test_stored_limits_come_before_policies() -> None:
+    desk = Desk()
+    assert desk.check().json["tokens_capacity"] == 10
+    limit = {"name": "tokens", "capacity": 50, "refill_amount": 1, "refill_period_seconds": 1}
+    path = f"{NS}/limits/entities/user:ann/api.search"
+    stored = desk("PUT", path, {"limits": [limit]})
+    assert stored.json == {"limits": [{**limit, "soft": False}]}
+    assert desk.check().json["tokens_capacity"] == 50
+    told = desk("GET", "/v1/explain", query="identifier=ann&resource=api.search").json
+    assert told["limits"][0]["limit"]["capacity"] == 50
+    assert told["policy"]["name"] == "search_user"
+    assert desk("DELETE", path).status == 204
+    assert desk("GET", path).json == {"limits": []}
+    assert desk.check().json["tokens_capacity"] == 10
+
+
+def test_limits_of_a_resource_with_slashes_and_of_everybody() -> None:
+    desk = Desk()
+    path = f"{NS}/limits/resources/api/v2/search"
+    assert desk("PUT", path, {"limits": ["rpm:100/minute burst 150"]}).status == 200
+    assert desk("GET", f"{NS}/limits/resources").json == {"items": ["api/v2/search"]}
+    assert desk("GET", path).json["limits"][0]["capacity"] == 150
+    assert desk.check(resource="api/v2/search").json["tokens_capacity"] == 150
+    assert desk("DELETE", path).status == 204
+    system = f"{NS}/limits/system"
+    put = desk("PUT", system, {"limits": ["7/second"], "on_unavailable": "allow"})
+    assert put.json["on_unavailable"] == "allow"
+    assert desk.check(resource="new").json["tokens_capacity"] == 7
+    assert desk("DELETE", system).status == 204
+    assert desk("GET", system).json["limits"] == []
+
+
+def test_bad_limits_are_told() -> None:
+    desk = Desk()
+    for limits in (
+        [], "10/minute", [1], ["10/minute", "20/minute"], ["often"], [{"name": "a"}],
+        [{"name": "a", "capacity": 0, "refill_amount": 1, "refill_period_seconds": 1}],
+        [{"name": "a", "capacity": 1.5, "refill_amount": 1, "refill_period_seconds": 1}],
+        [{"name": "a", "capacity": True, "refill_amount": 1, "refill_period_seconds": 1}],
+        ["10/minute"] * 17,
+    ):  # fmt: skip
+        said = desk("PUT", f"{NS}/limits/system", {"limits": limits})
+        assert (said.status, said.json["code"], said.json["field"]) == (
+            400, "INVALID_REQUEST", "limits"
+        ), limits  # fmt: skip
+    assert desk("GET", f"{NS}/limits/system").json["limits"] == []
+
+
+def test_buckets_usage_and_audit() -> None:
+    desk = Desk()
+    desk.check(tokens=6)
+    held = desk("GET", f"{NS}/buckets/user:ann").json["items"]
+    assert [(one["tokens_remaining"], one["total_consumed"]) for one in held] == [(4, 6)]
+    assert desk("GET", f"{NS}/buckets/user:ann", query="resource=other").json == {"items": []}
+    reset = {"entity_id": "user:ann", "resource": "api.search"}
+    assert desk("POST", f"{NS}/buckets/reset", reset).status == 204
+    assert desk.check().json["tokens_remaining"] == 9
+    audit = desk("GET", f"{NS}/audit", query="entity_id=user:ann").json["items"]
+    assert [(one["action"], one["principal"]) for one in audit] == [("bucket_reset", "dev")]
+    usage = desk("GET", f"{NS}/usage", query="entity_id=user:ann&window=hourly").json["items"]
+    assert [(one["resource"], one["counters"]) for one in usage] == [("api.search", {"tokens": 7})]
+    since = "start=2023-11-14T00:00:00Z&end=2023-11-15T00:00:00Z"
+    assert desk("GET", f"{NS}/usage", query=since.replace("+", "%2B")).json["items"]
+    assert desk("GET", f"{NS}/usage", query="start=1800000000000").json["items"] == []
+    for bad in ("start=tomorrow", "start=9999999999999999", "window=yearly", "limit=0"):
+        assert desk("GET", f"{NS}/usage", query=bad).status == 400
+
+
+def test_namespaces_from_birth_to_death() -> None:
+    desk = Desk()
+    made = desk("PUT", "/v1/namespaces/eu")
+    assert (made.status, made.json["name"]) == (200, "eu")
+    assert desk("PUT", "/v1/namespaces/eu").json["id"] == made.json["id"]
+    assert desk.check(namespace="eu", tokens=3).json["tokens_remaining"] == 7
+    assert [one["name"] for one in desk("GET", "/v1/namespaces").json["items"]] == ["eu"]
+    assert desk("DELETE", "/v1/namespaces/eu").status == 204
+    assert desk.check(namespace="eu").status == 404
+    assert desk("GET", "/v1/namespaces/eu").status == 404
+    deleted = desk("GET", "/v1/deleted-namespaces").json["items"]
+    assert [one["name"] for one in deleted] == ["eu"]
+    path = f"/v1/deleted-namespaces/{made.json['id']}"
+    assert desk("POST", f"{path}/recover").json["name"] == "eu"
+    assert desk.check(namespace="eu").json["tokens_remaining"] == 6
+    assert desk("DELETE", "/v1/namespaces/eu").status == 204
+    assert desk("DELETE", path).json["records"] >= 1
+    assert desk("POST", f"{path}/recover").status == 404
+
+
+def test_the_keys_namespace_is_nobodys() -> None:
+    from headgate.service.keys.access import KEYS_NAMESPACE
+
+    desk = Desk()
+    run(desk.world.repository.register_namespace(KEYS_NAMESPACE))
+    assert KEYS_NAMESPACE not in str(desk("GET", "/v1/namespaces").json)
+    for method in ("GET", "PUT", "DELETE"):
+        assert desk(method, f"/v1/namespaces/{KEYS_NAMESPACE}").status == 404
+    assert desk("GET", f"/v1/namespaces/{KEYS_NAMESPACE}/entities").status == 404
+    assert desk.check(namespace=KEYS_NAMESPACE).status == 404
+
+
+def test_leases_over_the_wire() -> None:
+    desk = Desk()
+    made = desk("POST", "/v1/leases", {**ASK, "tokens": 5})
+    assert (made.status, made.json["held"], made.headers["x-ratelimit-remaining"]) == (
+        201, {"tokens": 5}, "5"
+    )  # fmt: skip
+    path = f"/v1/leases/{made.json['lease_id']}"
+    assert desk("POST", f"{path}/adjust", {"tokens": 2}).json["held"] == {"tokens": 7}
+    assert desk("GET", path).json["state"] == "open"
+    assert desk("POST", f"{path}/settle", {"tokens": 1}).json["state"] == "settled"
+    assert desk("POST", f"{path}/settle", {"tokens": 1}).status == 200
+    assert desk("POST", f"{path}/release").status == 409
+    assert desk.check(dry_run=True).json["tokens_remaining"] == 9 - 1 + 1
+    other = desk("POST", "/v1/leases", {**ASK, "tokens": 9}).json["lease_id"]
+    refused = desk("POST", "/v1/leases", {**ASK, "tokens": 9})
+    assert (refused.status, "lease_id" in refused.json) == (429, False)
+    assert desk("POST", f"/v1/leases/{other}/release").json["state"] == "released"
+    assert desk("POST", "/v1/leases/unknown/settle").json["code"] == "LEASE_NOT_FOUND"
+
+
+def test_leases_are_refused_where_they_could_not_be_found_again() -> None:
+    world = World()
+    app = rest_of(world, workers=2)
+    said = run(call(app, "POST", "/v1/leases", ASK))
+    assert (said.status, said.json["code"]) == (422, "CONFIGURATION_ERROR")
+    assert run(call(app, "GET", "/v1/leases/x")).status == 422
+    assert world.store.verbs == []
+
+
+def test_counters_name_no_caller() -> None:
+    desk = Desk()
+    desk.check(identifier="somebody-secret")
+    desk.check(tokens=0)
+    text = desk("GET", "/metrics")
+    assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b'headgate_errors_total{type="INVALID_REQUEST"} 1' in text.content
+    assert b'headgate_request_duration_seconds_count{wire="rest"} 2' in text.content
+    assert b"secret" not in text.content

@@ -1,0 +1,139 @@
+"""The short way to say a plain yes says exactly what the long way says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand, Verdict, decide
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.layers.shadow import ShadowVerdict
+from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
+from headgate.service.decide.bodies import TIME_MS_MAX, batch_body, check_body
+from headgate.service.decide.evaluate import check_result, plain_admission
+from headgate.service.decide.problems import ServiceError, invalid
+from headgate.service.decide.rules import Rule
+from headgate.service.decide.targets import Target
+from headgate.service.http.asgi import Rest
+from headgate.service.http.fast_write import admitted_fields, admitted_lines, batch_content
+from headgate.service.http.write import check_headers
+from headgate.service.program import Options, Program
+from tests.service.http.kit import call
+from tests.walks import Walk, walked
+
+NOW_MS = 1_767_225_600_000
+KEY = BucketKey("ns", "user:ann", "api")
+
+limits = st.builds(
+    Limit,
+    st.just("tokens"),
+    st.integers(1, 10**12),
+    st.integers(0, 10**9),
+    st.integers(1, 10**7),
+    st.booleans(),
+)
+
+
+def decided(limit: Limit, taken: list[tuple[int, int]], source: str) -> tuple[Verdict, Demand]:
+    """The verdict on the last of several takes, each some time after the one before."""
+    terms = Terms((limit.spec,), 1, sources=(source,))
+    record, now_ms = None, NOW_MS
+    for wait_ms, tokens in taken:
+        now_ms += wait_ms
+        demand = Demand(KEY, terms, (min(tokens, limit.capacity) * MILLI,))
+        verdict, after = decide([demand], [record], now_ms)
+        record = after[0] if verdict.allowed or record is not None else None
+    return verdict, demand
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    limits,
+    st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**12)), min_size=1, max_size=4),
+    st.sampled_from(["limiter", "system"]),
+    st.text(min_size=1, max_size=20),
+)
+@example(Limit("tokens", 25_164, 1, 9_999_805), [(0, 25_164)], "limiter", "slow")
+def test_both_ways_say_the_same(
+    limit: Limit, taken: list[tuple[int, int]], source: str, name: str
+) -> None:
+    verdict, demand = decided(limit, taken, source)
+    rule = Rule(name, [limit])
+    place = Target("user", "ann", "api", rule)
+    yes = plain_admission(verdict, place)
+    answer = check_result(verdict, [demand], rule, ("user", "api", 1))
+    if yes is None:
+        shown = answer.limits[0]
+        closer = shown.soft or shown.wait_ms is None  # or full at a time that has no date
+        assert not answer.allowed or closer or (shown.reset_at_ms or 0) > TIME_MS_MAX
+        return
+    content, fields = admitted_fields(yes)
+    assert json.loads(content) == check_body(answer)
+    assert list(json.loads(content)) == list(check_body(answer))
+    written = {name.decode(): value.decode() for name, value in fields}
+    assert written.pop("content-type") == "application/json"
+    assert written.pop("content-length") == str(len(content))
+    assert list(written.items()) == check_headers(answer)
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+    assert admitted_lines(yes) == (content, lines)
+    assert json.loads(batch_content([yes])) == batch_body(BatchAnswer((answer,)))
+
+
+def test_a_batch_is_the_same_both_ways() -> None:
+    limit = Limit.per_minute("tokens", 10)
+    verdict, demand = decided(limit, [(0, 10), (1, 10)], "limiter")
+    answer = check_result(verdict, [demand], None, ("user", "api", 10))
+    results: list[CheckResult | ServiceError] = [answer, invalid("a", "b")]
+    assert json.loads(batch_content(results)) == batch_body(BatchAnswer(tuple(results)))
+
+
+def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:
+    limit = Limit.per_minute("tokens", 10)
+    rule = Rule("search", [limit])
+    place = Target("user", "ann", "api", rule)
+    verdict, demand = decided(limit, [(0, 1)], "limiter")
+    yes = plain_admission(verdict, place)
+    assert isinstance(yes, Admission)
+    assert (yes.limit.name, yes.remaining, yes.limit.capacity) == ("search", 9, 10)
+    refused, _ = decided(limit, [(0, 10), (0, 1)], "limiter")
+    assert plain_admission(refused, place) is None
+    assert plain_admission(ShadowVerdict(refused), place) is None
+    two = [limit, Limit.per_hour("hourly", 10)]
+    terms = Terms(tuple(one.spec for one in two), 1)
+    both, _ = decide([Demand(KEY, terms, (1000, 1000))], [None], NOW_MS)
+    assert plain_admission(both, place) is None
+    whole = Verdict(True, [demand, demand], [verdict.records[0]] * 2, NOW_MS)
+    assert plain_admission(whole, place) is None
+
+
+def test_a_frame_follows_the_terms_a_bucket_is_kept_under() -> None:
+    place = Target("user", "ann", "api", Rule("search", [Limit.per_minute("tokens", 10)]))
+    small, _ = decided(Limit.per_minute("tokens", 10), [(0, 1)], "limiter")
+    large, _ = decided(Limit.per_minute("tokens", 20), [(0, 1)], "system")
+    told = [plain_admission(verdict, place) for verdict in (small, large, small)]
+    assert [(yes.limit.name, yes.limit.capacity) for yes in told if yes is not None] == [
+        ("search", 10), ("tokens", 20), ("search", 10),
+    ]  # fmt: skip
+
+
+def test_a_warm_check_is_a_short_walk() -> None:
+    body = {"scope": "user", "identifier": "7", "resource": "api"}
+
+    async def play() -> Walk:
+        program = Program.build(Options(store="memory://"))
+        await program.start()
+        rest = Rest(program)
+        for _ in range(5):
+            await call(rest, "POST", "/v1/ratelimit/check", body)
+        with walked() as walk:
+            await call(rest, "POST", "/v1/ratelimit/check", body)
+        await program.close()
+        return walk
+
+    walk = asyncio.run(play())
+    assert walk.is_within(calls=36, modules=19), walk  # to become 30 and 12

@@ -1,0 +1,196 @@
+"""What a request may look like on the wire, and how each way of being wrong is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.service.decide.problems import ServiceError
+from headgate.service.http.read import (
+    BATCH_BYTES_MAX,
+    BODY_BYTES_MAX,
+    HEADERS_MAX,
+    query_of,
+    values_of,
+)
+from tests.service.decide.kit import World
+from tests.service.http.kit import HOST, JSON, PATHS, Said, call, rest_of, run, scope_of, send_raw
+
+CHECK = PATHS["check"]
+DEEP = b'{"a":' * 17 + b"1" + b"}" * 17
+GOOD = b'{"identifier": "ann", "resource": "api.search"}'
+
+
+def ask(body: bytes, *, path: str = CHECK, method: str = "POST", **more: Any) -> tuple[Said, World]:
+    world = World()
+    said = run(call(rest_of(world), method, path, body, **more))
+    return said, world
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"identifier": "a", "identifier": "b", "resource": "x"}', "identifier"),
+        (b'{"identifier": "a", "resource": "x", "metadata": {"k": "1", "k" : "2"}}', "k"),
+        (b'{"identifier": "a:b", "resource": "x", "resource": "x"}', "resource"),
+        (b'{"identifier": "a", "resource": "x", "tokens": NaN}', "request"),
+        (b'{"identifier": "a", "resource": "x", "tokens": Infinity}', "request"),
+        (b'{"identifier": "a", "resource": "x", "tokens": -Infinity}', "request"),
+        (b'{"identifier": "a", "resource": "x", "tokens": 1e400}', "tokens"),
+        (b'{"identifier": "a", "resource": "x", "tokens": 1%s}' % (b"0" * 5000), "request"),
+        (b'{"identifier": "a", "resource": "x", "tokens": 1%s}' % (b"0" * 200), "tokens"),
+        (b'{"identifier": "a", "resource": "x", "tokens": true}', "tokens"),
+        (b'{"identifier": "a", "resource": "x", "tokens": "5"}', "tokens"),
+        (b'{"identifier": "a", "resource": "x", "tokens": 5.0}', "tokens"),
+        (b'{"identifier": "\\ud800", "resource": "x"}', "identifier"),
+        (b'{"identifier": "\xff", "resource": "x"}', "request"),
+        (b'{"identifier": "\xed\xa0\x80", "resource": "x"}', "request"),
+        (b'{"identifier": "a\\r\\nb", "resource": "x"}', "identifier"),
+        (b'{"identifier": "a\\u0000", "resource": "x"}', "identifier"),
+        (b'{"identifier": "a", "resource": "x"} {}', "request"),
+        (b'\xef\xbb\xbf{"identifier": "a", "resource": "x"}', "request"),
+        (b"", "request"),
+        (b"null", "request"),
+        (b"[" * 8000, "request"),
+        (b"[" * 8000 + b"]" * 8000, "request"),
+        (b'{"identifier": "a", "resource": "x", "metadata": %s}' % DEEP, "metadata"),
+        (b'{"a\\u0000b": 1}', "request"),
+    ],
+)
+def test_what_is_not_plain_json_is_told(body: bytes, field: str) -> None:
+    said, world = ask(body)
+    assert said.status == 400, said.content
+    assert said.json["code"] == "INVALID_REQUEST"
+    assert said.json["field"] == field
+    assert world.store.verbs == []
+
+
+def test_colons_in_texts_are_no_repeated_keys() -> None:
+    assert values_of(b'{"a": "x:y:z", "b": {"c:d": ["::1", ":"]}}') == {
+        "a": "x:y:z",
+        "b": {"c:d": ["::1", ":"]},
+    }
+    with pytest.raises(ServiceError):
+        values_of(b'{"a": "x:y", "b": {"c": 1, "c": 1}}')
+    with pytest.raises(ServiceError):
+        values_of(rb'{"a": 1, "\u0061": 2}')
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        b"text/plain",
+        b"application/x-www-form-urlencoded",
+        b"application/json; charset=latin-1",
+        b"application/jsonx",
+        b"",
+    ],
+)
+def test_other_content_types_are_415(kind: bytes) -> None:
+    said, world = ask(GOOD, headers=((b"content-type", kind),))
+    assert (said.status, said.json["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert world.store.verbs == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [b"application/json", b"Application/JSON; charset=UTF-8", b'application/json;charset="utf-8"'],
+)
+def test_json_in_its_spellings_is_taken(kind: bytes) -> None:
+    assert ask(GOOD, headers=((b"content-type", kind),))[0].status == 200
+
+
+def test_a_compressed_body_is_415() -> None:
+    assert ask(GOOD, headers=(JSON, (b"content-encoding", b"gzip")))[0].status == 415
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("path", "most"), [(CHECK, BODY_BYTES_MAX), (PATHS["batch"], BATCH_BYTES_MAX)]
+)
+def test_a_body_has_a_bound(path: str, most: int, told: bool) -> None:
+    """Also where it comes in parts and does not say how large it is."""
+    world = World()
+    padded = GOOD + b" " * (most + 1 - len(GOOD))
+    headers = [HOST, JSON]
+    if told:
+        headers.append((b"content-length", str(len(padded)).encode()))
+    parts = [padded[at : at + 4096] for at in range(0, len(padded), 4096)]
+    said = run(send_raw(rest_of(world), scope_of("POST", path, headers), parts))
+    assert (said.status, said.json["code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert world.store.verbs == []
+
+
+def test_a_body_at_the_bound_is_read() -> None:
+    padded = GOOD + b" " * (BODY_BYTES_MAX - len(GOOD))
+    parts = [padded[:5], padded[5:]]
+    said = run(send_raw(rest_of(World()), scope_of("POST", CHECK, [HOST, JSON]), parts))
+    assert said.status == 200
+
+
+@pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"9" * 5000, b"+5", "٣".encode()])
+def test_a_senseless_length_is_refused(length: bytes) -> None:
+    said, _ = ask(GOOD, headers=(JSON, (b"content-length", length)))
+    assert said.status in (400, 413)
+
+
+def test_too_many_headers_are_431() -> None:
+    many = tuple((b"x-%d" % number, b"v") for number in range(HEADERS_MAX + 1))
+    said, _ = ask(GOOD, headers=many)
+    assert (said.status, said.json["code"]) == (431, "TOO_MANY_HEADERS")
+    same = tuple((b"x-same", b"v") for _ in range(HEADERS_MAX + 1))
+    assert ask(GOOD, headers=same)[0].status == 431
+
+
+@pytest.mark.parametrize("name", [b"content-type", b"authorization", b"content-length", b"host"])
+def test_a_header_that_decides_must_be_there_once(name: bytes) -> None:
+    value = b"application/json" if name == b"content-type" else b"47"
+    said, world = ask(GOOD, headers=(JSON, (name, value), (name, value)))
+    assert said.status == 400
+    assert world.store.verbs == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_other_methods_are_405_and_say_which(method: str) -> None:
+    for path in (CHECK, PATHS["acquire"], "/v1/leases/x/settle"):
+        said, _ = ask(GOOD, path=path, method=method)
+        assert said.status == 405
+        assert said.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/ratelimit/check/", "/v1//ratelimit/check", "/v1/leases/x/lose", "/é"]
+)
+def test_there_is_nothing_elsewhere(path: str) -> None:
+    said, _ = ask(GOOD, path=path)
+    assert (said.status, said.json["code"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"limit=0x1", b"limit=-1", b"limit=1&limit=2", b"limit", b"other=1", b"%ff=1",
+        b"cursor=%ff", b"cursor=%00", b"limit=" + b"1" * 400, b"cursor=" + b"a" * 5000, b"&&=;",
+    ],
+)  # fmt: skip
+def test_queries_are_read_strictly(raw: bytes) -> None:
+    with pytest.raises(ServiceError):
+        query_of(raw, {"limit": int, "cursor": str})
+    assert query_of(b"limit=5&cursor=a%20b", {"limit": int, "cursor": str}) == {
+        "limit": 5,
+        "cursor": "a b",
+    }
+
+
+def test_a_client_that_leaves_gets_nothing() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    run(rest_of(World())(scope_of("POST", CHECK, [HOST, JSON]), receive, send))
+    assert sent == []

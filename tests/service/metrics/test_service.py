@@ -1,0 +1,149 @@
+"""What the service counts, under labels that nobody outside can make up."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from headgate.layers.breaker import BreakerState
+from headgate.service.decide.answers import CheckResult
+from headgate.service.decide.problems import Code
+from headgate.service.keys.access import DenyReason
+from headgate.service.metrics.registry import CallbackGauge
+from headgate.service.metrics.service import SERIES_MAX, TARGETS_MAX, WIRES, ServiceMetrics
+from headgate.service.policies.watch import Watcher
+from tests.service.metrics.kit import numbers
+
+
+def made() -> ServiceMetrics:
+    return ServiceMetrics({"user", "tenant"}, {"api.search"})
+
+
+def told(metrics: ServiceMetrics, name: str, **labels: str) -> float:
+    return numbers(metrics.render()).get((name, tuple(sorted(labels.items()))), 0)
+
+
+def test_decisions_are_counted_by_place() -> None:
+    metrics = made()
+    place = {"scope": "user", "resource": "api.search"}
+    for _ in range(3):
+        metrics.count_answer(CheckResult(True, "user", "api.search", 7))
+    limited = CheckResult(False, "user", "api.search", 7, code=Code.RATE_LIMIT_EXCEEDED)
+    metrics.count_answer(limited)
+    assert told(metrics, "headgate_requests_total", **place, allowed="true") == 3
+    assert told(metrics, "headgate_requests_total", **place, allowed="false") == 1
+    assert told(metrics, "headgate_exceeded_total", **place) == 1
+    assert told(metrics, "headgate_tokens_consumed_total", **place) == 21
+    assert told(metrics, "headgate_errors_total", type="RATE_LIMIT_EXCEEDED") == 0
+
+
+def test_a_dry_run_is_no_decision() -> None:
+    metrics = made()
+    metrics.count_answer(CheckResult(True, "user", "api.search", 7, dry_run=True))
+    assert told(metrics, "headgate_dry_runs_total") == 1
+    assert told(metrics, "headgate_requests_total", scope="user", resource="api.search", allowed="true") == 0  # fmt: skip  # noqa: E501
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_decisions_without_the_store(allowed: bool) -> None:
+    metrics = made()
+    code = None if allowed else Code.STORAGE_UNAVAILABLE
+    answer = CheckResult(allowed, "user", "api.search", 7, code=code, degraded=True)
+    metrics.count_answer(answer)
+    assert told(metrics, "headgate_storage_fallback_total") == 1
+    assert told(metrics, "headgate_degraded_admitted_total") == int(allowed)
+    assert told(metrics, "headgate_errors_total", type="STORAGE_UNAVAILABLE") == int(not allowed)
+    assert told(metrics, "headgate_tokens_consumed_total", scope="user", resource="api.search") == 0
+
+
+def test_what_a_policy_on_trial_let_pass_took_nothing() -> None:
+    metrics = made()
+    metrics.count_answer(CheckResult(True, "user", "api.search", 7, shadowed=True))
+    assert told(metrics, "headgate_shadowed_total") == 1
+    assert told(metrics, "headgate_tokens_consumed_total", scope="user", resource="api.search") == 0
+
+
+def test_names_nobody_configured_are_other_whoever_sends_them() -> None:
+    metrics = made()
+    for number in range(5000):
+        metrics.count_answer(CheckResult(True, f"s{number}", f"r{number}", 1))
+        metrics.count_error(f"made-up-{number}")
+    text = metrics.render().decode()
+    assert "s42" not in text
+    assert "r42" not in text
+    assert "made-up" not in text
+    other = {"scope": "other", "resource": "other"}
+    assert told(metrics, "headgate_requests_total", **other, allowed="true") == 5000
+    assert told(metrics, "headgate_errors_total", type="other") == 5000
+    assert len(metrics._counters) == 1, "what was sent is not remembered"
+
+
+def test_configured_names_are_bounded_too() -> None:
+    scopes, resources = {f"s{n}" for n in range(50)}, {f"r{n}" for n in range(50)}
+    metrics = ServiceMetrics(scopes, resources)
+    for scope, resource in itertools.product(sorted(scopes), sorted(resources)):
+        metrics.count_answer(CheckResult(True, scope, resource, 1))
+    found = [key for key in numbers(metrics.render()) if key[0] == "headgate_requests_total"]
+    assert len(found) <= SERIES_MAX
+    other = {"scope": "other", "resource": "other"}
+    assert told(metrics, "headgate_requests_total", **other, allowed="true") == 2500 - TARGETS_MAX
+
+
+def test_a_reload_keeps_what_was_counted_and_brings_new_names() -> None:
+    metrics = made()
+    metrics.count_answer(CheckResult(True, "user", "api.search", 1))
+    metrics.configure({"user"}, {"api.search", "api.new"})
+    metrics.count_answer(CheckResult(True, "user", "api.search", 1))
+    metrics.count_answer(CheckResult(True, "user", "api.new", 1))
+    for resource, count in (("api.search", 2), ("api.new", 1)):
+        place = {"scope": "user", "resource": resource, "allowed": "true"}
+        assert told(metrics, "headgate_requests_total", **place) == count
+
+
+def test_times_by_wire() -> None:
+    metrics = made()
+    for wire in WIRES:
+        metrics.observe_duration(wire, 0.001)
+        metrics.observe_duration(wire, 2.0)
+    name = "headgate_request_duration_seconds"
+    assert told(metrics, f"{name}_bucket", wire="grpc", le="0.001") == 1
+    assert told(metrics, f"{name}_bucket", wire="grpc", le="1.0") == 1
+    assert told(metrics, f"{name}_bucket", wire="grpc", le="+Inf") == 2
+    assert told(metrics, f"{name}_sum", wire="rest") == 2.001
+
+
+def test_breaker_keys_and_more() -> None:
+    metrics = made()
+    for state, number in (
+        (BreakerState.OPEN, 2),
+        (BreakerState.HALF_OPEN, 1),
+        (BreakerState.CLOSED, 0),
+    ):
+        metrics.set_breaker_state(state)
+        assert told(metrics, "headgate_breaker_state") == number
+    metrics.count_denied(DenyReason.WRONG_SECRET)
+    assert told(metrics, "headgate_auth_refused_total", because="wrong_secret") == 1
+    metrics.add_gauge(CallbackGauge("headgate_leases", "Leases held.", lambda: 12))
+    assert told(metrics, "headgate_leases") == 12
+
+
+def test_a_watcher_is_counted(tmp_path: Path) -> None:
+    metrics = made()
+    path = tmp_path / "p.yaml"
+    path.write_text("rate_limits: []\n")
+    watcher = Watcher(path, 1_000, on_look=metrics.count_reload)
+    assert told(metrics, "headgate_policy_reload_total", result="broken") == 0
+    path.write_text("rate_limits: [\n")
+    watcher.look(2_000, at_once=True)
+    watcher.look(3_000, at_once=True)
+    assert told(metrics, "headgate_policy_reload_total", result="broken") == 1
+    assert told(metrics, "headgate_policy_trouble") == 1
+    path.write_text("rate_limits: []\n")
+    watcher.look(4_000, at_once=True)
+    assert told(metrics, "headgate_policy_trouble") == 0
+    path.write_text("rate_limits: []\n# new\n")
+    watcher.look(5_000, at_once=True)
+    assert told(metrics, "headgate_policy_reload_total", result="loaded") == 1
+    assert told(metrics, "headgate_policy_loaded_timestamp_seconds") == 5

@@ -1,0 +1,333 @@
+"""Many tasks on one loop: a bounded pool, deadlines in line, cancellation that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+from headgate.core.errors import Contended, StoreTrouble, Unreachable
+from headgate.stores.dynamodb.client import pool_async as wire_async
+from headgate.stores.dynamodb.client.account import find_endpoint
+from headgate.stores.dynamodb.client.pool_async import AsyncDynamoPool
+from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, NotApplied, open_port
+from tests.stores.dynamodb.client.kit import (
+    CREDIT,
+    READ,
+    TAKE,
+    Answer,
+    Canned,
+    Test,
+    free_port,
+    outcome,
+)
+from tests.stores.dynamodb.client.kit import using as using_any
+
+
+def using(endpoint: str, test: Test, **options: Any) -> Any:
+    return using_any(endpoint, test, blocking=False, **options)
+
+
+async def arrival(canned: Canned, requests: int = 1) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, canned.wait_for, requests)
+
+
+def test_two_hundred_calls_share_sixteen_connections(canned: Canned) -> None:
+    canned.default = Answer(delay_s=0.005)
+    requests = [DynamoRequest("GetItem", {"TableName": "limits", "n": n}) for n in range(200)]
+
+    async def test(port: DynamoPort) -> None:
+        replies = await asyncio.gather(*(port.call(request) for request in requests))
+        assert len(replies) == 200
+
+    using(canned.endpoint, test)
+    assert sorted(seen.body["n"] for seen in canned.seen) == list(range(200))
+    assert canned.connections == canned.open_max == 16
+
+
+def test_a_lone_caller_keeps_one_connection(canned: Canned) -> None:
+    async def test(port: DynamoPort) -> None:
+        for _ in range(20):
+            await port.call(TAKE)
+
+    using(canned.endpoint, test)
+    assert canned.connections == 1
+
+
+def test_who_waits_in_line_has_a_deadline_too(canned: Canned) -> None:
+    gate = threading.Event()
+    canned.default = Answer(gate=gate)
+
+    async def main() -> None:
+        wire = AsyncDynamoPool(find_endpoint("us-east-1", canned.endpoint), 250, 1)
+        began_s = wire.now_s()
+        head = b"POST / HTTP/1.1\r\nX-Amz-Target: a.b\r\nContent-Length: 2\r\n\r\n{}"
+        first = asyncio.ensure_future(wire.ask(head, began_s + 30))
+        await arrival(canned)
+        due_s = wire.now_s() + 0.25
+        answers = await asyncio.gather(*(wire.ask(head, due_s) for _ in range(5)))
+        assert all(isinstance(each, Contended) for each in answers)
+        assert 0.24 < wire.now_s() - due_s + 0.25 < 2
+        late = asyncio.ensure_future(wire.ask(head, began_s + 30))
+        await asyncio.sleep(0)
+        early = await wire.ask(head, wire.now_s() + 0.1)  # overtakes: it has less time left
+        assert isinstance(early, Contended)
+        gate.set()
+        assert not isinstance(await first, StoreTrouble)
+        assert not isinstance(await late, StoreTrouble)
+        await wire.close()
+
+    asyncio.run(main())
+    assert len(canned.seen) == 2
+
+
+def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(canned: Canned) -> None:
+    gate = threading.Event()
+    canned.default = Answer(gate=gate)
+
+    async def test(port: DynamoPort) -> None:
+        calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(10)]
+        outcomes = await asyncio.gather(*calls)
+        gate.set()
+        assert all(isinstance(each, StoreTrouble) for each in outcomes)
+        unknown = [each for each in outcomes if type(each) is Unreachable]
+        assert len(unknown) >= len(canned.seen)  # all that arrived, and maybe some that did not
+
+    using(canned.endpoint, test, connections=2, timeout_ms=500)
+
+
+def test_a_line_that_is_too_long_is_not_joined(
+    canned: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_async, "CALLS_WAITING_MAX", 5)
+    canned.default = Answer(delay_s=0.05)
+
+    async def test(port: DynamoPort) -> None:
+        await port.call(READ)
+        outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(10)))
+        assert sum(isinstance(each, Contended) for each in outcomes) == 4
+        assert sum(isinstance(each, dict) for each in outcomes) == 6
+
+    using(canned.endpoint, test, connections=1)
+
+
+def test_a_sent_call_is_finished_before_the_cancellation(canned: Canned) -> None:
+    gate = threading.Event()
+    canned.tell(Answer(gate=gate, body=b'{"Attributes":{"tk":{"N":"1"}}}'))
+    heard: list[Any] = []
+
+    async def caller(port: DynamoPort) -> None:
+        heard.append(await port.call(TAKE))
+        await asyncio.sleep(0)  # here
+        heard.append("not cancelled")
+
+    async def test(port: DynamoPort) -> None:
+        task = asyncio.create_task(caller(port))
+        await arrival(canned)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await port.call(READ)
+
+    using(canned.endpoint, test)
+    assert heard == [{"Attributes": {"tk": {"N": "1"}}}]
+    assert canned.connections == 1
+
+
+def test_a_cancellation_in_the_turn_of_the_reply_loses_nothing(canned: Canned) -> None:
+    """Cancelled at every moment around the reply, the caller hears of each call that was sent."""
+    heard = 0
+
+    async def caller(port: DynamoPort) -> None:
+        nonlocal heard
+        await port.call(TAKE)
+        heard += 1
+
+    async def test(port: DynamoPort) -> None:
+        await port.call(READ)
+        for turns in range(60):
+            task = asyncio.create_task(caller(port))
+            for _ in range(turns % 12):
+                await asyncio.sleep(0)
+            if turns >= 12:
+                await asyncio.sleep(turns / 50_000)
+            task.cancel()
+            await asyncio.wait((task,))
+
+    using(canned.endpoint, test)
+    assert heard == len(canned.seen) - 1
+    assert heard > 20
+
+
+def test_a_call_in_line_is_withdrawn_at_once(canned: Canned) -> None:
+    gate = threading.Event()
+    canned.default = Answer(gate=gate)
+
+    async def test(port: DynamoPort) -> None:
+        first = asyncio.create_task(port.call(TAKE))
+        await arrival(canned)
+        second = asyncio.create_task(port.call(CREDIT))
+        await asyncio.sleep(0.01)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        gate.set()
+        await first
+
+    using(canned.endpoint, test, connections=1)
+    assert len(canned.seen) == 1
+
+
+def test_asyncio_timeout_still_knows_its_own(canned: Canned) -> None:
+    async def test(port: DynamoPort) -> None:
+        await port.call(READ)
+        canned.tell(Answer(delay_s=0.1))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await port.call(TAKE)
+                await asyncio.sleep(0)
+        await port.call(READ)
+
+    using(canned.endpoint, test)
+    assert len(canned.seen) == 3
+
+
+@pytest.mark.parametrize("connections", [1, 2, 16])
+@pytest.mark.parametrize("cancels", [1, 3])
+def test_several_calls_are_never_left_half_done(
+    canned: Canned, connections: int, cancels: int
+) -> None:
+    gate = threading.Event()
+    canned.tell(Answer(gate=gate))
+    heard: list[Any] = []
+
+    async def caller(port: DynamoPort) -> None:
+        heard.extend(await port.call_all([TAKE, CREDIT, READ, TAKE]))
+        await asyncio.sleep(0)
+        heard.append("not cancelled")
+
+    async def test(port: DynamoPort) -> None:
+        task = asyncio.create_task(caller(port))
+        await arrival(canned)
+        for _ in range(cancels):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    using(canned.endpoint, test, connections=connections)
+    assert heard == [{"Attributes": {}}] * 4
+    assert len(canned.seen) == 4
+
+
+def test_a_cancelled_batch_in_line_is_still_carried_out(canned: Canned) -> None:
+    """The moment of danger: a line becomes free in the very turn its next caller is cancelled."""
+    heard: list[Any] = []
+
+    async def caller(port: DynamoPort) -> None:
+        heard.append(await port.call_all([TAKE, TAKE, TAKE]))
+
+    async def test(port: DynamoPort) -> None:
+        await port.call(READ)
+        for turns in range(40):
+            task = asyncio.create_task(caller(port))
+            await asyncio.sleep(turns / 20_000)
+            task.cancel()
+            await asyncio.wait((task,))
+
+    using(canned.endpoint, test, connections=1)
+    assert [len(each) for each in heard] == [3] * len(heard)
+    assert len(canned.seen) == 1 + 3 * len(heard)
+
+
+def test_a_refused_batch_keeps_its_outcomes_when_cancelled(credentials: None) -> None:
+    heard: list[Any] = []
+
+    async def caller(port: DynamoPort) -> None:
+        heard.extend(await port.call_all([TAKE, CREDIT]))
+
+    async def test(port: DynamoPort) -> None:
+        await outcome(port.call(CREDIT))  # credentials are there
+        task = asyncio.create_task(caller(port))
+        await asyncio.sleep(0.015)  # in the pause before the second attempt
+        task.cancel()
+        await asyncio.wait((task,))
+
+    using(f"http://127.0.0.1:{free_port()}", test)
+    assert [isinstance(each, NotApplied) for each in heard] == [True, True]
+
+
+def test_one_bad_connection_does_not_harm_the_others(canned: Canned) -> None:
+    canned.default = Answer(delay_s=0.01)
+    canned.tell(Answer(cut=True), Answer(raw=(b"nonsense\r\n\r\n",)))
+
+    async def test(port: DynamoPort) -> None:
+        outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(60)))
+        assert sum(isinstance(each, Unreachable) for each in outcomes) == 2
+        assert sum(isinstance(each, dict) for each in outcomes) == 58
+
+    using(canned.endpoint, test, connections=4)
+    assert len(canned.seen) == 60
+
+
+def test_closing_waits_for_what_was_sent_and_refuses_the_rest(canned: Canned) -> None:
+    canned.default = Answer(delay_s=0.1)
+
+    async def test(port: DynamoPort) -> None:
+        calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(4)]
+        await arrival(canned, 2)
+        await port.close()
+        outcomes = await asyncio.gather(*calls)
+        assert [isinstance(each, dict) for each in outcomes] == [True, True, False, False]
+        assert all(isinstance(each, NotApplied) for each in outcomes[2:])
+
+    using(canned.endpoint, test, connections=2)
+    assert len(canned.seen) == 2
+
+
+def test_a_loop_after_the_other(canned: Canned) -> None:
+    port = open_port(region="us-east-1", endpoint=canned.endpoint, blocking=False)
+
+    async def twice() -> None:
+        await asyncio.gather(port.call(TAKE), port.call(TAKE))
+
+    async def last() -> None:
+        await port.call(TAKE)
+        await port.close()
+
+    def all_of_it() -> None:
+        asyncio.run(twice())
+        asyncio.run(twice())
+        asyncio.run(last())
+        gc.collect()
+
+    with pytest.warns(ResourceWarning):  # loops that end without closing the port
+        all_of_it()
+    assert len(canned.seen) == 5
+
+
+def test_loops_side_by_side(canned: Canned) -> None:
+    port = open_port(region="us-east-1", endpoint=canned.endpoint, blocking=False)
+    barrier = threading.Barrier(3)
+
+    async def many() -> None:
+        await asyncio.gather(*(port.call(TAKE) for _ in range(50)))
+        await asyncio.get_running_loop().run_in_executor(None, barrier.wait, 10)
+        await port.close()
+        await asyncio.sleep(0.05)  # the others' connections are ended from here, too
+
+    threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(canned.seen) == 150

@@ -1,0 +1,279 @@
+"""What was taken is reported or given back, whatever happens to the caller or to usage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headgate import Limit
+from headgate.core.decision import Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.core.runtime import run
+from headgate.core.store import raise_trouble
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb import usage_buffer as tally
+from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied, TransactionCancelled
+from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
+from proof.model.engine import Engine
+from proof.model.port import ModelPort
+from tests.stores.dynamodb.sharding.kit import START_MS, Bucket
+
+
+class Cancelling(ModelPort):
+    """Cancels its caller while a round of several calls is under way, as a real port delivers it:
+    with the answers, and then at the next await."""
+
+    cancel = False
+
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
+        await asyncio.sleep(0)
+        outcomes = await super().call_all(requests)
+        if self.cancel:
+            self.cancel = False
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        return outcomes
+
+
+def store_over(port: ModelPort, **more: Any) -> DynamoStore:
+    prepared = ModelPort(port.engine, lambda: START_MS)
+    run(over_port(prepared, "t", blocking=True).catalog.prepare())
+    found = over_port(port, "t", blocking=False, **more).store
+    assert isinstance(found, DynamoStore)
+    return found
+
+
+def test_a_cancelled_caller_leaves_nothing_taken_of_a_refused_demand() -> None:
+    async def flow() -> None:
+        port = Cancelling(Engine(), lambda: START_MS)
+        store = store_over(port, usage="off")
+        wide = Bucket(store, [Limit.per_minute("x", 10)])
+        narrow = Bucket(store, [Limit.per_minute("x", 1)])
+        both = [wide.demand(x=2), narrow.demand(x=1)]
+        assert (await store.consume(both, START_MS)).allowed
+        port.cancel = True
+        with pytest.raises(asyncio.CancelledError):
+            await store.consume(both, START_MS)
+        sight = await store.peek([wide.key], START_MS)
+        record = sight.records[0]
+        assert record is not None
+        assert record[4:6] == (8000, 2000)  # tokens and consumption: as after the first
+
+    asyncio.run(flow())
+
+
+class Deaf(ModelPort):
+    """Takes everything but usage rows."""
+
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
+        rows = [request for request in requests if request.params["Key"]["SK"]["S"] != "#STATE"]
+        if rows:
+            return [Unreachable("history is away") for _ in requests]
+        return await super().call_all(requests)
+
+
+@pytest.mark.parametrize("kind", [ModelPort, Deaf])
+def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
+    monkeypatch: pytest.MonkeyPatch, kind: type[ModelPort]
+) -> None:
+    """No acquire waits for all of it, and none fails because history is away."""
+    monkeypatch.setattr(tally, "HOURS_MAX", 5)
+    store = store_over(kind(Engine(), lambda: START_MS))
+    assert store._tally is not None
+    for number in range(40):
+        bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
+        assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
+        assert len(store._tally._held) <= 5
+
+
+def test_closing_while_history_is_away_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    store = store_over(Deaf(Engine(), lambda: START_MS))
+    for number in range(3):
+        bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
+        assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
+    run(store.close())
+    assert "usage of 3 bucket hours is lost: history is away" in caplog.text
+
+
+class Losing(ModelPort):
+    """Loses answers: each of `losses` names an operation and what its next request comes to.
+
+    "before" is lost on the way there, "after" on the way back, "late" arrives when the test says;
+    "done" and any trouble are answered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Engine(), lambda: START_MS)
+        self.losses: list[tuple[str, str | StoreTrouble]] = []
+        self.late: list[DynamoRequest] = []
+
+    def _outcome(self, request: DynamoRequest) -> dict[str, Any] | StoreTrouble:
+        if not self.losses or self.losses[0][0] != request.operation:
+            return self.engine.apply(request)
+        _, fate = self.losses.pop(0)
+        if isinstance(fate, StoreTrouble):
+            return fate
+        if fate == "done":
+            return self.engine.apply(request)
+        if fate == "after":
+            self.engine.apply(request)
+        if fate == "late":
+            self.late.append(request)
+        return Unreachable("no answer in time; whether it was applied is unknown")
+
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
+        outcome = self._outcome(request)
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return outcome
+
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
+        return [self._outcome(request) for request in requests]
+
+
+class Hasty:
+    """A pace that does not wait."""
+
+    def gate(self) -> Hasty:
+        return self
+
+    def open(self) -> None:
+        """It is."""
+
+    async def wait(self, timeout_ms: int) -> bool:
+        return True
+
+
+class Undone:
+    """A wide bucket that gives, a narrow one that refuses, so that the wide one gets it back."""
+
+    def __init__(self, *, shards: int = 1) -> None:
+        self.port = Losing()
+        self.store = store_over(self.port, usage="off")
+        self.store._table._pace = Hasty()
+        self.wide = Bucket(self.store, [Limit.per_hour("x", 100)])
+        self.narrow = Bucket(self.store, [Limit.per_hour("x", 1)])
+        assert self.wide.take(x=0).allowed
+        self.wide.split_to(shards)
+        assert self.wide.take(x=30).allowed  # of two shards one has 50 left, the other 20
+        assert self.narrow.take(x=1).allowed
+
+    def take(self, x: int) -> Verdict:
+        return run(self.store.consume([self.wide.demand(x=x), self.narrow.demand(x=1)], START_MS))
+
+    def left(self) -> int:
+        """What the wide bucket holds; its consumption must tell the same."""
+        assert self.wide.level() == 100_000 - self.wide.consumed()
+        return self.wide.level()
+
+
+LARGE = 40  # taken from one shard by one write; given back to both, so that they are even
+WRITE, READ, ALL = "UpdateItem", "BatchGetItem", "TransactWriteItems"
+
+
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_read_that_is_lost_during_an_undo_is_asked_again(lost: int) -> None:
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), *[(READ, "before")] * lost]
+    assert not scene.take(LARGE).allowed
+    assert not scene.port.losses
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize("fate", ["before", "after", "late"])
+def test_an_undo_in_one_transaction_is_sent_again(fate: str) -> None:
+    """Its token makes it happen once, also where the first sending arrives after all."""
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), (ALL, fate)]
+    assert not scene.take(LARGE).allowed
+    for request in scene.port.late:
+        scene.port.engine.apply(request)
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TransactionCancelled([("TransactionConflict", None)] * 2),
+        TransactionCancelled([("ThrottlingError", None)] * 2),
+        Contended("its first sending is under way"),
+        NotApplied("no connection"),
+        "before",
+    ],
+)
+def test_a_lost_transaction_is_never_planned_anew(answer: StoreTrouble | str) -> None:
+    """The first sending may still arrive: beside another plan it would give back twice."""
+    scene = Undone(shards=2)
+    scene.port.losses = [(WRITE, "done"), (ALL, "late"), (ALL, answer)]
+    with pytest.raises(UndoLost, match="could not all be given back"):
+        scene.take(LARGE)
+    assert scene.left() == 30_000
+    for request in scene.port.late:
+        scene.port.engine.apply(request)
+    assert scene.left() == 70_000
+
+
+@pytest.mark.parametrize(("fate", "left"), [("before", 60_000), ("after", 70_000)])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_credit_whose_answer_is_lost_is_told(shards: int, fate: str, left: int) -> None:
+    """It is not sent again, which could give back twice; and the caller is not told "refused"."""
+    scene = Undone(shards=shards)
+    scene.port.losses = [(WRITE, "done"), (WRITE, fate)]
+    with pytest.raises(UndoLost) as told:
+        scene.take(10)
+    assert told.value.maybe_applied
+    assert scene.left() == left
+
+
+@pytest.mark.parametrize(
+    ("trouble", "times"),
+    [(Throttled("held back"), UNDOS_MAX), (NotApplied("no connection"), UNDOS_AWAY_MAX)],
+)
+def test_an_undo_that_is_given_up_is_told(trouble: StoreTrouble, times: int) -> None:
+    scene = Undone()
+    scene.port.losses = [(WRITE, "done"), *[(WRITE, trouble)] * (times - 1)]
+    assert not scene.take(10).allowed  # the last attempt went through
+    assert scene.left() == 70_000
+    scene.port.losses = [(WRITE, "done"), *[(WRITE, trouble)] * times]
+    with pytest.raises(UndoLost):
+        scene.take(10)
+    assert not scene.port.losses
+    assert scene.left() == 60_000
+
+
+@pytest.mark.parametrize("no", ["refused", "throttled"])
+def test_a_take_without_an_answer_beside_a_refusal_is_no_outage(no: str) -> None:
+    """It is known not to be admitted; what the other bucket gave is not known."""
+    scene = Undone()
+    if no == "throttled":
+        scene.narrow.adjust(x=-1)
+    scene.port.losses = [(WRITE, "after"), (WRITE, Throttled("held back"))]
+    with pytest.raises(UndoLost, match="no answer in time"):
+        scene.take(10)
+    assert scene.left() == 60_000
+
+
+def test_a_take_without_an_answer_is_told_before_other_trouble() -> None:
+    outcomes: list[object] = [NotApplied("no connection"), Unreachable("no answer")]
+    with pytest.raises(Unreachable, match="no answer"):
+        raise_trouble(outcomes, None, refused=False)
+
+
+def test_a_take_without_an_answer_is_told_as_such_also_where_its_undo_is_lost() -> None:
+    """Nothing was decided, so the rule for outages applies as it does to any lost take."""
+    scene = Undone()
+    scene.narrow.adjust(x=-1)
+    scene.port.losses = [(WRITE, "done"), (WRITE, "before"), (WRITE, "before")]
+    with pytest.raises(Unreachable) as told:
+        scene.take(10)
+    assert type(told.value) is Unreachable

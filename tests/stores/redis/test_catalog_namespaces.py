@@ -1,0 +1,235 @@
+"""Namespace calls cut short between their steps, and data of newer headgates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from headgate.core.decision import Demand
+from headgate.core.errors import (
+    IncompatibleSchemaError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+    Unreachable,
+)
+from headgate.core.levels import Entity, Level
+from headgate.core.limits import Limit
+from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.core.store import Backend
+from headgate.stores.redis import keys
+from headgate.stores.redis.catalog import RedisCatalog
+from tests.stores.redis import servers
+from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
+
+RPM = Limit.per_minute("rpm", 10)
+
+
+class Cut(Watched):
+    """A port that is cut after so many calls."""
+
+    left = 10**9
+
+    def _spend(self) -> None:
+        if self.left == 0:
+            raise Unreachable("cut")
+        self.left -= 1
+
+    async def script(self, script: Any, keys: Any, args: Any) -> Any:
+        self._spend()
+        return await super().script(script, keys, args)
+
+    async def scripts(self, calls: Any) -> Any:
+        self._spend()
+        return await super().scripts(calls)
+
+    async def command(self, *parts: Any, key: str | None = None) -> Any:
+        self._spend()
+        return await super().command(*parts, key=key)
+
+
+class World:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.backend: Backend = opened(url)
+        self.catalog = self.backend.catalog
+        self.port = Cut(port_to(url))
+        self.cut = RedisCatalog(self.port)
+
+    def at_every_cut(
+        self, call: Callable[[RedisCatalog], Coroutine[Any, Any, Any]], begin: Callable[[], Any]
+    ) -> Iterator[int]:
+        """Begins anew and cuts the call after 0, 1, 2, … calls, until it comes through."""
+        for left in range(100):
+            servers.flush(self.url)
+            begin()
+            self.port.left = left
+            try:
+                run(call(self.cut))
+            except Unreachable:
+                self.port.left = 10**9
+                yield left
+            else:
+                return
+        raise AssertionError("it never came through")
+
+    def filled(self) -> str:
+        ns = registered(self.backend)
+        run(self.catalog.create_entity(ns, Entity("a"), None, NOW_MS))
+        run(self.catalog.update_stored(ns, Level(), {"limits": (RPM,)}, None, NOW_MS))
+        demand = Demand(BucketKey(ns, "a", "r"), Terms((RPM.spec,)), (1000,))
+        run(self.backend.store.consume([demand], NOW_MS))
+        self.ns = ns
+        return ns
+
+    def deleted(self) -> None:
+        self.filled()
+        run(self.catalog.delete_namespace("team", None, NOW_MS))
+
+    def actions(self) -> list[str]:
+        events = run(self.backend.ledger.audit(self.ns, "$SYSTEM", limit=99, before=None))
+        return [event.action for event in events if event.action.startswith("namespace")]
+
+
+@pytest.fixture(params=["redis_url", "cluster_url"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(request.getfixturevalue(request.param))
+    yield world
+    run(world.port.close())
+    run(world.backend.store.close())
+
+
+def test_a_registration_cut_short_is_finished_by_the_next(world: World) -> None:
+    cuts = world.at_every_cut(
+        lambda catalog: catalog.register_namespace("team", None, NOW_MS), lambda: None
+    )
+    assert [_check_registered(world) for _ in cuts]
+
+
+def _check_registered(world: World) -> bool:
+    seen = run(world.catalog.get_namespace("team"))
+    assert seen is None or run(world.catalog.lookup(seen.id, "a", "r")).version == 0
+    made = run(world.catalog.register_namespace("team", None, NOW_MS))
+    assert run(world.catalog.lookup(made.id, "a", "r")).version == 0
+    assert run(world.catalog.list_namespaces(state="active")) == [made]
+    return True
+
+
+def test_a_deletion_cut_short_is_finished_by_the_next(world: World) -> None:
+    call = lambda catalog: catalog.delete_namespace("team", None, NOW_MS)  # noqa: E731
+    for _ in world.at_every_cut(call, world.filled):
+        gone = run(world.catalog.delete_namespace("team", None, NOW_MS))
+        assert (gone.id, gone.state, gone.deleted_ms) == (world.ns, "deleted", NOW_MS)
+        assert run(world.catalog.get_namespace("team")) is None
+        assert run(world.catalog.list_namespaces(state="deleted")) == [gone]
+        assert world.actions() == ["namespace_deleted", "namespace_registered"]
+
+
+def test_a_deletion_cut_short_can_be_taken_back(world: World) -> None:
+    call = lambda catalog: catalog.delete_namespace("team", None, NOW_MS)  # noqa: E731
+    recovered = 0
+    for _ in world.at_every_cut(call, world.filled):
+        try:
+            back = run(world.catalog.recover_namespace(world.ns, None, NOW_MS))
+        except NamespaceStateError:
+            back = run(world.catalog.get_namespace("team"))
+        else:
+            recovered += 1
+        assert run(world.catalog.get_namespace("team")) == back
+        assert run(world.catalog.lookup(world.ns, "a", "r")).lineage[0].entity is not None
+    assert recovered
+
+
+@pytest.mark.parametrize("then", ["recover", "delete", "purge"])
+def test_a_recovery_cut_short_is_finished_or_undone(then: str, world: World) -> None:
+    def call(catalog: RedisCatalog) -> Any:
+        return catalog.recover_namespace(world.ns, None, NOW_MS)
+
+    half = 0
+    for _ in world.at_every_cut(call, world.deleted):
+        claimed = run(world.catalog.get_namespace("team")) is not None
+        half += claimed
+        if then == "purge":
+            run(world.catalog.purge_namespace(world.ns, None, NOW_MS))
+            assert run(world.catalog.get_namespace("team")) is None
+            continue
+        if then == "delete" and claimed:
+            assert run(world.catalog.delete_namespace("team", None, NOW_MS)).state == "deleted"
+            assert run(world.catalog.get_namespace("team")) is None
+        back = run(world.catalog.recover_namespace(world.ns, None, NOW_MS))
+        assert run(world.catalog.get_namespace("team")) == back
+        assert run(world.catalog.lookup(world.ns, "a", "r")).lineage[0].entity is not None
+        assert world.actions()[0] == "namespace_recovered"
+    assert half
+
+
+def test_a_purge_cut_short_is_finished_by_the_next(world: World) -> None:
+    def call(catalog: RedisCatalog) -> Any:
+        return catalog.purge_namespace(world.ns, None, NOW_MS)
+
+    half = 0
+    for _ in world.at_every_cut(call, world.deleted):
+        listed = run(world.catalog.list_namespaces(state="deleted"))
+        assert [one.id for one in listed] == [world.ns]
+        if listed[0].state == "purging":
+            half += 1
+            with pytest.raises((NamespaceStateError, NamespaceNotFoundError)):
+                run(world.catalog.recover_namespace(world.ns, None, NOW_MS))
+        assert run(world.catalog.purge_namespace(world.ns, None, NOW_MS)) >= 1
+        assert run(world.catalog.list_namespaces(state="deleted")) == []
+        assert run(world.port.scan("*" + world.ns + "*")) == []
+        with pytest.raises(NamespaceNotFoundError):
+            run(world.catalog.purge_namespace(world.ns, None, NOW_MS))
+    assert half > 3
+
+
+def test_a_slow_deletion_does_not_undo_a_recovery(world: World) -> None:
+    ns = world.filled()
+    world.port.before["catalog_commit"] = lambda: world.port.before.update(
+        catalog_read=lambda: run(world.catalog.recover_namespace(ns, None, NOW_MS)) and None
+    )
+    run(world.cut.delete_namespace("team", None, NOW_MS))
+    back = run(world.catalog.get_namespace("team"))
+    assert back is not None
+    assert run(world.catalog.lookup(ns, "a", "r")).version > 0
+    assert run(world.catalog.list_namespaces(state="active")) == [back]
+
+
+def test_neighbours_survive_a_purge(world: World) -> None:
+    world.deleted()
+    old = world.ns
+    new = world.filled()
+    run(world.catalog.purge_namespace(old, None, NOW_MS))
+    looked = run(world.catalog.lookup(new, "a", "r"))
+    assert looked.lineage[0].entity is not None
+    assert run(world.backend.store.peek([BucketKey(new, "a", "r")], NOW_MS)).records[0] is not None
+
+
+def test_a_newer_schema_is_not_touched(world: World) -> None:
+    ns = world.filled()
+    run(world.port.command("HSET", keys.META, "schema_version", 2))
+    for call in (
+        world.catalog.prepare(),
+        world.catalog.get_namespace("team"),
+        world.catalog.register_namespace("other", None, NOW_MS),
+        world.catalog.list_namespaces(state="active"),
+    ):
+        with pytest.raises(IncompatibleSchemaError):
+            run(call)
+    assert run(world.catalog.get_version_record())["schema_version"] == 2
+    run(world.port.command("HSET", keys.head(ns), "schema", 2))
+    for call in (
+        world.catalog.lookup(ns, "a", "r"),
+        world.catalog.create_entity(ns, Entity("b"), None, NOW_MS),
+    ):
+        with pytest.raises(IncompatibleSchemaError):
+            run(call)
+
+
+def test_destroy_leaves_other_programs_alone(world: World) -> None:
+    world.filled()
+    run(world.port.command("SET", "hgx", "theirs"))
+    run(world.catalog.destroy())
+    assert run(world.port.scan("*")) == ["hgx"]
