@@ -2,5 +2,5 @@
 connections between them are killed, stopped and cut; then what everybody was given is held against
 the promises.
 
-`./run fire` runs it for as long as you like; the tests run each attack for a few seconds.
+`./run proof fire` runs it for as long as you like; the tests run each attack for a few seconds.
 """

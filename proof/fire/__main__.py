@@ -1,4 +1,4 @@
-"""`./run fire`: every engine and scenario for as long as you like, and a table of what was seen."""
+"""`./run proof fire`: every engine and scenario for as long as you like, and a table of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run fire", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./run proof fire", description=__doc__)
     parser.add_argument("--engine", choices=[*SCENARIOS, "all"], default="all")
     parser.add_argument("--scenario", help="only this one")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each scenario")

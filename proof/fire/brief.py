@@ -1,12 +1,11 @@
-"""A short bout, as the tests run it. `HEADGATE_FIRE_S` makes each longer: 30 before a release."""
+"""A short bout, as the tests run it; in a night each is longer."""
 
 from __future__ import annotations
 
-import os
-
 from proof.fire.bout import Fire, burn
+from proof.size import sized
 
-SECONDS = float(os.environ.get("HEADGATE_FIRE_S", "2.5"))
+SECONDS = sized(2.5, 2.5, 30.0)
 EVERY_S = 0.7 if SECONDS < 10 else 2.0
 PROCESSES = 4 if SECONDS < 10 else 8
 SEED = 20

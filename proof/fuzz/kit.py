@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "150"))
+from proof.size import sized
+
+EXAMPLES = sized(40, 150, 3000)
 FUZZ = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 
 ODD = "".join(map(chr, range(32))) + "\x7f\x85\u2028\u202e\ufeff\ud800\U0001f600é٣²#/:{}\\\"'"

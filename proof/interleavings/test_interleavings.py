@@ -1,12 +1,10 @@
 """Every order of a few clients' requests, over the real store and the model of the service.
 
-HEADGATE_STATES_MAX bounds the states of each scene. Where it is raised for a night, there are more
-scenes, too: longer scripts, more clients, more faults.
+In a night there are more scenes, too: longer scripts, more clients, more faults.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 
 import pytest
@@ -21,14 +19,14 @@ from proof.interleavings.scenes import scenes
 from proof.interleavings.scenes_sharded import deep_scenes, sharded_scenes
 from proof.interleavings.scenes_special import special_scenes
 from proof.interleavings.search import Search
+from proof.size import SIZE, sized
 
-STATES_OF_A_DAY = 12_000
-STATES_MAX = int(os.environ.get("HEADGATE_STATES_MAX", STATES_OF_A_DAY))
+STATES_MAX = sized(3_000, 12_000, 500_000)  # of each scene
 SCENES = [
     *scenes(),
     *special_scenes(),
     *sharded_scenes(),
-    *(deep_scenes() if STATES_MAX > STATES_OF_A_DAY else ()),
+    *(deep_scenes() if SIZE == "night" else ()),
 ]
 
 

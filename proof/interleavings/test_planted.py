@@ -28,6 +28,7 @@ from proof.interleavings.scenes_sharded import sharded_scenes
 from proof.interleavings.scenes_special import special_scenes
 from proof.interleavings.search import Search
 from proof.interleavings.test_interleavings import chance
+from proof.size import sample
 
 STATES_MAX = 15_000
 
@@ -181,7 +182,7 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", sample(list(MUTANTS), 6))
 def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, mutate = MUTANTS[name]
     [scene] = [
@@ -189,7 +190,7 @@ def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     mutate(monkeypatch)
     # The faults are planted in the general way; that the fast one writes the same, other tests show
-    # (test_store_usual).
+    # (tests/stores/dynamodb/protocol/test_fast_take.py).
     monkeypatch.setattr(taking, "fast_take_request", lambda *_: None)
     search = Search(scene, chance(monkeypatch))
     with pytest.raises(Broken) as found:

@@ -1,12 +1,8 @@
 """The DynamoDB store beside the exact model, whatever is asked of it in whatever order: over the
 model of the service, and a few programs on a real engine.
-
-HEADGATE_MACHINE_PROGRAMS raises the number of programs.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -22,10 +18,11 @@ from headgate.testing import FakeClock
 from proof.machines.machine import KEYS, START_MS, StoreMachine, steady
 from proof.model.engine import Engine
 from proof.model.port import ModelPort
+from proof.size import sized
 from tests.stores.dynamodb.kit import opened
 
 PACES = (Limit.per_hour("x", 10), Limit.per_second("x", 10))
-PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "40"))
+PROGRAMS = sized(10, 40, 400)
 
 
 def on_a_model(*, strict: bool) -> Store:

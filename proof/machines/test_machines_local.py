@@ -1,8 +1,7 @@
-"""Memory and SQLite beside the exact model. HEADGATE_MACHINE_PROGRAMS raises the programs."""
+"""Memory and SQLite beside the exact model."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,8 +13,9 @@ from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.port import BlockingSqlitePort
 from proof.machines.machine import StoreMachine, steady
+from proof.size import sized
 
-PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))
+PROGRAMS = sized(15, 60, 1000)
 
 
 class OnMemory(StoreMachine):

@@ -2,5 +2,5 @@
 
 `values` are attribute values and items, `grammar` the expression language, `engine` the operations,
 `queries` the reads of many, `port` what a store can be opened on. It follows what AWS documents;
-`test_model_agrees` compares it with a real engine on random programs.
+`test_agrees` compares it with a real engine on random programs.
 """

@@ -1,6 +1,6 @@
 """The model answers as a real engine does: replies, failures and items, on random programs.
 
-HEADGATE_MODEL_STEPS raises the number of steps, HEADGATE_MODEL_SEED chooses others.
+HEADGATE_MODEL_SEED chooses other steps.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from headgate.stores.dynamodb.table.table import Table
 from proof.model.engine import Engine, Snapshot
 from proof.model.port import ModelPort
 from proof.model.programs import Program
+from proof.size import sized
 from tests.stores.dynamodb.catalog.kit import table_at
 
-STEPS = int(os.environ.get("HEADGATE_MODEL_STEPS", "2400"))
+STEPS = sized(600, 2400, 160_000)
 SEED = int(os.environ.get("HEADGATE_MODEL_SEED", "1"))
 STEPS_PER_PROGRAM = 8
 

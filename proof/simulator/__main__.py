@@ -1,4 +1,5 @@
-"""`./run sim`: scenarios from a seed, as many steps as are asked for; a violation is shrunk.
+"""`./run proof --seed N`: scenarios from a seed, as many steps as are asked for; a violation is
+shrunk.
 
 A step is one thing that happens in the simulated world: an event of the scenario begins, a request
 reaches the server, an answer (or the news that none will come) reaches a client.
@@ -36,7 +37,7 @@ KINDS = ("events", "faults", "told", "checks")
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="./run sim", description="Simulates clients, faults and a server on a virtual clock."
+        prog="./run proof", description="Simulates clients, faults and a server on a virtual clock."
     )
     made.add_argument(
         "--seed", type=seed_text, action="append", metavar=f"N|{TODAY}",
@@ -53,7 +54,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--episode", type=int, help="this scenario of the seed alone")
     made.add_argument("--replay", type=Path, help="a scenario that was kept in a file")
     made.add_argument("--trace", action="store_true", help="tell everything that happens")
-    made.add_argument("--scale", action="store_true", help="the simulation of scale instead")
     return made
 
 
@@ -83,9 +83,6 @@ def say(text: str = "") -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if "--scale" in arguments:
-        rest = [one for one in arguments if one != "--scale"]
-        return subprocess.run([sys.executable, "-m", "proof.scale", *rest]).returncode
     chosen = parser().parse_args(arguments)
     if chosen.replay is not None:
         return told(simulate(Scenario.from_json(chosen.replay.read_text()), trace=True))
@@ -185,7 +182,8 @@ def tell_story(report: Report) -> None:
     """The shortest story of a violation, and how to tell it again."""
     found = report.scenario
     say(f"VIOLATION {report.violations[0]}")
-    say(f"the whole: ./run sim --world {found.world} --seed {found.seed} --episode {found.episode}")
+    again = f"--world {found.world} --seed {found.seed} --episode {found.episode}"
+    say(f"the whole: ./run proof {again}")
     short = Shrinker(simulate, report.promise).shrunk(found)
     FAILURES.mkdir(exist_ok=True)
     path = FAILURES / f"{found.world}-{found.seed}-{found.episode}.json"
@@ -194,7 +192,7 @@ def tell_story(report: Report) -> None:
     for line in simulate(short, trace=True).trace:
         if " #-" not in line:
             say(line)
-    say(f"the short one: ./run sim --replay {path}")
+    say(f"the short one: ./run proof --replay {path}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The simulator's daily round: 200 000 steps in all, other scenarios in every part."""
+"""The simulator's daily round: so many steps in all, other scenarios in every part."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from proof.simulator.plot import plotted
 from proof.simulator.runner import simulate
 from proof.simulator.scenario import Scenario
 from proof.simulator.world import WORLDS
+from proof.size import sized
 
-STEPS = 200_000
+STEPS = sized(50_000, 200_000, 2_000_000)
 PARTS = 5
 SEED = 2026
 
@@ -29,7 +30,7 @@ def test_no_promise_is_broken(world: str, part: int) -> None:
     done = episode = 0
     while done < STEPS // PARTS // len(WORLDS):
         report = simulate(plotted(world, SEED + part, episode))
-        again = f"./run sim --world {world} --seed {SEED + part} --episode {episode}"
+        again = f"./run proof --world {world} --seed {SEED + part} --episode {episode}"
         assert not report.violations, f"{report.violations[0]}\nshrink and replay it: {again}"
         done += report.steps
         episode += 1
