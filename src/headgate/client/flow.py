@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -156,10 +156,15 @@ Value = TypeVar("Value")
 
 class Transport(Protocol):
     async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
-        """What came of sending it once, within that time."""
+        """What came of sending it once, within that time. With `linger`, a task that is cancelled
+        still waits for the answer."""
         ...
 
-    def close(self) -> None: ...
+    async def finish(self, flow: Coroutine[Any, Any, Value]) -> Value:
+        """What the flow comes to, also if the task is cancelled meanwhile."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_namespace, parse_resource
-from headgate.transport.http1 import Fields, ResponseReader
+from headgate.transport.http1 import Fields
 
 IDENTIFIER_LENGTH_MAX = 256
 AMOUNT_MAX = 2**53 - 1
@@ -303,9 +303,7 @@ def _metadata(values: object) -> dict[str, str] | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# HTTP/1.1 of the client without a socket: a call to bytes, and the reader of its response.
-
-BODY_BYTES_MAX = 4 * 1024 * 1024
+# A call as the bytes of an HTTP/1.1 request.
 
 
 class RequestHead:
@@ -327,8 +325,3 @@ class RequestHead:
             return f"{head}\r\n".encode("latin-1")
         typed = f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         return typed.encode("latin-1") + body
-
-
-def response_reader() -> ResponseReader:
-    """Reads one response: of any server, so its body may end with the connection."""
-    return ResponseReader(BODY_BYTES_MAX, until_close=True)

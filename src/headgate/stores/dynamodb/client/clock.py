@@ -8,11 +8,11 @@ tight, within the round trip at best. The bounds are widened slowly, since clock
 from __future__ import annotations
 
 import calendar
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
+
+from headgate.transport.ownership import reset_after_fork
 
 SECOND_NS = 1_000_000_000
 DRIFT_PER_MILLION = 100  # more than a host's clock drifts in practice
@@ -35,18 +35,6 @@ def seconds_of(date: bytes) -> int | None:
         return None
 
 
-_clocks: weakref.WeakSet[ServiceClock] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """A thread that held a lock when the process forked is not there to release it."""
-    for clock in list(_clocks):
-        clock.unlock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
-
-
 class ServiceClock:
     """Never steps back; safe to share between threads and loops."""
 
@@ -63,10 +51,11 @@ class ServiceClock:
         self._odd = 0
         self._date: tuple[bytes, int | None] = (b"", None)
         self._last_ns = 0
-        self.unlock()
-        _clocks.add(self)
+        self.after_fork()
+        reset_after_fork(self)
 
-    def unlock(self) -> None:
+    def after_fork(self) -> None:
+        """A thread that held the lock when the process forked is not there to release it."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
