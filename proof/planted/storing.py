@@ -370,7 +370,7 @@ MUTANTS = [
         "            if call.send_by_s <= self.loop.time():\n",
         "            if call.due_s <= self.loop.time():\n",
         (
-            "tests/client/test_connections.py::test_what_would_hardly_be_answered_is_not_sent[async]",
+            "tests/client/test_connections.py::test_a_connection_that_becomes_free_too_late_sends_nothing",
         ),
     ),
     Mutant(

@@ -274,6 +274,37 @@ def test_what_would_hardly_be_answered_is_not_sent(colour: str) -> None:
         assert script.connections == 1
 
 
+def test_a_connection_that_becomes_free_too_late_sends_nothing() -> None:
+    """A loop that was busy reads the answer before its timers say what is late."""
+
+    async def flow() -> None:
+        pool = AsyncHttpPool(_options(script))
+        now_s = pool.now_s()
+        first = asyncio.ensure_future(pool.ask(CHECK, now_s + 60))
+        await _until(lambda: len(script.requests) == 1)
+        send_by_s = pool.now_s() + 0.05
+        late = asyncio.ensure_future(pool.ask(CHECK, now_s + 60, reserve_s=now_s + 60 - send_by_s))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert sent.wait(5)
+        while pool.now_s() < send_by_s + 0.01:
+            pass
+        assert isinstance(await late, NoResponse)
+        assert isinstance(await first, Response)
+        await pool.close()
+
+    go_on, sent = threading.Event(), threading.Event()
+
+    def held(one: socket.socket) -> None:
+        go_on.wait(5)
+        one.sendall(GOOD)
+        sent.set()
+
+    with scripted(held) as script:
+        asyncio.run(flow())
+        assert len(script.requests) == 1
+
+
 def test_who_has_the_least_time_is_next_in_line() -> None:
     async def flow() -> None:
         pool = AsyncHttpPool(_options(script))

@@ -10,7 +10,6 @@ import logging
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
-from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from headgate.client.answers import (
@@ -28,13 +27,11 @@ from headgate.client.requests import (
     Check,
     Descriptor,
     acquire_call,
-    adjust_call,
     check_all_call,
     check_call,
     explain_call,
+    lease_call,
     parse_outcome,
-    release_call,
-    settle_call,
 )
 from headgate.client.retry import Retry
 from headgate.core.errors import LeaseExpiredError
@@ -111,9 +108,14 @@ class HeldLease:
     def _is_ended(self) -> bool:
         return self._answer.state != "open"
 
-    def _must_be_open(self) -> None:
-        if self._closed or self._is_ended:
+    def _call(self, verb: str, tokens: int | None, amounts: Amounts) -> ApiCall:
+        """A change of this lease; one that is over can only be settled again."""
+        if self._closed or (self._is_ended and verb != "settle"):
             raise LeaseExpiredError
+        call = lease_call(verb, self._answer.lease_id, tokens, amounts, self._namespace)
+        if verb == "settle" or (verb == "release" and tokens is None and not amounts):
+            self._final = call
+        return call
 
     async def _leave(self, failed: bool) -> None:
         """Ends the lease where that was not done: as was asked last, else by how the block ended.
@@ -124,8 +126,8 @@ class HeldLease:
         self._closed = True
         if self._is_ended:
             return
-        end = release_call if failed and not self._keep else settle_call
-        call = self._final or end(self._answer.lease_id, None, {}, self._namespace)
+        verb = "release" if failed and not self._keep else "settle"
+        call = self._final or lease_call(verb, self._answer.lease_id, None, {}, self._namespace)
         try:
             self._answer = await self._flow.port.finish(self._flow.change(call))
         except ClientError as error:
@@ -138,25 +140,15 @@ class AsyncLease(HeldLease):
 
     async def adjust(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Takes more (may go into debt) or gives back (negative)."""
-        self._must_be_open()
-        self._answer = await self._flow.change(
-            adjust_call(self._answer.lease_id, *_split(tokens, amounts), self._namespace)
-        )
+        self._answer = await self._flow.change(self._call("adjust", tokens, amounts))
 
     async def settle(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Says what was really used, and ends the lease; saying it again changes nothing."""
-        if self._closed:
-            raise LeaseExpiredError
-        self._final = settle_call(self._answer.lease_id, *_split(tokens, amounts), self._namespace)
-        self._answer = await self._flow.change(self._final)
+        self._answer = await self._flow.change(self._call("settle", tokens, amounts))
 
     async def release(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Gives part back; without amounts everything, and the lease is over."""
-        self._must_be_open()
-        call = release_call(self._answer.lease_id, *_split(tokens, amounts), self._namespace)
-        if tokens is None and not amounts:
-            self._final = call
-        self._answer = await self._flow.change(call)
+        self._answer = await self._flow.change(self._call("release", tokens, amounts))
 
 
 class Lease(HeldLease):
@@ -165,13 +157,6 @@ class Lease(HeldLease):
     adjust = blocking(AsyncLease.adjust)
     settle = blocking(AsyncLease.settle)
     release = blocking(AsyncLease.release)
-
-
-def _split(tokens: int | None, amounts: Amounts) -> tuple[int | None, Amounts]:
-    """`tokens` beside names of limits is a name, too."""
-    if tokens is None or not amounts:
-        return tokens, amounts
-    return None, {"tokens": tokens, **amounts}
 
 
 Held = TypeVar("Held", bound=HeldLease)
@@ -210,12 +195,7 @@ class AsyncLeaseContext(PendingLease[AsyncLease]):
     async def __aenter__(self) -> AsyncLease:
         return await self._enter()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         await self._exit(kind is not None)
 
 
@@ -227,12 +207,7 @@ class LeaseContext(PendingLease[Lease]):
     def __enter__(self) -> Lease:
         return run(self._enter())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         run(self._exit(kind is not None))
 
 
@@ -379,12 +354,7 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
@@ -411,10 +381,5 @@ class Client(BaseClient[LeaseContext]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

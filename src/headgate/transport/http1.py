@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 HEAD_BYTES_MAX = 32_768
 FIELDS_MAX = 256  # as in _FIELDS
@@ -25,6 +26,11 @@ _HEAD = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n\x00]*+)?+" + _FIE
 _TRAILER = re.compile(_FIELDS)
 _LENGTHS = re.compile(rb"\ncontent-length:[ \t]*+([^\r]*)")
 _LENGTH = re.compile(rb"[0-9]{1,12}[ \t]*")
+_DATE = re.compile(
+    rb"(?:mon|tue|wed|thu|fri|sat|sun), ([0-9]{2}) ([a-z]{3}) ([0-9]{4}) "
+    rb"([0-9]{2}):([0-9]{2}):([0-9]{2}) gmt"
+)
+_MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
 
 Fields = tuple[tuple[str, str], ...]
@@ -58,6 +64,19 @@ class Response:
         lowered = self.head.lower()
         _, found, after = lowered.partition(b"\n" + name + b":")
         return after.partition(b"\r")[0].strip(b" \t") if found else b""
+
+
+def http_date_s(lowered: bytes) -> int | None:
+    """The Unix time of an HTTP date in lower case; None if it is none."""
+    found = _DATE.fullmatch(lowered)
+    if found is None or found[2] not in _MONTHS:
+        return None
+    day, year, hour, minute, second = map(int, found.group(1, 3, 4, 5, 6))
+    month = _MONTHS.index(found[2]) + 1
+    try:
+        return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
 
 
 def framing_of(head: bytes) -> Framing:

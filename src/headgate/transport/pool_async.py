@@ -180,16 +180,21 @@ class AsyncHttpConnection(ReusedBufferProtocol):
     def is_busy(self) -> bool:
         return self._call is not None
 
-    def send(self, call: PendingCall) -> bool:
-        """Whether it was sent: not over a connection that is old or given up by the other side."""
+    def is_usable(self) -> bool:
+        """Whether it can be used after it was idle: not old, and not given up by the other side.
+
+        One that was made a moment ago may have TLS session tickets unread, and is not asked."""
         transport = self._transport
-        if (
-            transport is None
-            or transport.is_closing()
-            or time.monotonic() - self._used_s >= self._idle_s_max
-            or self._is_stale(0)
-        ):
-            return False
+        return (
+            transport is not None
+            and not transport.is_closing()
+            and time.monotonic() - self._used_s < self._idle_s_max
+            and not self._is_stale(0)
+        )
+
+    def send(self, call: PendingCall) -> None:
+        transport = self._transport
+        assert transport is not None
         assert self._call is None, "a connection carries one request at a time"
         self._call = call
         call.connection = self
@@ -201,7 +206,6 @@ class AsyncHttpConnection(ReusedBufferProtocol):
             timer = None
         if timer is None:
             self._timer = self._loop.call_at(call.due_s, self._look)
-        return True
 
     def hang_up(self) -> None:
         if self._timer is not None:
@@ -374,12 +378,9 @@ class AsyncHttpPool:
                 continue
             if call.send_by_s <= self.loop.time():
                 call.settle(NoResponse(Failure.BUSY))
-            elif connection.send(call):
-                return
-            else:
-                self._waiting.appendleft(call)
-                connection.hang_up()  # `on_closed` sees to those who wait
-                return
+                continue
+            connection.send(call)
+            return
         if self._closed:
             connection.hang_up()
         else:
@@ -395,7 +396,8 @@ class AsyncHttpPool:
     def _submit(self, call: PendingCall) -> None:
         while self._free:
             connection = self._free.pop()
-            if connection.send(call):
+            if connection.is_usable():
+                connection.send(call)
                 return
             connection.hang_up()
             self._open.discard(connection)

@@ -7,32 +7,17 @@ tight, within the round trip at best. The bounds are widened slowly, since clock
 
 from __future__ import annotations
 
-import calendar
 import threading
 import time
 from collections.abc import Callable
 
+from headgate.transport.http1 import http_date_s
 from headgate.transport.ownership import reset_after_fork
 
 SECOND_NS = 1_000_000_000
 DRIFT_PER_MILLION = 100  # more than a host's clock drifts in practice
 ODD_NS = 2 * SECOND_NS  # bounds further off than this are an odd reply, until it is repeated
 ODD_REPLIES = 3
-
-_MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
-
-
-def seconds_of(date: bytes) -> int | None:
-    """The Unix time of an HTTP date in lower case; None if it is none."""
-    try:
-        _, day, month, year, clock, zone = date.split()
-        hour, minute, second = clock.split(b":")
-        fields = (int(year), _MONTHS.index(month) + 1, int(day))
-        if zone != b"gmt":
-            return None
-        return calendar.timegm((*fields, int(hour), int(minute), int(second)))
-    except ValueError:
-        return None
 
 
 class ServiceClock:
@@ -72,7 +57,7 @@ class ServiceClock:
         """Learns from one reply; the times are of the monotonic clock."""
         known, at_s = self._date
         if known != date:
-            at_s = seconds_of(date)
+            at_s = http_date_s(date)
             self._date = (date, at_s)
         if at_s is None:
             return
