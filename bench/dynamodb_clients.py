@@ -28,9 +28,9 @@ from unittest import mock
 from bench import machine
 from bench.table import aim, show, show_aims
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client import call as port_flow
-from headgate.stores.dynamodb.client.port import DynamoRequest, open_port
-from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, TARGET, Signer
+from headgate.stores.dynamodb.client import calls as port_flow
+from headgate.stores.dynamodb.client.account import CONTENT_TYPE, TARGET, Signer
+from headgate.stores.dynamodb.client.calls import DynamoRequest, open_port
 
 CALLERS = (1, 32)
 REGION = "us-east-1"

@@ -6,7 +6,7 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.client.port import ConditionFailed, Rejected, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import ConditionFailed, Rejected, TransactionCancelled
 from proof.interleavings import ghosts
 from proof.interleavings.clients import TABLE, Node
 from proof.interleavings.ghosts import Broken

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
     DynamoRequest,
     Rejected,

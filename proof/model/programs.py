@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 
 NUMBER = "n"  # never a text: ministack lets sums with text pass, which AWS refuses
 ATTRIBUTES = ("a", "b", "g", NUMBER, "s")

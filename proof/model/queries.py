@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.client.calls import Rejected
 from proof.model import engine, grammar
 from proof.model.engine import KEYS, Params, Snapshot, Step, scope_of, table_of
 from proof.model.values import Invalid, Row, thaw

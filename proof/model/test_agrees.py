@@ -14,7 +14,7 @@ import pytest
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
     DynamoPort,
     DynamoRequest,

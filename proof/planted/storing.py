@@ -341,20 +341,45 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what nobody asked for begins the next reply",
-        "stores/dynamodb/client/pool_async.py",
+        "transport/pool_async.py",
         "            self.hang_up()  # nobody asked",
-        "            self._reader.feed(data)  # nobody asked",
+        "            self._reader.feed(bytes(self._reused_buffer[:nbytes]))  # nobody asked",
         (
             "tests/stores/dynamodb/client/test_errors.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",
         ),
     ),
     Mutant(
         "dynamodb: what waits unread in an idle connection is the next reply",
-        "stores/dynamodb/client/http.py",
+        "transport/http_pool.py",
         'select.POLLIN | getattr(select, "POLLRDHUP", 0)',
         'getattr(select, "POLLRDHUP", select.POLLIN)',
         (
             "tests/stores/dynamodb/client/test_errors.py::test_what_nobody_asked_for_is_no_part_of_the_next_reply",
+        ),
+    ),
+    Mutant(
+        "pool: a request with less time goes before all others",
+        "transport/pool_async.py",
+        '            insort(self._waiting, call, key=attrgetter("send_by_s"))',
+        "            self._waiting.appendleft(call)",
+        ("tests/client/test_connections.py::test_who_has_the_least_time_is_next_in_line",),
+    ),
+    Mutant(
+        "pool: what would hardly be answered is sent",
+        "transport/pool_async.py",
+        "            if call.send_by_s <= self.loop.time():\n",
+        "            if call.due_s <= self.loop.time():\n",
+        (
+            "tests/client/test_connections.py::test_a_connection_that_becomes_free_too_late_sends_nothing",
+        ),
+    ),
+    Mutant(
+        "ownership: a lock that another thread held stays locked in a forked child",
+        "transport/ownership.py",
+        "        self.after_fork()\n        reset_after_fork(self)\n",
+        "        self.after_fork()\n",
+        (
+            "tests/layers/test_fork.py::test_the_connections_of_a_child_do_not_wait_for_the_parents_lock",
         ),
     ),
     Mutant(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from proof.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
 from proof.model.engine import Engine, Place, Snapshot
 from proof.model.values import Row

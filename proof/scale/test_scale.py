@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.sharding import router as sharing
 from proof.scale.cloud import Cloud
 from proof.scale.fleet import Tally

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.errors import Unreachable
-from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.transport.gates import wait_finished
 from proof.simulator.calls import Action, Call
 from proof.simulator.chance import fraction, mixed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headgate.core.errors import Contended, StoreTrouble, Throttled
-from headgate.stores.dynamodb.client.port import DynamoRequest, Rejected, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import DynamoRequest, Rejected, TransactionCancelled
 from proof.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
 from proof.model.engine import Engine, Place, Snapshot
 from proof.model.values import Row

@@ -12,7 +12,7 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.core.store import PeekResult
-from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from proof.simulator.calls import ACTION, CALL, Action, Call

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 
 from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
-from headgate.client.connect import PooledTransport
-from headgate.client.pool import IDLE_MS_MAX, ConnectionPool
 from headgate.client.retry import NoReply
-from headgate.core.runtime import run
-from headgate.testing import FakeClock
-from headgate.transport.gates import BlockingGateFactory
 from headgate.transport.http1 import Response
-from tests.client.kit import ALLOWED, COLOURS, HANG_UP, play, problem, response, scripted
+from headgate.transport.http_pool import NoResponse, PoolOptions, ServerAddress
+from headgate.transport.pool_async import AsyncHttpPool
+from headgate.transport.pool_blocking import BlockingHttpPool
+from tests.client.kit import ALLOWED, COLOURS, HANG_UP, Script, play, problem, response, scripted
 
 GOOD = response(200, ALLOWED)
 QUICK = Retry(base_ms=1, cap_ms=1)
+CHECK = b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
 
 
 @pytest.fixture(params=COLOURS)
@@ -118,15 +117,8 @@ def test_a_server_that_speaks_unasked_is_not_believed(colour: str) -> None:
 
 async def _heard(client: Any) -> None:
     """Waits until this side has seen the other side's end."""
-    if isinstance(client, AsyncClient):
-        await _until(lambda: not _idle(client).alive)
-    else:
-        await _until(lambda: not _idle(client.inner).alive)
-
-
-def _idle(client: Any) -> Any:
-    (pool,) = client._flow.port._pools.values()
-    return pool._idle[0][1]
+    idle = getattr(client, "inner", client)._flow.port._pools.here()._free
+    await _until(lambda: not idle or idle[0]._is_stale(0))
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -258,38 +250,84 @@ def test_every_connection_busy() -> None:
         assert len(script.requests) == 1
 
 
-class SlowToConnect:
-    """A connection that takes nearly all the time there is to be made."""
-
-    reusable = alive = True
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
-        self.sent.append(payload)
-        return Response(200, b"", b"", True)
-
-    def close(self) -> None: ...
+def _options(script: Script, connections: int = 1) -> PoolOptions:
+    return PoolOptions(ServerAddress("127.0.0.1", script.port, None), connections, 60.0, 10_000)
 
 
-@pytest.mark.parametrize(("took_ms", "sent"), [(0, 1), (900, 1), (901, 0), (5_000, 0)])
-def test_what_would_hardly_be_answered_is_not_sent(took_ms: int, sent: int) -> None:
-    clock = FakeClock()
-    link = SlowToConnect()
+def test_what_would_hardly_be_answered_is_not_sent(colour: str) -> None:
+    """It would be lost; the connection that was made for it serves the next."""
 
-    async def connect(timeout_ms: int) -> SlowToConnect:
-        clock.advance(took_ms)
-        return link
+    async def flow() -> None:
+        pool = AsyncHttpPool(_options(script)) if colour == "async" else blocking
+        due_s = pool.now_s() + 60
+        late = await pool.ask(CHECK, due_s, reserve_s=61)
+        assert isinstance(late, NoResponse)
+        assert not late.maybe_sent
+        assert script.requests == []
+        for _ in range(2):
+            assert isinstance(await pool.ask(CHECK, due_s, reserve_s=1), Response)
+        await pool.close()
 
-    lines = PooledTransport(
-        lambda: ConnectionPool(1, BlockingGateFactory()), connect, lambda: 0, clock
-    )
-    found = run(lines.attempt(b"x", 1_000, False))
-    assert len(link.sent) == sent
-    assert isinstance(found, Response if sent else NoReply)
-    again = run(lines.attempt(b"x", 1_000, False))
-    assert isinstance(again, Response), "the connection is kept for the next"
+    with scripted(GOOD) as script:
+        blocking = BlockingHttpPool(_options(script))
+        asyncio.run(flow())
+        assert script.connections == 1
+
+
+def test_a_connection_that_becomes_free_too_late_sends_nothing() -> None:
+    """A loop that was busy reads the answer before its timers say what is late."""
+
+    async def flow() -> None:
+        pool = AsyncHttpPool(_options(script))
+        now_s = pool.now_s()
+        first = asyncio.ensure_future(pool.ask(CHECK, now_s + 60))
+        await _until(lambda: len(script.requests) == 1)
+        send_by_s = pool.now_s() + 0.05
+        late = asyncio.ensure_future(pool.ask(CHECK, now_s + 60, reserve_s=now_s + 60 - send_by_s))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert sent.wait(5)
+        while pool.now_s() < send_by_s + 0.01:
+            pass
+        assert isinstance(await late, NoResponse)
+        assert isinstance(await first, Response)
+        await pool.close()
+
+    go_on, sent = threading.Event(), threading.Event()
+
+    def held(one: socket.socket) -> None:
+        go_on.wait(5)
+        one.sendall(GOOD)
+        sent.set()
+
+    with scripted(held) as script:
+        asyncio.run(flow())
+        assert len(script.requests) == 1
+
+
+def test_who_has_the_least_time_is_next_in_line() -> None:
+    async def flow() -> None:
+        pool = AsyncHttpPool(_options(script))
+        now_s = pool.now_s()
+        first = asyncio.ensure_future(pool.ask(CHECK, now_s + 60))
+        await _until(lambda: len(script.requests) == 1)
+        line = [asyncio.ensure_future(pool.ask(CHECK, now_s + s)) for s in (60, 40, 50, 45, 60)]
+        await asyncio.sleep(0)
+        waiting = [call.send_by_s - now_s for call in pool._waiting]
+        assert waiting == pytest.approx([40, 45, 50, 60, 60])
+        go_on.set()
+        await asyncio.gather(first, *line)
+        await pool.close()
+
+    go_on = threading.Event()
+
+    def held(one: socket.socket) -> None:
+        go_on.wait(5)
+        one.sendall(GOOD)
+
+    with scripted(held) as script:
+        asyncio.run(flow())
+        assert script.connections == 1
 
 
 def test_a_cancelled_check_ends_at_once_and_costs_its_connection() -> None:
@@ -449,42 +487,3 @@ def test_tls(colour: str, certificate: Path) -> None:
         assert (script.connections, len(script.requests)) == (1, 3)
         play(colour, script.url, stranger, retry=Retry(attempts=1))
         assert len(script.requests) == 3
-
-
-class Fake:
-    def close(self) -> None: ...
-
-
-def test_idle_connections_grow_old() -> None:
-    clock = FakeClock()
-    pool: ConnectionPool[Fake] = ConnectionPool(2, BlockingGateFactory())
-    links = [Fake(), Fake()]
-    for _ in links:
-        assert pool.take(clock()).fresh
-    pool.give(links[0], clock())
-    clock.advance(1)
-    pool.give(links[1], clock())
-    assert pool.take(clock()).link is links[1], "the one used last"
-    pool.give(links[1], clock())
-    clock.advance(IDLE_MS_MAX)
-    turn = pool.take(clock())
-    assert (turn.link, turn.stale) == (links[1], [links[0]])
-    assert pool.take(clock()).fresh
-
-
-def test_who_waits_longest_is_next() -> None:
-    pool: ConnectionPool[Fake] = ConnectionPool(1, BlockingGateFactory())
-    assert pool.take(0).fresh
-    first, second, third = (pool.take(0).waiter for _ in range(3))
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert pool.leave(first)
-    link = Fake()
-    pool.give(link, 0)
-    assert (second.served, second.link, third.served) == (True, link, False)
-    assert not pool.leave(second)
-    pool.drop()
-    assert (third.served, third.link) == (True, None)
-    pool.drop()
-    assert pool.take(0).fresh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -16,21 +16,21 @@ from headgate.client import (
     Unauthorised,
     Unavailable,
 )
+from headgate.client.client import AsyncLease
+from headgate.client.connect import BODY_BYTES_MAX
 from headgate.client.flow import RequestFlow, Timing
-from headgate.client.lease import LeaseCore
 from headgate.client.requests import (
     Check,
     RequestHead,
     acquire_call,
     check_all_call,
     check_call,
-    response_reader,
 )
 from headgate.client.retry import NoReply
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run
 from headgate.testing import FakeClock
-from headgate.transport.http1 import Response
+from headgate.transport.http1 import Response, ResponseReader
 from tests.client.kit import ALLOWED, KEY, problem, refused, response
 
 REFUSED, LOST = NoReply("connection refused", sent=False), NoReply("reset", sent=True)
@@ -60,11 +60,14 @@ class ScriptedPort:
         found = step() if callable(step) else step
         if isinstance(found, NoReply):
             return found
-        read = response_reader().feed(found)
+        read = ResponseReader(BODY_BYTES_MAX, until_close=True).feed(found)
         assert read is not None
         return read
 
-    def close(self) -> None: ...
+    async def finish(self, flow: Coroutine[Any, Any, Any]) -> Any:
+        return await flow
+
+    async def close(self) -> None: ...
 
     @property
     def paths(self) -> list[str]:
@@ -228,10 +231,10 @@ def test_what_a_server_writes_is_made_printable() -> None:
     assert len(str(told.value)) < 700
 
 
-def lease_of(*steps: Step, keep: bool = False) -> tuple[LeaseCore, ScriptedPort]:
+def lease_of(*steps: Step, keep: bool = False) -> tuple[AsyncLease, ScriptedPort]:
     flow, port = flow_of(OPEN, *steps)
     call = acquire_call(Check("a", "r", 5), None, None, "refund", None)
-    return LeaseCore(flow, None, *run(flow.acquire(call, 0)), keep), port
+    return AsyncLease(flow, None, *run(flow.acquire(call, 0)), keep), port
 
 
 def over(state: str) -> bytes:
@@ -245,17 +248,17 @@ def over(state: str) -> bytes:
 )  # fmt: skip
 def test_how_a_lease_ends(failed: bool, keep: bool, verb: str) -> None:
     core, port = lease_of(over("settled"), keep=keep)
-    run(core.leave(failed))
+    run(core._leave(failed))
     assert port.paths[1:] == [f"/v1/leases/l1/{verb}"]
     assert json.loads(port.payloads[1].partition(b"\r\n\r\n")[2]) == {}
 
 
 def test_a_lost_end_is_said_again() -> None:
     core, port = lease_of(LOST, over("settled"))
-    run(core.settle(3, {}))
+    run(core.settle(3))
     assert port.paths[1:] == ["/v1/leases/l1/settle"] * 2
     core, port = lease_of(LOST, over("released"))
-    run(core.release(None, {}))
+    run(core.release())
     assert port.paths[1:] == ["/v1/leases/l1/release"] * 2
 
 
@@ -263,7 +266,7 @@ def test_a_lost_end_is_said_again() -> None:
 def test_a_lost_change_is_not_said_again(change: str) -> None:
     core, port = lease_of(LOST)
     with pytest.raises(Unavailable) as told:
-        run(getattr(core, change)(3, {}))
+        run(getattr(core, change)(3))
     assert told.value.maybe_applied
     assert len(port.paths) == 2
 
@@ -271,16 +274,16 @@ def test_a_lost_change_is_not_said_again(change: str) -> None:
 def test_a_settlement_that_failed_is_not_turned_into_a_refund() -> None:
     core, port = lease_of(*[LOST] * 4, over("settled"))
     with pytest.raises(Unavailable):
-        run(core.settle(None, {"tpm": 7}))
-    run(core.leave(True))  # as it is when the error leaves the block
+        run(core.settle(tpm=7))
+    run(core._leave(True))  # as it is when the error leaves the block
     assert port.paths[-1] == "/v1/leases/l1/settle"
     assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {"amounts": {"tpm": 7}}
-    assert core.ended
+    assert core._is_ended
 
 
 def test_tokens_beside_names_is_a_name() -> None:
     core, port = lease_of(over("open"))
-    run(core.adjust(2, {"rpm": 1}))
+    run(core.adjust(2, rpm=1))
     assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {
         "amounts": {"tokens": 2, "rpm": 1}
     }
@@ -288,7 +291,7 @@ def test_tokens_beside_names_is_a_name() -> None:
 
 def test_an_end_that_fails_is_kept_and_told(caplog: pytest.LogCaptureFixture) -> None:
     core, _ = lease_of(*[LOST] * 4)
-    run(core.leave(False))
+    run(core._leave(False))
     assert isinstance(core.trouble, Unavailable)
     assert "left to expire" in caplog.text
     assert KEY not in caplog.text

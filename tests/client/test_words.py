@@ -204,4 +204,4 @@ def test_the_client_needs_nothing_of_the_service(path: Path) -> None:
             assert (node.module or "").split(".")[1] in allowed, node.module
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         assert not [name for name in names if name.startswith(("headgate", "httpx"))]
-        assert "asyncio" not in names or path.name == "connection_async.py"
+        assert "asyncio" not in names

@@ -22,6 +22,7 @@ from headgate.layers.shadow import Shadow
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from headgate.transport.gates import BlockingGateFactory
+from headgate.transport.ownership import PerOwner
 from tests.layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.
@@ -103,6 +104,25 @@ def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
     assert child(lambda: all(Client(layer, clock).admitted(demand, 3) for layer in layers))
     assert not any(lock.acquire(blocking=False) for lock in locks), "they stay the parent's"
     over.set()
+
+
+def test_the_connections_of_a_child_do_not_wait_for_the_parents_lock() -> None:
+    own = PerOwner(object, RuntimeError, None)
+    mine = own.here()
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with own._lock:
+            held.set()
+            over.wait(60)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait(60)
+    try:
+        assert child(lambda: own.here() is not mine)
+    finally:
+        over.set()
+    assert own.here() is mine
 
 
 def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:

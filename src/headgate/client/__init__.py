@@ -7,8 +7,7 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.async_client import AsyncClient, AsyncLease
-from headgate.client.client import Client, Lease
+from headgate.client.client import AsyncClient, AsyncLease, Client, Lease
 from headgate.client.errors import (
     ClientError,
     InvalidRequest,

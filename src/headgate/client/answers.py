@@ -164,7 +164,7 @@ def read_items(document: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return items
 
 
-def read_lease(document: Mapping[str, Any]) -> LeaseAnswer:
+def read_lease(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0) -> LeaseAnswer:
     lease_id, state, held = (document.get(name) for name in ("lease_id", "state", "held"))
     if not isinstance(lease_id, str) or not isinstance(state, str) or not isinstance(held, dict):
         raise NotHeadgate("it has no lease")
@@ -177,7 +177,7 @@ def read_lease(document: Mapping[str, Any]) -> LeaseAnswer:
     )
 
 
-def read_health(document: Mapping[str, Any]) -> Health:
+def read_health(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0) -> Health:
     """How it stands; a service that is not ready says so with a problem instead."""
     status = document.get("status")
     if status == 503 and isinstance(document.get("code"), str):

@@ -1,4 +1,4 @@
-"""What the faces are made of: options parsed, connections and flow put together."""
+"""What a client is made of: options parsed, connections and flow put together."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import os
 import random
 import re
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from headgate.client.errors import ClientError
 from headgate.client.flow import TIMEOUT_S_MAX, RequestFlow, Timing, parse_seconds
-from headgate.client.pool import ConnectionPool, PoolWaiter
 from headgate.client.requests import RequestHead, parse_whole
 from headgate.client.retry import NoReply, Retry
 from headgate.core.errors import ValidationError
-from headgate.core.limits import parse_namespace
 from headgate.core.runtime import Clock, steady_clock
-from headgate.transport.gates import GateFactory, gate_factory_for
+from headgate.transport.gates import gate_factory_for
 from headgate.transport.http1 import Response
+from headgate.transport.http_pool import Failure, HttpPool, NoResponse, PoolOptions, ServerAddress
+from headgate.transport.ownership import PerOwner
+from headgate.transport.pool_async import AsyncHttpPool
+from headgate.transport.pool_blocking import BlockingHttpPool
+
+Result = TypeVar("Result")
 
 # --------------------------------------------------------------------------------------------------
 # Where the service is and who asks: a URL and a key, parsed once.
@@ -32,20 +36,9 @@ _HOST = re.compile(r"[A-Za-z0-9.\-_]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%\-]+)*/?")
 
 
-class Address(NamedTuple):
-    """A host, a port and, for https, how to check who answers there."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
 def parse_address(
     url: object, api_key: str | None, tls: ssl.SSLContext | None
-) -> tuple[Address, RequestHead]:
+) -> tuple[ServerAddress, RequestHead]:
     """The address, and the head of every request sent there; the key is in the head alone."""
     if not isinstance(url, str):
         raise ValidationError("url", type(url).__name__, "must be a str")
@@ -65,12 +58,12 @@ def parse_address(
     secure = parts.scheme == "https"
     if tls is not None and not secure:
         raise ValidationError("tls", "<SSLContext>", "needs an https URL")
-    address = Address(
+    address = ServerAddress(
         parts.hostname,
         port or PORTS[parts.scheme],
         (tls or ssl.create_default_context()) if secure else None,
     )
-    return address, _head(parts.path.rstrip("/"), _host_field(address), api_key)
+    return address, _head(parts.path.rstrip("/"), address.authority, api_key)
 
 
 def _head(path: str, host: str, api_key: str | None) -> RequestHead:
@@ -91,174 +84,13 @@ def parse_key(api_key: object) -> str:
     return api_key
 
 
-def _host_field(address: Address) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    plain = PORTS["http" if address.tls is None else "https"]
-    return host if address.port == plain else f"{host}:{address.port}"
-
-
 def _bad_url(reason: str) -> ValidationError:
     """The URL is not repeated: people put passwords into them."""
     return ValidationError("url", "<not shown>", reason)
 
 
 # --------------------------------------------------------------------------------------------------
-# One attempt over a pool of connections: the same for threads and for tasks.
-#
-# `PooledTransport` gets a connection within its time, sends, reads, and gives it back or up. How a
-# connection sends and reads is in `connection_async` and `connection_blocking`.
-
-POOLS_MAX = 64
-BUSY = "no connection was free in time; raise connections= or call less at once"
-SENDING_SHARE = 10  # what has not a tenth of its time left is not sent: its answer would be lost
-
-
-class ConnectFailed(Exception):
-    """No connection could be made."""
-
-
-class ResponseLost(Exception):
-    """The request was sent, or part of it, and no response came."""
-
-
-class HttpConnection(Protocol):
-    """A connection that carries one request at a time."""
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the last response left it fit for another request."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is still so, as far as can be seen from here."""
-        ...
-
-    async def exchange(self, payload: bytes, timeout_ms: int, linger: bool) -> Response:
-        """The response; Lost where there is none in time. With `linger`, a cancelled caller still
-        waits for it."""
-        ...
-
-    def close(self) -> None: ...
-
-
-Connect = Callable[[int], Awaitable[HttpConnection]]
-
-
-class PooledTransport:
-    """The connections of one client to its service."""
-
-    def __init__(
-        self,
-        make_pool: Callable[[], ConnectionPool[HttpConnection]],
-        connect: Connect,
-        here: Callable[[], object],
-        clock: Clock,
-    ) -> None:
-        self._make_pool = make_pool
-        self._pools: dict[object, ConnectionPool[HttpConnection]] = {}
-        self._connect = connect
-        self._here = here
-        self._clock = clock
-        self._closed = False
-
-    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
-        """What came back, within the time that this attempt has."""
-        if self._closed:
-            raise ClientError("this client was closed; make a new one")
-        pool = self._pools.get(self._here()) or self._make_pool_here()
-        end_ms = self._clock() + timeout_ms
-        try:
-            link = await self._get_connection(pool, end_ms)
-        except ConnectFailed as error:
-            return NoReply(str(error), sent=False)
-        reusable = False
-        left_ms = end_ms - self._clock()
-        if left_ms * SENDING_SHARE < timeout_ms:
-            self._put_back(pool, link, link.reusable)
-            return NoReply(BUSY, sent=False)
-        try:
-            response = await link.exchange(payload, left_ms, linger)
-            reusable = link.reusable
-        except ResponseLost as error:
-            return NoReply(str(error), sent=True)
-        finally:
-            self._put_back(pool, link, reusable)
-        return response
-
-    def close(self) -> None:
-        """Idle connections end now, others when their answer is there."""
-        self._closed = True
-        for pool in self._pools.values():
-            for link in pool.emptied():
-                link.close()
-
-    def _make_pool_here(self) -> ConnectionPool[HttpConnection]:
-        """A pool for the event loop or process that calls: connections stay where they were
-        made."""
-        while len(self._pools) >= POOLS_MAX:
-            self._pools.pop(next(iter(self._pools)))
-        return self._pools.setdefault(self._here(), self._make_pool())
-
-    async def _get_connection(
-        self, pool: ConnectionPool[HttpConnection], end_ms: int
-    ) -> HttpConnection:
-        while True:
-            checkout = pool.take(self._clock())
-            for old in checkout.stale:
-                old.close()
-            link, fresh = checkout.link, checkout.fresh
-            if checkout.waiter is not None:
-                link = await self._wait_for_connection(pool, checkout.waiter, end_ms)
-                fresh = link is None
-            if link is None:
-                if not fresh:
-                    raise ConnectFailed(BUSY)
-                return await self._open_connection(pool, end_ms)
-            if link.alive:
-                return link
-            self._put_back(pool, link, False)
-
-    async def _wait_for_connection(
-        self, pool: ConnectionPool[HttpConnection], waiter: PoolWaiter[HttpConnection], end_ms: int
-    ) -> HttpConnection | None:
-        """A link, or None for a place to make one."""
-        try:
-            served = await waiter.gate.wait(max(1, end_ms - self._clock()))
-        except BaseException:
-            if not pool.leave(waiter):
-                self._pass_on(pool, waiter)
-            raise
-        if not served and pool.leave(waiter):
-            raise ConnectFailed(BUSY)
-        return waiter.link
-
-    async def _open_connection(
-        self, pool: ConnectionPool[HttpConnection], end_ms: int
-    ) -> HttpConnection:
-        try:
-            return await self._connect(max(1, end_ms - self._clock()))
-        except BaseException:
-            pool.drop()
-            raise
-
-    def _pass_on(
-        self, pool: ConnectionPool[HttpConnection], waiter: PoolWaiter[HttpConnection]
-    ) -> None:
-        if waiter.link is None:
-            pool.drop()
-        else:
-            self._put_back(pool, waiter.link, waiter.link.alive)
-
-    def _put_back(
-        self, pool: ConnectionPool[HttpConnection], link: HttpConnection, reusable: bool
-    ) -> None:
-        if reusable and not self._closed:
-            pool.give(link, self._clock())
-        else:
-            link.close()
-            pool.drop()
-
+# One attempt over the connections of the running event loop, or of this process.
 
 URL = "http://127.0.0.1:8080"
 URL_VARIABLE = "HEADGATE_SERVICE_URL"
@@ -267,36 +99,82 @@ TIMEOUT_S = 5.0
 ATTEMPT_TIMEOUT_S = 2.0
 CONNECTIONS = 16
 CONNECTIONS_MAX = 10_000
+IDLE_S_MAX = 4.0  # below the 5 s after which common servers hang up: a call never meets that
+BODY_BYTES_MAX = 4 * 1024 * 1024
+SENDING_SHARE = 10  # what has not a tenth of its time left is not sent: its answer would be lost
 
 
-class ConnectionMode(NamedTuple):
-    """How one kind of caller connects, and what its connections belong to."""
+class ServiceTransport:
+    """The connections of one client to its service."""
 
-    blocking: bool
-    connect: Callable[[Address, int], Awaitable[HttpConnection]]
-    here: Callable[[], object]
+    def __init__(self, address: ServerAddress, connections: int, *, blocking: bool) -> None:
+        self._address = address
+        options = PoolOptions(address, connections, IDLE_S_MAX, BODY_BYTES_MAX, until_close=True)
+        pool_type = BlockingHttpPool if blocking else AsyncHttpPool
+        self._pools: PerOwner[HttpPool] = PerOwner(
+            lambda: pool_type(options), _closed_error, None if blocking else HttpPool.abandon
+        )
+
+    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
+        """What came back, within the time that this attempt has."""
+        pool = self._pools.here()
+        timeout_s = timeout_ms / 1000
+        found = await pool.ask(
+            payload,
+            pool.now_s() + timeout_s,
+            reserve_s=timeout_s / SENDING_SHARE,
+            can_abandon=not linger,
+        )
+        return self._no_reply(found, timeout_ms) if isinstance(found, NoResponse) else found
+
+    async def finish(self, flow: Coroutine[Any, Any, Result]) -> Result:
+        """What the flow comes to, also if the task is cancelled meanwhile."""
+        try:
+            pool = self._pools.here()
+        except ClientError:
+            flow.close()
+            raise
+        return await pool.finish(flow)
+
+    async def close(self) -> None:
+        pool = self._pools.close()
+        if pool is not None:
+            await pool.close()
+
+    def _no_reply(self, found: NoResponse, timeout_ms: int) -> NoReply:
+        failure, reason = found
+        if failure is Failure.CLOSED:
+            raise _closed_error()
+        if failure is Failure.CONNECT:
+            late = isinstance(reason, TimeoutError)
+            told = f" within {timeout_ms} ms" if late else f": {reason}"
+            text = f"no connection to {self._address}{told}"
+        elif failure in (Failure.BUSY, Failure.CROWDED):
+            text = "no connection was free in time; raise connections= or call less at once"
+        elif failure is Failure.OVERDUE:
+            text = f"no answer within {timeout_ms} ms"
+        else:
+            text = f"the connection to {self._address} broke: {reason}"
+        return NoReply(text, sent=found.maybe_sent)
 
 
-class ClientParts(NamedTuple):
-    flow: RequestFlow
-    namespace: str | None
-    shown: str
+def _closed_error() -> ClientError:
+    return ClientError("this client was closed; make a new one")
 
 
-def build_client(
-    mode: ConnectionMode,
+def build_flow(
     url: str | None,
     *,
+    blocking: bool,
     api_key: str | None,
-    namespace: str | None,
     timeout_s: float,
     attempt_timeout_s: float,
     connections: int,
     retry: Retry | None,
     tls: ssl.SSLContext | None,
     clock: Clock | None,
-) -> ClientParts:
-    """A flow over connections of that mode; everything given is checked here."""
+) -> tuple[RequestFlow, ServerAddress]:
+    """The way of asking the service at that URL; everything given is checked here."""
     if url is None:
         url = os.environ.get(URL_VARIABLE) or URL
         api_key = api_key or os.environ.get(KEY_VARIABLE) or None
@@ -310,16 +188,8 @@ def build_client(
         parse_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
         parse_seconds("attempt_timeout_s", attempt_timeout_s, TIMEOUT_S_MAX),
     )
-    parsed_namespace = None if namespace is None else parse_namespace(namespace)
+    transport = ServiceTransport(address, most, blocking=blocking)
+    pace = gate_factory_for(clock, blocking=blocking)
     ticks = clock or steady_clock()
-    pace: GateFactory = gate_factory_for(clock, blocking=mode.blocking)
-    transport = PooledTransport(
-        lambda: ConnectionPool(most, pace),
-        lambda timeout_ms: mode.connect(address, timeout_ms),
-        mode.here,
-        ticks,
-    )
     flow = RequestFlow(transport, head, timing, retry or Retry(), ticks, pace, random.random)
-    return ClientParts(
-        flow, parsed_namespace, f"{'http' if address.tls is None else 'https'}://{address}"
-    )
+    return flow, address

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -55,7 +55,8 @@ SHOWN_MAX = 500
 def error_of(call: ApiCall, outcome: Outcome) -> ClientError | None:
     """The error that this outcome is; None where it is an answer."""
     if isinstance(outcome, NoReply):
-        return _no_answer(call, outcome)
+        advice = "nothing was taken; see that the service runs and can be reached"
+        return _unavailable(call, outcome, outcome.reason, advice)
     if outcome.status in (200, 201):
         return None
     if outcome.status == LIMITED:
@@ -69,11 +70,12 @@ def problem_of(call: ApiCall, reply: Reply) -> ClientError:
     detail = _printable(reply.document.get("detail"))
     field = reply.document.get("field")
     fields: dict[str, Any] = {"code": code, "detail": detail, "status": status}
-    what = _sentence(status, code, detail)
+    what = f"the service answered {code or status}" + (f": {detail}" if detail else "")
     if code == STORAGE_DENIED:  # no outage: another attempt meets it again
         return InvalidRequest(what, **fields)
     if status == REQUEST_TIMEOUT or status >= 500 or status < 400:
-        return _unavailable(call, reply, fields)
+        asked_ms = reply.retry_after_ms
+        return _unavailable(call, reply, what, "try again later", retry_after_ms=asked_ms, **fields)
     if status in (401, 403) and code != ENTITY_DISABLED:
         advice = (
             "give a key as api_key= that the service knows"
@@ -112,33 +114,13 @@ def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
     )
 
 
-def _no_answer(call: ApiCall, trouble: NoReply) -> Unavailable:
-    maybe = trouble.sent and call.effect is Effect.ONCE
-    advice = (
-        "whether it took tokens is not known, so it was not sent again"
-        if maybe
-        else "nothing was taken; see that the service runs and can be reached"
-    )
-    return Unavailable(f"{trouble.reason}; {advice}", maybe_applied=maybe)
-
-
-def _unavailable(call: ApiCall, reply: Reply, fields: dict[str, Any]) -> Unavailable:
-    maybe = call.effect is Effect.ONCE and not is_unapplied(reply)
-    advice = (
-        "whether it took tokens is not known, so it was not sent again"
-        if maybe
-        else "try again later"
-    )
-    return Unavailable(
-        f"{_sentence(reply.status, fields['code'], fields['detail'])}; {advice}",
-        maybe_applied=maybe,
-        retry_after_ms=reply.retry_after_ms,
-        **fields,
-    )
-
-
-def _sentence(status: int, code: str | None, detail: str | None) -> str:
-    return f"the service answered {code or status}" + (f": {detail}" if detail else "")
+def _unavailable(
+    call: ApiCall, outcome: Outcome, what: str, advice: str, **fields: Any
+) -> Unavailable:
+    maybe = call.effect is Effect.ONCE and not is_unapplied(outcome)
+    if maybe:
+        advice = "whether it took tokens is not known, so it was not sent again"
+    return Unavailable(f"{what}; {advice}", maybe_applied=maybe, **fields)
 
 
 def _printable(text: object) -> str | None:
@@ -156,10 +138,15 @@ Value = TypeVar("Value")
 
 class Transport(Protocol):
     async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
-        """What came of sending it once, within that time."""
+        """What came of sending it once, within that time. With `linger`, a task that is cancelled
+        still waits for the answer."""
         ...
 
-    def close(self) -> None: ...
+    async def finish(self, flow: Coroutine[Any, Any, Value]) -> Value:
+        """What the flow comes to, also if the task is cancelled meanwhile."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +206,10 @@ class RequestFlow:
         answer = self._answer(call, reply, read_check)
         if not answer.allowed:
             raise RateLimited(answer)
-        return answer, self._answer(call, reply, _lease)
+        return answer, self._answer(call, reply, read_lease)
 
     async def change(self, call: ApiCall) -> LeaseAnswer:
-        return self._answer(call, await self._request(call), _lease)
+        return self._answer(call, await self._request(call), read_lease)
 
     async def explain(self, call: ApiCall) -> dict[str, Any]:
         return (await self._request(call)).document
@@ -232,7 +219,7 @@ class RequestFlow:
         call = health_call()
         outcome = await self._send_once(call, self._clock() + self._timing.timeout_ms)
         if isinstance(outcome, Reply) and outcome.status in (200, 503):
-            return self._answer(call, outcome, _health)
+            return self._answer(call, outcome, read_health)
         error = error_of(call, outcome)
         assert error is not None
         raise error
@@ -315,11 +302,3 @@ def _reply_or_raise(call: ApiCall, outcome: Outcome) -> Reply:
         raise error
     assert isinstance(outcome, Reply)
     return outcome
-
-
-def _lease(document: Mapping[str, Any], headers: Any, at_ms: int) -> LeaseAnswer:
-    return read_lease(document)
-
-
-def _health(document: Mapping[str, Any], headers: Any, at_ms: int) -> Health:
-    return read_health(document)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from headgate.transport.http1 import http_date_s
+
 # --------------------------------------------------------------------------------------------------
 # Structured header fields (RFC 9651), as far as rate-limit fields need them.
 #
@@ -105,7 +107,6 @@ _EPOCH_S_LEAST = 1_000_000_000
 _EPOCH_MS_LEAST = 1_000_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _UNITS_NS = {
     "h": 3_600_000_000_000,
     "m": 60_000_000_000,
@@ -123,10 +124,6 @@ _DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,29})?(?:h|ms|m|s|us|µs|ns))
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.([0-9]{1,20}))?"
     r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
-)
-_HTTP_DATE = re.compile(
-    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), ([0-9]{2}) ([A-Z][a-z]{2}) ([0-9]{4}) "
-    r"([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT"
 )
 
 
@@ -214,18 +211,8 @@ def rfc3339_ms(text: str) -> int | None:
 
 
 def _http_date_ms(text: str) -> int | None:
-    found = _HTTP_DATE.fullmatch(text)
-    if found is None or found[2] not in _MONTHS:
-        return None
-    day, _, year, hour, minute, second = (found[place] for place in range(1, 7))
-    month = _MONTHS.index(found[2]) + 1
-    try:
-        date = datetime(
-            int(year), month, int(day), int(hour), int(minute), int(second), tzinfo=UTC
-        )  # fmt: skip
-    except ValueError:
-        return None
-    return (date - _EPOCH) // _MS
+    found = http_date_s(text.lower().encode("utf-8", "replace"))
+    return None if found is None else found * 1000
 
 
 def _plausible_ms(ms: int) -> int | None:

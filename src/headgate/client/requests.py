@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_namespace, parse_resource
-from headgate.transport.http1 import Fields, ResponseReader
+from headgate.transport.http1 import Fields
 
 IDENTIFIER_LENGTH_MAX = 256
 AMOUNT_MAX = 2**53 - 1
@@ -23,6 +23,8 @@ CHECK_ALL = "/v1/ratelimit/acquire"
 LEASES = "/v1/leases"
 EXPLAIN = "/v1/explain"
 HEALTH = "/readyz"
+
+Item = TypeVar("Item")
 
 
 class Effect(Enum):
@@ -66,16 +68,13 @@ class Descriptor(NamedTuple):
 
 
 def check_call(check: Check, namespace: str | None) -> ApiCall:
-    fields = {**_check_fields(check), **_namespace_field(namespace)}
-    return _post(CHECK, fields, Effect.REPEATABLE if check.dry_run else Effect.ONCE)
+    return _post(CHECK, _effect(check.dry_run), namespace, _check_fields(check))
 
 
 def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
-    listed = [_as_check(one) for one in checks]
-    _check_count("checks", listed)
-    fields = {"requests": [_check_fields(one) for one in listed], **_namespace_field(namespace)}
-    reads = all(one.dry_run for one in listed)
-    return _post(BATCH, fields, Effect.REPEATABLE if reads else Effect.ONCE)
+    listed = _listed("checks", Check, checks, "identifier, resource, …")
+    effect = _effect(all(one.dry_run for one in listed))
+    return _post(BATCH, effect, namespace, {"requests": [_check_fields(one) for one in listed]})
 
 
 def check_all_call(
@@ -89,21 +88,17 @@ def check_all_call(
     endpoint: str | None,
     namespace: str | None,
 ) -> ApiCall:
-    listed = [_as_descriptor(one) for one in descriptors]
-    _check_count("descriptors", listed)
-    if identifier is not None:
-        parse_identifier(identifier)
-    fields = _without_none(
-        descriptors=[_descriptor_fields(one) for one in listed],
-        identifier=identifier,
-        scope=scope,
-        tokens=_tokens(tokens),
-        dry_run=_flag(dry_run) or None,
-        metadata=_metadata(metadata),
-        endpoint=_text("endpoint", endpoint),
-    )
-    effect = Effect.REPEATABLE if dry_run else Effect.ONCE
-    return _post(CHECK_ALL, {**fields, **_namespace_field(namespace)}, effect)
+    listed = _listed("descriptors", Descriptor, descriptors, "scope, resource, …")
+    fields = {
+        "descriptors": [_descriptor_fields(one) for one in listed],
+        "identifier": None if identifier is None else parse_identifier(identifier),
+        "scope": scope,
+        "tokens": _whole_or_none("tokens", tokens, least=1),
+        "dry_run": _flag(dry_run) or None,
+        "metadata": _metadata(metadata),
+        "endpoint": _text("endpoint", endpoint),
+    }
+    return _post(CHECK_ALL, _effect(dry_run), namespace, fields)
 
 
 def acquire_call(
@@ -115,46 +110,49 @@ def acquire_call(
 ) -> ApiCall:
     if amounts is not None and check.tokens is not None:
         raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = _without_none(
+    fields = {
         **_check_fields(check),
-        amounts=None if amounts is None else parse_amounts(amounts, least=0),
-        ttl_seconds=None if ttl_s is None else parse_whole("ttl_s", ttl_s, least=1),
-        on_expiry=parse_outcome("on_expiry", on_expiry),
-    )
-    return _post(LEASES, {**fields, **_namespace_field(namespace)}, Effect.ONCE, undoable=True)
+        "amounts": None if amounts is None else parse_amounts(amounts, least=0),
+        "ttl_seconds": _whole_or_none("ttl_s", ttl_s, least=1),
+        "on_expiry": parse_outcome("on_expiry", on_expiry),
+    }
+    return _post(LEASES, Effect.ONCE, namespace, fields, undoable=True)
 
 
-def adjust_call(
-    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
+def lease_call(
+    verb: str,
+    lease_id: str,
+    tokens: int | None,
+    amounts: Mapping[str, int],
+    namespace: str | None,
 ) -> ApiCall:
-    if tokens is None and not amounts:
+    """What changes a lease: "adjust", "settle" or "release", by tokens or by amounts per limit.
+
+    What is settled is absolute, so it can be said again; so can giving everything back, which ends
+    the lease. An adjustment and giving back a part cannot.
+    """
+    if amounts and tokens is not None:  # `tokens` beside names of limits is a name, too
+        amounts = {"tokens": tokens, **amounts}
+        tokens = None
+    is_whole = tokens is None and not amounts
+    if verb == "adjust" and is_whole:
         raise ValidationError("amounts", amounts, "are missing; say tokens, or amounts by limit")
-    return _lease_call("adjust", lease_id, tokens, amounts, namespace, -AMOUNT_MAX, Effect.ONCE)
-
-
-def settle_call(
-    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
-) -> ApiCall:
-    """The amounts are absolute, so it can be said again."""
-    return _lease_call("settle", lease_id, tokens, amounts, namespace, 0, Effect.REPEATABLE)
-
-
-def release_call(
-    lease_id: str, tokens: int | None, amounts: Mapping[str, int], namespace: str | None
-) -> ApiCall:
-    """Giving everything back ends the lease and can be said again; a part cannot."""
-    whole = tokens is None and not amounts
-    effect = Effect.REPEATABLE if whole else Effect.ONCE
-    return _lease_call("release", lease_id, tokens, amounts, namespace, 0, effect)
+    least = -AMOUNT_MAX if verb == "adjust" else 0
+    fields: dict[str, object] = {
+        "tokens": _whole_or_none("tokens", tokens, least=least),
+        "amounts": parse_amounts(amounts, least=least) if amounts else None,
+    }
+    path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
+    return _post(path, _effect(verb == "settle" or is_whole), namespace, fields)
 
 
 def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
-    query = _without_none(
-        scope=_scope(scope),
-        identifier=parse_identifier(identifier),
-        resource=parse_resource(resource),
+    query = {
+        "scope": _scope(scope),
+        "identifier": parse_identifier(identifier),
+        "resource": parse_resource(resource),
         **_namespace_field(namespace),
-    )
+    }
     return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
 
 
@@ -163,11 +161,7 @@ def health_call() -> ApiCall:
 
 
 def parse_identifier(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= IDENTIFIER_LENGTH_MAX:
-        raise ValidationError(
-            "identifier", value, f"must be text of 1 to {IDENTIFIER_LENGTH_MAX} characters"
-        )
-    return value
+    return _short_text("identifier", value, IDENTIFIER_LENGTH_MAX)
 
 
 def parse_whole(field: str, value: object, *, least: int) -> int:
@@ -189,9 +183,15 @@ def parse_outcome(field: str, value: object) -> str:
 
 
 def _post(
-    path: str, fields: Mapping[str, Any], effect: Effect, *, undoable: bool = False
+    path: str,
+    effect: Effect,
+    namespace: str | None,
+    fields: Mapping[str, Any],
+    *,
+    undoable: bool = False,
 ) -> ApiCall:
-    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    document = {**_without_none(fields), **_namespace_field(namespace)}
+    body = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
         encoded = body.encode()
     except UnicodeEncodeError:
@@ -201,68 +201,49 @@ def _post(
     return ApiCall("POST", path, encoded, effect, undoable)
 
 
-def _lease_call(
-    verb: str,
-    lease_id: str,
-    tokens: int | None,
-    amounts: Mapping[str, int],
-    namespace: str | None,
-    least: int,
-    effect: Effect,
-) -> ApiCall:
-    if tokens is not None and amounts:
-        raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = _without_none(
-        tokens=None if tokens is None else parse_whole("tokens", tokens, least=least),
-        amounts=parse_amounts(amounts, least=least) if amounts else None,
-    )
-    path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
-    return _post(path, {**fields, **_namespace_field(namespace)}, effect)
+def _effect(is_repeatable: bool) -> Effect:
+    return Effect.REPEATABLE if is_repeatable else Effect.ONCE
 
 
 def _check_fields(check: Check) -> dict[str, Any]:
     return _without_none(
-        identifier=parse_identifier(check.identifier),
-        resource=parse_resource(check.resource),
-        tokens=_tokens(check.tokens),
-        scope=_scope(check.scope),
-        dry_run=_flag(check.dry_run) or None,
-        metadata=_metadata(check.metadata),
-        endpoint=_text("endpoint", check.endpoint),
+        {
+            "identifier": parse_identifier(check.identifier),
+            "resource": parse_resource(check.resource),
+            "tokens": _whole_or_none("tokens", check.tokens, least=1),
+            "scope": _scope(check.scope),
+            "dry_run": _flag(check.dry_run) or None,
+            "metadata": _metadata(check.metadata),
+            "endpoint": _text("endpoint", check.endpoint),
+        }
     )
 
 
 def _descriptor_fields(one: Descriptor) -> dict[str, Any]:
     return _without_none(
-        scope=_scope(one.scope),
-        resource=parse_resource(one.resource),
-        identifier=None if one.identifier is None else parse_identifier(one.identifier),
-        tokens=_tokens(one.tokens),
+        {
+            "scope": _scope(one.scope),
+            "resource": parse_resource(one.resource),
+            "identifier": None if one.identifier is None else parse_identifier(one.identifier),
+            "tokens": _whole_or_none("tokens", one.tokens, least=1),
+        }
     )
 
 
-def _as_check(one: Check | tuple[Any, ...]) -> Check:
-    try:
-        return one if isinstance(one, Check) else Check(*one)
-    except TypeError:
-        raise ValidationError("checks", one, "must be Check(identifier, resource, …)") from None
+def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> list[Item]:
+    """What was given, tuples taken as the arguments of that kind."""
+    found = []
+    for one in given:
+        try:
+            found.append(one if isinstance(one, kind) else kind(*one))
+        except TypeError:
+            raise ValidationError(field, one, f"must be {kind.__name__}({shown})") from None
+    if not 0 < len(found) <= ITEMS_MAX:
+        raise ValidationError(field, f"<{len(found)} items>", f"must be 1 to {ITEMS_MAX} items")
+    return found
 
 
-def _as_descriptor(one: Descriptor | tuple[Any, ...]) -> Descriptor:
-    try:
-        return one if isinstance(one, Descriptor) else Descriptor(*one)
-    except TypeError:
-        raise ValidationError(
-            "descriptors", one, "must be Descriptor(scope, resource, …)"
-        ) from None
-
-
-def _check_count(field: str, listed: list[Any]) -> None:
-    if not 0 < len(listed) <= ITEMS_MAX:
-        raise ValidationError(field, f"<{len(listed)} items>", f"must be 1 to {ITEMS_MAX} items")
-
-
-def _without_none(**fields: Any) -> dict[str, Any]:
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -270,8 +251,8 @@ def _namespace_field(namespace: str | None) -> dict[str, str]:
     return {} if namespace is None else {"namespace": parse_namespace(namespace)}
 
 
-def _tokens(tokens: int | None) -> int | None:
-    return None if tokens is None else parse_whole("tokens", tokens, least=1)
+def _whole_or_none(field: str, value: int | None, *, least: int) -> int | None:
+    return None if value is None else parse_whole(field, value, least=least)
 
 
 def _flag(value: object) -> bool:
@@ -281,8 +262,12 @@ def _flag(value: object) -> bool:
 
 
 def _scope(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH_MAX:
-        raise ValidationError("scope", value, f"must be text of 1 to {NAME_LENGTH_MAX} characters")
+    return _short_text("scope", value, NAME_LENGTH_MAX)
+
+
+def _short_text(field: str, value: object, most: int) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise ValidationError(field, value, f"must be text of 1 to {most} characters")
     return value
 
 
@@ -303,9 +288,7 @@ def _metadata(values: object) -> dict[str, str] | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# HTTP/1.1 of the client without a socket: a call to bytes, and the reader of its response.
-
-BODY_BYTES_MAX = 4 * 1024 * 1024
+# A call as the bytes of an HTTP/1.1 request.
 
 
 class RequestHead:
@@ -327,8 +310,3 @@ class RequestHead:
             return f"{head}\r\n".encode("latin-1")
         typed = f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         return typed.encode("latin-1") + body
-
-
-def response_reader() -> ResponseReader:
-    """Reads one response: of any server, so its body may end with the connection."""
-    return ResponseReader(BODY_BYTES_MAX, until_close=True)

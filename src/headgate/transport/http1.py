@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 HEAD_BYTES_MAX = 32_768
 FIELDS_MAX = 256  # as in _FIELDS
@@ -23,7 +24,13 @@ CHUNKED, UNTIL_CLOSE = -1, -2  # in place of a length
 _FIELDS = rb"(?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[^\r\n\x00]*+){0,256}+"
 _HEAD = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n\x00]*+)?+" + _FIELDS)
 _TRAILER = re.compile(_FIELDS)
-_LENGTH = re.compile(rb"[0-9]{1,12}")
+_LENGTHS = re.compile(rb"\ncontent-length:[ \t]*+([^\r]*)")
+_LENGTH = re.compile(rb"[0-9]{1,12}[ \t]*")
+_DATE = re.compile(
+    rb"(?:mon|tue|wed|thu|fri|sat|sun), ([0-9]{2}) ([a-z]{3}) ([0-9]{4}) "
+    rb"([0-9]{2}):([0-9]{2}):([0-9]{2}) gmt"
+)
+_MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
 
 Fields = tuple[tuple[str, str], ...]
@@ -54,8 +61,22 @@ class Response:
 
     def field(self, name: bytes) -> bytes:
         """The value of the first field of this name, in lower case; empty if there is none."""
-        found = _values(self.head.lower(), name)
-        return found[0] if found else b""
+        lowered = self.head.lower()
+        _, found, after = lowered.partition(b"\n" + name + b":")
+        return after.partition(b"\r")[0].strip(b" \t") if found else b""
+
+
+def http_date_s(lowered: bytes) -> int | None:
+    """The Unix time of an HTTP date in lower case; None if it is none."""
+    found = _DATE.fullmatch(lowered)
+    if found is None or found[2] not in _MONTHS:
+        return None
+    day, year, hour, minute, second = map(int, found.group(1, 3, 4, 5, 6))
+    month = _MONTHS.index(found[2]) + 1
+    try:
+        return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
 
 
 def framing_of(head: bytes) -> Framing:
@@ -69,7 +90,7 @@ def framing_of(head: bytes) -> Framing:
     )
     if status in (204, 304) or status < 200:
         return status, 0, keep
-    lengths = _values(lowered, b"content-length")
+    lengths = _LENGTHS.findall(lowered)
     if b"\ntransfer-encoding:" in lowered:
         if lengths or _values(lowered, b"transfer-encoding") != [b"chunked"]:
             raise BadResponse("its transfer coding is not plain chunked")
@@ -120,11 +141,11 @@ class ResponseReader:
             end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
             if end > 0:
                 head = data[:end]
-                status, length, keep = framing_of(head)
-                if len(data) == end + 4 + length and status >= 200:
-                    if length > self._body_bytes_max:
-                        raise self._too_large()
-                    return Response(status, head, data[end + 4 :], keep)
+                framing = status, length, keep = framing_of(head)
+                if status >= 200:
+                    if len(data) == end + 4 + length <= end + 4 + self._body_bytes_max:
+                        return Response(status, head, data[end + 4 :], keep)
+                    self._begin_body(framing, head, end + 4)
         self._buffer += data
         if self._framing is None and not self._read_head():
             return None
@@ -168,19 +189,21 @@ class ResponseReader:
                     raise BadResponse(f"it has no HTTP/1.1 head: {start!r}")
                 return False
             head = bytes(self._buffer[self._at : end])
-            framing = status, length, _ = framing_of(head)
+            framing = framing_of(head)
+            if framing[0] >= 200:
+                self._begin_body(framing, head, end + 4)
+                return True
             self._at = end + 4
-            if status >= 200:
-                break
             self._interim += 1
-            if self._interim > INTERIM_MAX or status == 101:
+            if self._interim > INTERIM_MAX or framing[0] == 101:
                 raise BadResponse("its interim responses have no end")
-        if length == UNTIL_CLOSE and not self._until_close:
-            raise BadResponse(f"HTTP {status} without a length")
-        self._framing, self._head = framing, head
-        if length == CHUNKED:
+
+    def _begin_body(self, framing: Framing, head: bytes, at: int) -> None:
+        if framing[1] == UNTIL_CLOSE and not self._until_close:
+            raise BadResponse(f"HTTP {framing[0]} without a length")
+        self._framing, self._head, self._at = framing, head, at
+        if framing[1] == CHUNKED:
             self._chunks = bytearray()
-        return True
 
     def _read_chunks(self) -> Response | None:
         assert self._chunks is not None

@@ -1,6 +1,6 @@
 """Who may use a connection: an event loop its own, a process its own.
 
-A port made before a fork, or used from a second event loop, works there too: it makes itself new
+A client made before a fork, or used from a second event loop, works there too: it makes itself new
 connections, and leaves those of the others alone. What keeps state of its own beside connections
 asks to be told of a fork.
 """
@@ -48,80 +48,70 @@ def fork_count() -> int:
     return _forks
 
 
-class PerLoop(Generic[Thing]):
-    """One thing per event loop, made when first used there; `leave` ends that of another loop."""
+class PerOwner(Generic[Thing]):
+    """One thing per event loop, or for threads one per process, made when it is first used there.
+
+    With `abandon` they belong to event loops, and it ends the thing of another loop than the
+    running one. Without it they belong to processes: those of the parent stay referenced in a
+    forked child, and so open for the parent. `closed` makes the error of a use after the end.
+    """
 
     def __init__(
         self,
         make: Callable[[], Thing],
-        leave: Callable[[Thing], None],
         closed: Callable[[], Exception],
+        abandon: Callable[[Thing], None] | None,
     ) -> None:
         self._make = make
-        self._leave = leave
-        self._closed_trouble = closed
-        self._lock = threading.Lock()
-        self._things: dict[asyncio.AbstractEventLoop, Thing] = {}
-        self._last: tuple[asyncio.AbstractEventLoop | None, Thing | None] = (None, None)
+        self._closed_error = closed
+        self._abandon = abandon
+        self._owner: Callable[[], object] = (
+            fork_count if abandon is None else asyncio.get_running_loop
+        )
+        self._things: dict[object, Thing] = {}
+        self._last: tuple[object, Thing | None] = (None, None)  # spares the lock, most times
         self._closed = False
+        self.after_fork()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def here(self) -> Thing:
-        loop = asyncio.get_running_loop()
+        """The thing of the running event loop, or of this process."""
+        owner = self._owner()
         known, thing = self._last
-        if known is loop and thing is not None:
+        if known == owner and thing is not None:
             return thing
-        return self._of(loop)
-
-    def close(self) -> Thing | None:
-        """Ends those of other loops and hands out that of this one, to be ended by its own rules;
-        nothing is made any more."""
-        self._closed = True
-        self._last = (None, None)
-        with self._lock:
-            things, self._things = self._things, {}
-        mine = things.pop(asyncio.get_running_loop(), None)
-        for thing in things.values():
-            self._leave(thing)
-        return mine
-
-    def _of(self, loop: asyncio.AbstractEventLoop) -> Thing:
         with self._lock:
             if self._closed:
-                raise self._closed_trouble()
-            found = self._things.get(loop)
+                raise self._closed_error()
+            found = self._things.get(owner)
             if found is None:
-                self._sweep()
-                found = self._things[loop] = self._make()
-            self._last = (loop, found)
+                self._abandon_those_of_closed_loops()
+                found = self._things[owner] = self._make()
+            self._last = (owner, found)
             return found
 
-    def _sweep(self) -> None:
-        """Loops that ended without closing theirs leave nothing open behind them."""
-        for loop in [loop for loop in self._things if loop.is_closed()]:
-            self._leave(self._things.pop(loop))
-
-
-class PerProcess(Generic[Thing]):
-    """One thing per process; those of the parent stay referenced, and so open for the parent."""
-
-    def __init__(self, make: Callable[[], Thing], closed: Callable[[], Exception]) -> None:
-        self._make = make
-        self._closed_trouble = closed
-        self._things: dict[int, Thing] = {}
-        self._closed = False
-
-    def here(self) -> Thing:
-        thing = self._things.get(_forks)
-        if thing is not None:
-            return thing
-        if self._closed:
-            raise self._closed_trouble()
-        return self._things.setdefault(_forks, self._make())
-
     def close(self) -> Thing | None:
-        """Hands out this process's own, to be ended; nothing is made any more."""
-        self._closed = True
-        return self._things.pop(_forks, None)
+        """Ends those of other loops and hands out the one of here, to be ended by its own rules;
+        nothing is made any more."""
+        with self._lock:
+            self._closed = True
+            self._last = (None, None)
+            mine = self._things.pop(self._owner(), None)
+            if self._abandon is not None:
+                others, self._things = self._things, {}
+                for thing in others.values():
+                    self._abandon(thing)
+        return mine
+
+    def _abandon_those_of_closed_loops(self) -> None:
+        """Loops that ended without closing theirs leave nothing open behind them."""
+        for loop in list(self._things):
+            if isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed():
+                assert self._abandon is not None
+                self._abandon(self._things.pop(loop))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from headgate.aws.aggregator.streams import Stream, find_stream_arn
 from headgate.core.history import UsageQuery, UsageSnapshot
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 from tests.stores.dynamodb.catalog.kit import port_to

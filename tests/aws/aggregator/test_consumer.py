@@ -17,7 +17,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
 from tests.aws.aggregator.kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
 from tests.stores.dynamodb.catalog.kit import Watched, port_to

@@ -31,7 +31,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.transport.gates import BlockingGateFactory
 from tests.aws.aggregator.kit import NS, Rig, Shard, Tape, totals
 from tests.aws.aggregator.mapping import Mapped

@@ -15,7 +15,7 @@ from headgate.aws.aggregator.records import Change, parse_record
 from headgate.core.errors import Throttled
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import AccessRefused
+from headgate.stores.dynamodb.client.calls import AccessRefused
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.aws.aggregator.kit import NS, Record, Rig, Shard, Tape
 from tests.stores.dynamodb.catalog.kit import Watched, port_to

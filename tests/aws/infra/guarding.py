@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, Rejected
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, Rejected
 from tests.aws.infra.iam import allowed
 from tests.aws.infra.rendering import TABLE_ARN
 

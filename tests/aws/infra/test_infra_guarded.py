@@ -19,7 +19,7 @@ from headgate.aws.infra import StackOptions
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import DynamoRequest, open_port
+from headgate.stores.dynamodb.client.calls import DynamoRequest, open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 from tests.aws.infra.guarding import Guarded

@@ -14,7 +14,7 @@ from headgate import (
 from headgate.core.runtime import run
 from headgate.repository import open_backend
 from headgate.stores.dynamodb.catalog.items import number
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table.create import RECORD, SCHEMA
 from tests.stores.dynamodb.catalog.kit import port_to, table_at

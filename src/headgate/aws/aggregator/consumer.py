@@ -28,7 +28,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.core.history import DAY_MS
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import TTL, key_attributes, number, text, text_of
-from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import GateFactory, WaitGate

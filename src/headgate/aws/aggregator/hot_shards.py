@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headgate.aws.aggregator.records import Change, amount_between
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.client.port import AccessRefused
+from headgate.stores.dynamodb.client.calls import AccessRefused
 from headgate.stores.dynamodb.protocol.item import bucket_key, state_from_item
 from headgate.stores.dynamodb.sharding.router import SPLIT_ABOVE
 from headgate.stores.dynamodb.sharding.split import can_split, split_request

@@ -14,7 +14,7 @@ from headgate.aws.aggregator.dead_letters import (
 )
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService, S3Objects
-from headgate.stores.dynamodb.client.port import open_port
+from headgate.stores.dynamodb.client.calls import open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 

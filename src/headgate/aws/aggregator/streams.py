@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headgate.aws.aggregator.s3 import AwsService
 from headgate.core.errors import ValidationError
-from headgate.stores.dynamodb.client.port import Rejected
+from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.stores.dynamodb.table.table import Table
 
 PAGES_MAX = 100  # of shards, each of a hundred

@@ -23,7 +23,7 @@ from headgate.aws.aggregator.runs import head_after
 from headgate.core.errors import Contended, Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.history import window_around
 from headgate.stores.dynamodb.catalog.items import text, usage_attributes, usage_counters
-from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest, Rejected
+from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest, Rejected
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.table.table import Table
 

@@ -37,7 +37,7 @@ from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template
 from headgate.core.errors import IncompatibleSchemaError
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.items import AUDIT_DAYS, USAGE_DAYS, USAGE_WINDOWS
-from headgate.stores.dynamodb.client.port import open_port
+from headgate.stores.dynamodb.client.calls import open_port
 from headgate.stores.dynamodb.table.create import SCHEMA, check, note_first
 from headgate.stores.dynamodb.table.table import Table
 from headgate.sync import SyncRepository

@@ -6,7 +6,7 @@ from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention
-from headgate.stores.dynamodb.client.port import DynamoPort, open_port
+from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.state_cache import StateCache
 from headgate.stores.dynamodb.store import DynamoStore

@@ -23,7 +23,7 @@ from headgate.stores.dynamodb.catalog.items import (
     usage_from_item,
     usage_key,
 )
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 

@@ -12,7 +12,7 @@ from headgate.core.levels import Page
 from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.client.port import NotApplied
+from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, OnceAdjuster
 from headgate.stores.dynamodb.protocol.find import forget

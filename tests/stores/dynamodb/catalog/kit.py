@@ -13,7 +13,7 @@ from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import run
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.memory.buckets import MemoryStore

@@ -15,7 +15,7 @@ from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import system_key
-from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied
+from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import table as table_module
 from tests.stores.dynamodb.catalog.kit import (

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
 
 TAKE = DynamoRequest("UpdateItem", {"TableName": "limits", "Key": {"PK": {"S": "a"}}})
 CREDIT = DynamoRequest("UpdateItem", TAKE.params, credit=True)

@@ -17,9 +17,12 @@ from botocore.credentials import RefreshableCredentials
 
 from headgate.core.errors import Unreachable, ValidationError
 from headgate.stores.dynamodb.client import account as port_account
-from headgate.stores.dynamodb.client.account import CredentialProvider, find_endpoint
-from headgate.stores.dynamodb.client.http import DynamoEndpoint
-from headgate.stores.dynamodb.client.port import DynamoPort, NotApplied
+from headgate.stores.dynamodb.client.account import (
+    CredentialProvider,
+    DynamoEndpoint,
+    find_endpoint,
+)
+from headgate.stores.dynamodb.client.calls import DynamoPort, NotApplied
 from tests.stores.dynamodb.client.kit import READ, TAKE, Canned, outcome, using
 
 both = pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
@@ -169,7 +172,7 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     session = Session(lasting_s=3600, refresh_s=1.5)
     plain = port_account.CredentialProvider
     monkeypatch.setattr(
-        "headgate.stores.dynamodb.client.port.CredentialProvider",
+        "headgate.stores.dynamodb.client.calls.CredentialProvider",
         lambda place: plain(place, lambda: session),
     )
 

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import Contended, StoreTrouble, Unreachable
-from headgate.stores.dynamodb.client import pool_async as wire_async
 from headgate.stores.dynamodb.client.account import find_endpoint
-from headgate.stores.dynamodb.client.pool_async import AsyncDynamoPool
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, NotApplied, open_port
+from headgate.stores.dynamodb.client.calls import (
+    BODY_BYTES_MAX,
+    IDLE_S_MAX,
+    DynamoPort,
+    DynamoRequest,
+    NotApplied,
+    open_port,
+)
+from headgate.transport import pool_async
+from headgate.transport.http_pool import Failure, NoResponse, PoolOptions
+from headgate.transport.pool_async import AsyncHttpPool
 from tests.stores.dynamodb.client.kit import (
     CREDIT,
     READ,
@@ -62,22 +70,26 @@ def test_who_waits_in_line_has_a_deadline_too(canned: Canned) -> None:
     canned.default = Answer(gate=gate)
 
     async def main() -> None:
-        wire = AsyncDynamoPool(find_endpoint("us-east-1", canned.endpoint), 250, 1)
+        wire = AsyncHttpPool(
+            PoolOptions(find_endpoint("us-east-1", canned.endpoint), 1, IDLE_S_MAX, BODY_BYTES_MAX)
+        )
         began_s = wire.now_s()
         head = b"POST / HTTP/1.1\r\nX-Amz-Target: a.b\r\nContent-Length: 2\r\n\r\n{}"
         first = asyncio.ensure_future(wire.ask(head, began_s + 30))
         await arrival(canned)
         due_s = wire.now_s() + 0.25
         answers = await asyncio.gather(*(wire.ask(head, due_s) for _ in range(5)))
-        assert all(isinstance(each, Contended) for each in answers)
+        assert [answer.failure for answer in answers if isinstance(answer, NoResponse)] == (
+            [Failure.BUSY] * 5
+        )
         assert 0.24 < wire.now_s() - due_s + 0.25 < 2
         late = asyncio.ensure_future(wire.ask(head, began_s + 30))
         await asyncio.sleep(0)
         early = await wire.ask(head, wire.now_s() + 0.1)  # overtakes: it has less time left
-        assert isinstance(early, Contended)
+        assert isinstance(early, NoResponse)
         gate.set()
-        assert not isinstance(await first, StoreTrouble)
-        assert not isinstance(await late, StoreTrouble)
+        assert not isinstance(await first, NoResponse)
+        assert not isinstance(await late, NoResponse)
         await wire.close()
 
     asyncio.run(main())
@@ -102,7 +114,7 @@ def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(canned: Can
 def test_a_line_that_is_too_long_is_not_joined(
     canned: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire_async, "CALLS_WAITING_MAX", 5)
+    monkeypatch.setattr(pool_async, "CALLS_WAITING_MAX", 5)
     canned.default = Answer(delay_s=0.05)
 
     async def test(port: DynamoPort) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.core.errors import Contended
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, open_port
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
 from tests.stores.dynamodb.client.kit import READ, TAKE, Answer, Canned, outcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     AccessRefused,
     ConditionFailed,
     DynamoPort,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
     DynamoPort,
     DynamoRequest,

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from headgate.stores.dynamodb.client.http import Reply
-from headgate.stores.dynamodb.client.pool_async import PendingBatch, PendingCall
+from headgate.transport.http1 import Response
+from headgate.transport.http_pool import PoolOptions, ServerAddress
+from headgate.transport.pool_async import (
+    AsyncHttpConnection,
+    AsyncHttpPool,
+    PendingBatch,
+    PendingCall,
+)
 
-REPLY = Reply(200, b"", b"{}", True)
+REPLY = Response(200, b"", b"{}", True)
 
 mood = contextvars.ContextVar("mood", default="nobody's")
 
@@ -26,7 +32,8 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Non
 
 def errand(loop: asyncio.AbstractEventLoop, batch: PendingBatch | None = None) -> PendingCall:
     made = PendingCall(b"", 0.0, loop, batch)
-    made.sent = True
+    options = PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100)
+    made.connection = AsyncHttpConnection(AsyncHttpPool(options))  # it was sent
     return made
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import Unreachable
-from headgate.stores.dynamodb.client import pool_async as wire_async
-from headgate.stores.dynamodb.client import pool_blocking as wire_blocking
-from headgate.stores.dynamodb.client.errors import CredentialsExpired
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     AccessRefused,
     DynamoPort,
     DynamoRequest,
     NotApplied,
 )
+from headgate.stores.dynamodb.client.errors import CredentialsExpired
+from headgate.transport import pool_blocking
+from headgate.transport.pool_async import AsyncHttpPool
 from tests.stores.dynamodb.client.kit import (
     CREDIT,
     READ,
@@ -37,21 +37,18 @@ pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "b
 def dials(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When a connection was asked for, in either colour."""
     made: list[float] = []
-    dial_async, dial_blocking = (
-        wire_async.AsyncDynamoPool._dial,
-        wire_blocking.BlockingDynamoPool._dial,
-    )
+    dial_async, dial_blocking = AsyncHttpPool._dial, pool_blocking._dial
 
     async def counted(self: Any, due_s: float) -> None:
         made.append(time.monotonic())
         await dial_async(self, due_s)
 
-    def counted_too(self: Any, due_s: float) -> Any:
+    def counted_too(address: Any, due_s: float) -> Any:
         made.append(time.monotonic())
-        return dial_blocking(self, due_s)
+        return dial_blocking(address, due_s)
 
-    monkeypatch.setattr(wire_async.AsyncDynamoPool, "_dial", counted)
-    monkeypatch.setattr(wire_blocking.BlockingDynamoPool, "_dial", counted_too)
+    monkeypatch.setattr(AsyncHttpPool, "_dial", counted)
+    monkeypatch.setattr(pool_blocking, "_dial", counted_too)
     return made
 
 
@@ -133,8 +130,7 @@ def test_the_last_reply_of_a_connection_ends_it(canned: Canned, blocking: bool) 
 def test_an_old_connection_is_not_used(
     canned: Canned, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_async.IDLE_S_MAX", 0.05)
-    monkeypatch.setattr("headgate.stores.dynamodb.client.pool_blocking.IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("headgate.stores.dynamodb.client.calls.IDLE_S_MAX", 0.05)
 
     async def test(port: DynamoPort) -> None:
         await port.call(TAKE)

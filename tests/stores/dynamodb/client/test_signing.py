@@ -12,7 +12,7 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, TARGET, Signer
+from headgate.stores.dynamodb.client.account import CONTENT_TYPE, TARGET, Signer
 
 OPERATIONS = ("UpdateItem", "GetItem", "Query", "BatchGetItem", "TransactWriteItems", "CreateTable")
 REGIONS = ("us-east-1", "eu-central-1", "cn-north-1", "us-gov-west-1")

@@ -12,7 +12,7 @@ from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.sync import SyncRepository
 from headgate.testing import FakeClock
 from tests.stores.dynamodb.catalog.kit import Watched, port_to
@@ -168,4 +168,4 @@ def test_a_bucket_fits_into_one_write_unit(
 def test_a_warm_acquire_is_a_short_walk(dynamo_endpoint: str, table: str) -> None:
     url = f"dynamodb://{table}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
     walk = asyncio.run(warm_acquire(url))
-    assert walk.is_within(calls=84, modules=28), walk  # to become 45 and 16
+    assert walk.is_within(calls=73, modules=25), walk  # to become 45 and 16

@@ -15,7 +15,7 @@ from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb import usage_buffer as tally
-from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from proof.model.engine import Engine
 from proof.model.port import ModelPort

@@ -14,7 +14,7 @@ from headgate.core.errors import Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.record import Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import PAUSE_MS, PAUSE_MS_MAX

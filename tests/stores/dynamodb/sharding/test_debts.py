@@ -13,7 +13,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, cell_of, new_record
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.client.port import TransactionCancelled
+from headgate.stores.dynamodb.client.calls import TransactionCancelled
 from headgate.stores.dynamodb.protocol.adjust import STILL_TRIES
 from headgate.stores.dynamodb.sharding.gather import divide_adjustment, even_out
 from headgate.stores.dynamodb.sharding.shares import share_of

@@ -12,7 +12,7 @@ from headgate.core.levels import Entity
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import number, system_key
-from headgate.stores.dynamodb.client.port import DynamoRequest, Rejected, TableMissing
+from headgate.stores.dynamodb.client.calls import DynamoRequest, Rejected, TableMissing
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD
 from headgate.stores.dynamodb.table.table import Table

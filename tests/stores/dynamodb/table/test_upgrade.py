@@ -11,7 +11,7 @@ from headgate.core.errors import IncompatibleSchemaError, Unreachable
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import Item, key_of, number, text
-from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
+from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation

@@ -18,7 +18,7 @@ from headgate.stores.dynamodb.catalog.items import (
     text,
     text_of,
 )
-from headgate.stores.dynamodb.client.port import ConditionFailed, NotApplied
+from headgate.stores.dynamodb.client.calls import ConditionFailed, NotApplied
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 

@@ -7,44 +7,17 @@ tight, within the round trip at best. The bounds are widened slowly, since clock
 
 from __future__ import annotations
 
-import calendar
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
+
+from headgate.transport.http1 import http_date_s
+from headgate.transport.ownership import reset_after_fork
 
 SECOND_NS = 1_000_000_000
 DRIFT_PER_MILLION = 100  # more than a host's clock drifts in practice
 ODD_NS = 2 * SECOND_NS  # bounds further off than this are an odd reply, until it is repeated
 ODD_REPLIES = 3
-
-_MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
-
-
-def seconds_of(date: bytes) -> int | None:
-    """The Unix time of an HTTP date in lower case; None if it is none."""
-    try:
-        _, day, month, year, clock, zone = date.split()
-        hour, minute, second = clock.split(b":")
-        fields = (int(year), _MONTHS.index(month) + 1, int(day))
-        if zone != b"gmt":
-            return None
-        return calendar.timegm((*fields, int(hour), int(minute), int(second)))
-    except ValueError:
-        return None
-
-
-_clocks: weakref.WeakSet[ServiceClock] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """A thread that held a lock when the process forked is not there to release it."""
-    for clock in list(_clocks):
-        clock.unlock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 class ServiceClock:
@@ -63,10 +36,11 @@ class ServiceClock:
         self._odd = 0
         self._date: tuple[bytes, int | None] = (b"", None)
         self._last_ns = 0
-        self.unlock()
-        _clocks.add(self)
+        self.after_fork()
+        reset_after_fork(self)
 
-    def unlock(self) -> None:
+    def after_fork(self) -> None:
+        """A thread that held the lock when the process forked is not there to release it."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -83,7 +57,7 @@ class ServiceClock:
         """Learns from one reply; the times are of the monotonic clock."""
         known, at_s = self._date
         if known != date:
-            at_s = seconds_of(date)
+            at_s = http_date_s(date)
             self._date = (date, at_s)
         if at_s is None:
             return

@@ -8,7 +8,8 @@ import ssl
 from typing import Any
 
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
-from headgate.stores.dynamodb.client.http import DynamoEndpoint, Reply
+from headgate.transport.http1 import Response
+from headgate.transport.http_pool import Failure, NoResponse, ServerAddress
 
 UNKNOWN = "whether it was applied is unknown"
 
@@ -123,7 +124,7 @@ class TableMissing(Rejected):
     """The table, or one of its indexes, is not there."""
 
 
-def code_of(reply: Reply) -> tuple[str, dict[str, Any]]:
+def code_of(reply: Response) -> tuple[str, dict[str, Any]]:
     """The service's name for what went wrong and all it said; empty if that is not DynamoDB's."""
     try:
         said = json.loads(reply.body)
@@ -133,7 +134,7 @@ def code_of(reply: Reply) -> tuple[str, dict[str, Any]]:
 
 
 def error_of_reply(
-    reply: Reply, place: DynamoEndpoint, operation: str, table: object
+    reply: Response, place: ServerAddress, operation: str, table: object
 ) -> StoreTrouble:
     """An answer that is none; unless it says otherwise the call was not applied."""
     code, said = code_of(reply)
@@ -172,7 +173,7 @@ def _missing_right(said: str, operation: str, table: object) -> str:
     return f"{found[1]} on {found[2]}" if found else f"dynamodb:{operation} on the table {table}"
 
 
-def _broken(reply: Reply, place: DynamoEndpoint, shown: str) -> StoreTrouble:
+def _broken(reply: Response, place: ServerAddress, shown: str) -> StoreTrouble:
     if reply.status < 500:
         return NotApplied(
             f"{place} answered HTTP {reply.status}, which is no DynamoDB; check the endpoint "
@@ -189,8 +190,41 @@ def _reasons(said: dict[str, Any]) -> list[tuple[str, Item | None]]:
     return [(str(reason.get("Code", "None")), reason.get("Item") or None) for reason in found]
 
 
-def connect_error(error: BaseException, place: DynamoEndpoint, timeout_ms: int) -> NotApplied:
-    """No connection: nothing was sent."""
+def error_without_reply(
+    answer: NoResponse, place: ServerAddress, timeout_ms: int, connections: int
+) -> StoreTrouble:
+    """What it means that a call got no reply. Only a call that was sent may have been applied."""
+    failure, reason = answer
+    if failure is Failure.CONNECT:
+        return _connect_error(reason, place, timeout_ms)
+    if failure is Failure.BUSY:
+        return Contended(
+            f"all {connections} connections to DynamoDB at {place} were busy for {timeout_ms} ms; "
+            f"nothing was sent: raise ?connections=…, or ask less at once"
+        )
+    if failure is Failure.CROWDED:
+        return Contended(
+            f"{reason} calls wait for DynamoDB at {place} already; nothing was sent: slow down"
+        )
+    if failure is Failure.SEND:
+        return NotApplied(
+            f"the connection to DynamoDB at {place} broke before the call was written ({reason}); "
+            f"nothing was applied"
+        )
+    if failure is Failure.OVERDUE:
+        return Unreachable(
+            f"DynamoDB at {place} gave no answer within {timeout_ms} ms; {UNKNOWN}: "
+            f"see whether the network or the service is slow, or raise ?timeout_ms=…"
+        )
+    if failure is Failure.LOST:
+        return Unreachable(
+            f"the connection to DynamoDB at {place} was lost while a call was under way "
+            f"({reason}); {UNKNOWN}"
+        )
+    return store_closed()
+
+
+def _connect_error(error: object, place: ServerAddress, timeout_ms: int) -> NotApplied:
     if isinstance(error, TimeoutError):
         reason = f"no connection within {timeout_ms} ms; check the address and the way there"
     elif isinstance(error, ssl.SSLError):
@@ -200,44 +234,10 @@ def connect_error(error: BaseException, place: DynamoEndpoint, timeout_ms: int) 
     return NotApplied(f"DynamoDB at {place} gives no answer: {reason}; nothing was sent")
 
 
-def send_error(place: DynamoEndpoint, error: object) -> NotApplied:
-    return NotApplied(
-        f"the connection to DynamoDB at {place} broke before the call was written ({error}); "
-        f"nothing was applied"
-    )
-
-
-def connection_lost(place: DynamoEndpoint, reason: object) -> Unreachable:
-    return Unreachable(
-        f"the connection to DynamoDB at {place} was lost while a call was under way ({reason}); "
-        f"{UNKNOWN}"
-    )
-
-
-def unreadable_reply(place: DynamoEndpoint, reply: Reply) -> Unreachable:
+def unreadable_reply(place: ServerAddress, reply: Response) -> Unreachable:
     return Unreachable(
         f"{place} answered with what is no reply of DynamoDB ({reply.body[:80]!r}); {UNKNOWN}: "
         f"check the endpoint, and what stands in between"
-    )
-
-
-def deadline_exceeded(place: DynamoEndpoint, timeout_ms: int) -> Unreachable:
-    return Unreachable(
-        f"DynamoDB at {place} gave no answer within {timeout_ms} ms; {UNKNOWN}: "
-        f"see whether the network or the service is slow, or raise ?timeout_ms=…"
-    )
-
-
-def pool_exhausted(place: DynamoEndpoint, connections: int, timeout_ms: int) -> Contended:
-    return Contended(
-        f"all {connections} connections to DynamoDB at {place} were busy for {timeout_ms} ms; "
-        f"nothing was sent: raise ?connections=…, or ask less at once"
-    )
-
-
-def too_many_calls(place: DynamoEndpoint, calls_max: int) -> Contended:
-    return Contended(
-        f"{calls_max} calls wait for DynamoDB at {place} already; nothing was sent: slow down"
     )
 
 

@@ -25,7 +25,7 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     purge_attributes,
 )
-from headgate.stores.dynamodb.client.port import DynamoRequest, NotApplied, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import Flow, is_committed, run_flow
 from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key, new_generation

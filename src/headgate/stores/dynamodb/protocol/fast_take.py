@@ -15,7 +15,7 @@ import json
 from headgate.core.decision import Demand
 from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS, BucketKey, Terms
 from headgate.stores.dynamodb.catalog.items import TTL
-from headgate.stores.dynamodb.client.port import EncodedRequest
+from headgate.stores.dynamodb.client.calls import EncodedRequest
 from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
     VERSION,

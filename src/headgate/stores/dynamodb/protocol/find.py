@@ -9,7 +9,7 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
     DynamoRequest,
     TransactionCancelled,

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled
-from headgate.stores.dynamodb.client.port import DynamoPort, DynamoRequest, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, TransactionCancelled
 
 Outcome = dict[str, Any] | StoreTrouble
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.record import TERMS, Record, cells_of, new_record
-from headgate.stores.dynamodb.client.port import ConditionFailed
+from headgate.stores.dynamodb.client.calls import ConditionFailed
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.fast_take import fast_take_request

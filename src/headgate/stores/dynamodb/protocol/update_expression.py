@@ -10,7 +10,7 @@ import functools
 from typing import Any, NamedTuple
 
 from headgate.stores.dynamodb.catalog.items import Item, Key, Value, key_attributes, number
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 
 SHAPES_MAX = 2048
 

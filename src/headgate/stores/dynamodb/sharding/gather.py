@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headgate.core.decision import Demand
 from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
-from headgate.stores.dynamodb.client.port import TransactionCancelled
+from headgate.stores.dynamodb.client.calls import TransactionCancelled
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
 from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Throttled
 from headgate.core.record import cell_of
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
 from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.outcome import (

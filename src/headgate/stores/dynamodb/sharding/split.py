@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from headgate.core.bucket import MILLI
 from headgate.core.record import BucketKey, LimitCell, cells_of
 from headgate.stores.dynamodb.catalog.items import TTL, Item, key_attributes, number
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (
     DEPTH,

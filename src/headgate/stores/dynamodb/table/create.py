@@ -25,7 +25,7 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     number_of,
 )
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
     DynamoRequest,
     Rejected,

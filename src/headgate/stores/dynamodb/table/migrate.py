@@ -22,7 +22,7 @@ from headgate.stores.dynamodb.catalog.items import (
     number_of,
     system_key,
 )
-from headgate.stores.dynamodb.client.port import ConditionFailed, DynamoRequest
+from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import MIGRATING_TO, SCHEMA, SCHEMA_VERSION, check_schema
 from headgate.stores.dynamodb.table.table import Table

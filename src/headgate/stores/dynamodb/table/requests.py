@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import CONFIG_VERSION, Item, Key, key_attributes, number
-from headgate.stores.dynamodb.client.port import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 
 Write = dict[str, dict[str, Any]]  # one part of a transaction, but for the table's name
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
 from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
-from headgate.stores.dynamodb.client.port import (
+from headgate.stores.dynamodb.client.calls import (
     DynamoPort,
     DynamoRequest,
     NotApplied,

@@ -29,7 +29,7 @@ from headgate.stores.redis.client.errors import ScriptRefused, Unexpected
 from headgate.stores.redis.client.sentinel import SentinelPort
 from headgate.stores.redis.client.single import SinglePort
 from headgate.stores.redis.client.url import CLUSTER, SENTINEL, RedisTarget, parse
-from headgate.transport.ownership import PerLoop, PerProcess
+from headgate.transport.ownership import PerOwner
 
 # --------------------------------------------------------------------------------------------------
 # The port, async and blocking: each event loop, and each process, has connections of its own.
@@ -75,7 +75,7 @@ class AsyncRedisPort(RedisPerLoopPort):
             made = wire()
             return make(made), made
 
-        self._own = PerLoop(opened, lambda pair: pair[1].abandon(), trouble.store_closed)
+        self._own = PerOwner(opened, trouble.store_closed, lambda pair: pair[1].abandon())
         super().__init__(lambda: self._own.here()[0], slot)
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class AsyncRedisPort(RedisPerLoopPort):
 
 class BlockingRedisPort(RedisPerLoopPort):
     def __init__(self, make: Callable[[], RedisPort], slot: Callable[[str], int]) -> None:
-        self._own = PerProcess(make, trouble.store_closed)
+        self._own = PerOwner(make, trouble.store_closed, None)
         super().__init__(self._own.here, slot)
 
     async def close(self) -> None:

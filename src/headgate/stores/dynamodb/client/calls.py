@@ -1,8 +1,10 @@
-"""The way of one call, written once for async and blocking: sign, ask the wire, judge the answer.
+"""All calls to DynamoDB: one call, one request, written once for async and blocking.
 
-What may have been applied is sent once. A call that certainly was not, because no connection was
-had or because the service did not accept the signature, is sent once more within its deadline,
-unless it is a credit.
+botocore finds credentials, region and endpoint. The call itself is ours, since botocore spends ten
+times as much on it: JSON, a prepared signature, HTTP/1.1 over connections that are kept
+(`transport`), and the verdict on the answer. What may have been applied is sent once. A call that
+certainly was not, because no connection was had or because the service did not accept the
+signature, is sent once more within its deadline, unless it is a credit.
 """
 
 from __future__ import annotations
@@ -10,14 +12,43 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.account import CredentialProvider
+from headgate.stores.dynamodb.client.account import (
+    CONTENT_TYPE,
+    CredentialProvider,
+    DynamoEndpoint,
+    Signer,
+    find_endpoint,
+)
 from headgate.stores.dynamodb.client.clock import ServiceClock
-from headgate.stores.dynamodb.client.http import DynamoEndpoint, DynamoTransport, Reply
-from headgate.stores.dynamodb.client.signing import CONTENT_TYPE, Signer
+from headgate.stores.dynamodb.client.errors import (
+    AccessRefused,
+    ConditionFailed,
+    NotApplied,
+    Rejected,
+    TableMissing,
+    TransactionCancelled,
+)
+from headgate.transport.http_pool import Answer, HttpPool, NoResponse, PoolOptions
+from headgate.transport.ownership import PerOwner
+from headgate.transport.pool_async import AsyncHttpPool
+from headgate.transport.pool_blocking import BlockingHttpPool
+
+__all__ = [
+    "AccessRefused",
+    "ConditionFailed",
+    "DynamoPort",
+    "DynamoRequest",
+    "EncodedRequest",
+    "NotApplied",
+    "Rejected",
+    "TableMissing",
+    "TransactionCancelled",
+    "open_port",
+]
 
 # --------------------------------------------------------------------------------------------------
 # What is asked of DynamoDB and by whom: requests are values, a port carries them.
@@ -48,7 +79,7 @@ class EncodedRequest(DynamoRequest):
         return found
 
     def __repr__(self) -> str:
-        return f"Written({self.operation!r}, {self.body!r})"
+        return f"EncodedRequest({self.operation!r}, {self.body!r})"
 
 
 class DynamoPort(Protocol):
@@ -89,6 +120,8 @@ except ImportError:  # the standard library does the same, slower
 
 PAUSE_S = 0.02
 AGENT = "headgate"
+IDLE_S_MAX = 20.0  # the service hangs up on idle connections; one that old is not used again
+BODY_BYTES_MAX = 64 * 1024 * 1024  # the service's own bound is 16 MB
 
 Outcome = dict[str, Any] | StoreTrouble
 
@@ -101,78 +134,99 @@ dumps: Callable[[Any], bytes] = python_dumps if orjson is None else orjson.dumps
 loads: Callable[[bytes], Any] = json.loads if orjson is None else orjson.loads
 
 
+class DynamoSession(NamedTuple):
+    """What an event loop, or a process, has of its own: connections, and credentials for them."""
+
+    pool: HttpPool
+    account: CredentialProvider
+
+
 class DynamoClient:
+    """The port over real connections; made in one event loop or process, it works in others."""
+
     def __init__(
-        self,
-        wire: DynamoTransport,
-        place: DynamoEndpoint,
-        account: CredentialProvider,
-        clock: ServiceClock,
-        timeout_ms: int,
+        self, endpoint: DynamoEndpoint, blocking: bool, timeout_ms: int, connections: int
     ) -> None:
-        self.wire = wire
-        self._place = place
-        self._account = account
-        self._clock = clock
+        self._endpoint = endpoint
         self._timeout_ms = timeout_ms
         self._timeout_s = timeout_ms / 1000
+        self._clock = ServiceClock()
+        self.now_ms = self._clock.now_ms
+        self._options = PoolOptions(endpoint, connections, IDLE_S_MAX, BODY_BYTES_MAX)
+        self._pool_type = BlockingHttpPool if blocking else AsyncHttpPool
+        self._sessions = PerOwner(
+            self._open_session,
+            trouble.store_closed,
+            None if blocking else lambda session: session.pool.abandon(),
+        )
         self._start = (
-            f"POST / HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: {AGENT}\r\n"
+            f"POST / HTTP/1.1\r\nHost: {endpoint.authority}\r\nUser-Agent: {AGENT}\r\n"
             f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: "
         )
 
     async def call(self, request: DynamoRequest) -> dict[str, Any]:
-        now_s = self.wire.now_s()
+        session = pool, account = self._sessions.here()
+        now_s = pool.now_s()
         due_s = now_s + self._timeout_s
-        signer = self._account.signer(now_s) or await self._load_signer(due_s)
-        answer = await self.wire.ask(self._signed_bytes(request, signer), due_s)
+        signer = account.signer(now_s) or await self._load_signer(session, due_s)
+        answer = await pool.ask(self._signed_bytes(request, signer), due_s)
         outcome = self._judge(request, answer)
         if type(outcome) is dict:
             return outcome
         if isinstance(outcome, trouble.UNSENT):
-            outcome = (await self._second_round((request,), [outcome], signer, due_s))[0]
+            again = await self._second_round(session, (request,), [outcome], signer, due_s)
+            outcome = again[0]
         if isinstance(outcome, StoreTrouble):
             raise outcome
         return outcome
 
     async def call_all(self, requests: Sequence[DynamoRequest]) -> list[Outcome]:
-        wire = self.wire
-        now_s = wire.now_s()
+        session = pool, account = self._sessions.here()
+        now_s = pool.now_s()
         due_s = now_s + self._timeout_s
         try:
-            signer = self._account.signer(now_s) or await self._load_signer(due_s)
+            signer = account.signer(now_s) or await self._load_signer(session, due_s)
         except StoreTrouble as error:
             return [error for _ in requests]
-        outcomes = await self._round(requests, signer, due_s)
+        outcomes = await self._round(pool, requests, signer, due_s)
         for outcome in outcomes:
             if isinstance(outcome, trouble.UNSENT):
-                return await wire.whole(self._second_round(requests, outcomes, signer, due_s))
+                return await pool.finish(
+                    self._second_round(session, requests, outcomes, signer, due_s)
+                )
         return outcomes
 
     async def close(self) -> None:
-        await self.wire.close()
+        session = self._sessions.close()
+        if session is not None:
+            await session.pool.close()
+
+    def _open_session(self) -> DynamoSession:
+        return DynamoSession(self._pool_type(self._options), CredentialProvider(self._endpoint))
 
     async def _round(
-        self, requests: Sequence[DynamoRequest], signer: Signer, due_s: float
+        self, pool: HttpPool, requests: Sequence[DynamoRequest], signer: Signer, due_s: float
     ) -> list[Outcome]:
         packed = [self._signed_bytes(request, signer) for request in requests]
         if len(packed) == 1:
-            answers = [await self.wire.ask(packed[0], due_s)]
+            answers = [await pool.ask(packed[0], due_s)]
         else:
-            answers = await self.wire.ask_all(packed, due_s)
+            answers = await pool.ask_all(packed, due_s)
         return [self._judge(*pair) for pair in zip(requests, answers, strict=True)]
 
     async def _second_round(
         self,
+        session: DynamoSession,
         requests: Sequence[DynamoRequest],
         outcomes: list[Outcome],
         signer: Signer,
         due_s: float,
     ) -> list[Outcome]:
         """The outcomes, after what certainly was not applied had its second attempt."""
-        if self.wire.now_s() + PAUSE_S >= due_s:
+        pool = session.pool
+        if pool.now_s() + PAUSE_S >= due_s:
             return outcomes
-        fresh, mended = await self._renew_signer(outcomes, signer, due_s)
+        fresh, mended = await self._renew_signer(session, outcomes, signer, due_s)
         again = [
             place
             for place, outcome in enumerate(outcomes)
@@ -180,25 +234,25 @@ class DynamoClient:
             and (mended or not isinstance(outcome, trouble.UNSIGNED))
             and not requests[place].credit
         ]
-        if again and self.wire.now_s() < due_s:
-            answers = await self._round([requests[place] for place in again], fresh, due_s)
+        if again and pool.now_s() < due_s:
+            answers = await self._round(pool, [requests[place] for place in again], fresh, due_s)
             for place, answer in zip(again, answers, strict=True):
                 outcomes[place] = answer
         return outcomes
 
     async def _renew_signer(
-        self, outcomes: Sequence[Outcome], signer: Signer, due_s: float
+        self, session: DynamoSession, outcomes: Sequence[Outcome], signer: Signer, due_s: float
     ) -> tuple[Signer, bool]:
         """Who signs now, and whether what was refused for its signature has hope with that."""
         refused = [outcome for outcome in outcomes if isinstance(outcome, trouble.UNSIGNED)]
         if not refused:
-            await self.wire.pause(PAUSE_S)
+            await session.pool.pause(PAUSE_S)
             return signer, False
         if not any(outcome.renewable for outcome in refused):
             return signer, any(outcome.skewed for outcome in refused)
-        self._account.refuse(signer, self.wire.now_s())
+        session.account.refuse(signer, session.pool.now_s())
         try:
-            fresh = await self._load_signer(due_s)
+            fresh = await self._load_signer(session, due_s)
         except trouble.NotApplied:
             return signer, False
         return fresh, fresh.identity != signer.identity
@@ -208,9 +262,11 @@ class DynamoClient:
         proof = signer.headers(request.operation, body, self._clock.signing_s())
         return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
 
-    def _judge(self, request: DynamoRequest, answer: Reply | StoreTrouble) -> Outcome:
-        if isinstance(answer, StoreTrouble):
-            return answer
+    def _judge(self, request: DynamoRequest, answer: Answer) -> Outcome:
+        if isinstance(answer, NoResponse):
+            return trouble.error_without_reply(
+                answer, self._endpoint, self._timeout_ms, self._options.connections
+            )
         date = answer.field(b"date")
         if date:
             self._clock.observe(date, answer.sent_ns, answer.received_ns)
@@ -219,12 +275,26 @@ class DynamoClient:
                 body = loads(answer.body)
             except ValueError:
                 body = None
-            return body if isinstance(body, dict) else trouble.unreadable_reply(self._place, answer)
+            if isinstance(body, dict):
+                return body
+            return trouble.unreadable_reply(self._endpoint, answer)
         table = request.params.get("TableName", "several tables")
-        return trouble.error_of_reply(answer, self._place, request.operation, table)
+        return trouble.error_of_reply(answer, self._endpoint, request.operation, table)
 
-    async def _load_signer(self, due_s: float) -> Signer:
+    async def _load_signer(self, session: DynamoSession, due_s: float) -> Signer:
         try:
-            return await self.wire.aside(self._account.load, due_s)
+            return await session.pool.run_in_thread(session.account.load, due_s)
         except TimeoutError as error:
             raise trouble.slow_credentials(self._timeout_ms) from error
+
+
+def open_port(
+    *,
+    region: str | None,
+    endpoint: str | None,
+    blocking: bool,
+    timeout_ms: int = 2000,
+    connections: int = 16,
+) -> DynamoPort:
+    """The port to a region or an endpoint; nothing is contacted before the first call."""
+    return DynamoClient(find_endpoint(region, endpoint), blocking, timeout_ms, connections)

@@ -1,37 +1,33 @@
-"""Calls from one event loop: a bounded pool of connections, the one used last is used first.
+"""HTTP/1.1 from one event loop: a bounded pool of connections, the one used last is used first.
 
-A call that finds no connection free waits in line as bytes ready to be written: whichever
+A request that finds no connection free waits in line as bytes ready to be written: whichever
 connection becomes free writes them at once, without waking the caller in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
-from typing import Any, Protocol, TypeVar, cast
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
-from headgate.core.errors import StoreTrouble
-from headgate.stores.dynamodb.client import errors as trouble
-from headgate.stores.dynamodb.client.http import (
-    IDLE_S_MAX,
-    DynamoEndpoint,
-    IdleCheck,
-    Reply,
-    reply_reader,
-)
 from headgate.transport.gates import cancel_later, wait_finished
-from headgate.transport.http1 import BadResponse
+from headgate.transport.http1 import BadResponse, Response
+from headgate.transport.http_pool import Answer, Failure, NoResponse, PoolOptions, idle_check
 from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
-# Calls on their way over connections of an event loop, and how who made them is woken.
+# Requests on their way, and how the tasks that made them are woken.
 #
 # A future of asyncio wakes its task in the loop's next turn. Here a task is woken by the callback
-# that read its answer, which saves a turn for every call. asyncio takes what is awaited here for a
-# future all the same: it has the few methods that a task asks of one (see `asyncio.isfuture`).
+# that read its answer, which saves a turn for every request. asyncio takes what is awaited here for
+# a future all the same: it has the few methods and attributes that a task asks of one (see
+# `asyncio.isfuture`).
 
 
 class Completion:
@@ -50,9 +46,6 @@ class Completion:
         if not self.over:
             self._asyncio_future_blocking = True
             yield self
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
     def add_done_callback(self, wakeup: Callable[[Any], object], *, context: Context) -> None:
         self._wakeup = wakeup
@@ -84,10 +77,13 @@ def _raise(ending: BaseException) -> None:
 
 
 class PendingCall(Completion):
-    """One call: waiting for a connection, then sent, then settled. It can be cancelled until it is
-    sent. One that belongs to a batch is not awaited itself, and is sent in any case."""
+    """One request: waiting for a connection, then on its `connection`, then settled. It can be
+    cancelled until it is sent, and later if it `can_abandon` the answer. One that belongs to a
+    batch is not awaited itself, and is sent in any case."""
 
-    __slots__ = ("_why", "batch", "due_s", "outcome", "packed", "sent")
+    __slots__ = (
+        "_why", "batch", "can_abandon", "connection", "due_s", "outcome", "packed", "send_by_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -102,12 +98,13 @@ class PendingCall(Completion):
         self._why: asyncio.CancelledError | None = None
         self.over = False
         self.packed = packed
-        self.due_s = due_s
+        self.due_s = self.send_by_s = due_s
         self.batch = batch
-        self.sent = False
-        self.outcome: Reply | StoreTrouble | None = None
+        self.can_abandon = False
+        self.connection: AsyncHttpConnection | None = None
+        self.outcome: Answer | None = None
 
-    def settle(self, outcome: Reply | StoreTrouble, *, at_once: bool = False) -> None:
+    def settle(self, outcome: Answer, *, at_once: bool = False) -> None:
         self.outcome = outcome
         if self.batch is not None:
             self.batch.on_settled(at_once)
@@ -123,15 +120,17 @@ class PendingCall(Completion):
                 del why  # it would keep itself, by its traceback
 
     def cancel(self, msg: object = None) -> bool:
-        if self.sent or self.over:
+        if self.over or (self.connection is not None and not self.can_abandon):
             return False
         self._why = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
         self.wake(at_once=False)
+        if self.connection is not None:
+            self.connection.hang_up()
         return True
 
 
 class PendingBatch(Completion):
-    """Several calls that are waited for together."""
+    """Several requests that are waited for together."""
 
     __slots__ = ("_left",)
 
@@ -147,69 +146,60 @@ class PendingBatch(Completion):
 
 
 # --------------------------------------------------------------------------------------------------
-# One connection of an event loop, and the call it carries.
+# One connection of an event loop, and the request it carries.
 
 GRACE_S = 0.001
 
 
-class ConnectionOwner(Protocol):
-    def on_idle(self, connection: AsyncDynamoConnection) -> None:
-        """The line is free for another call."""
+class AsyncHttpConnection(ReusedBufferProtocol):
+    """Carries one request at a time and watches its deadline, without a timer per request.
 
-    def on_closed(self, connection: AsyncDynamoConnection) -> None:
-        """The line is no more."""
-
-
-class AsyncDynamoConnection(ReusedBufferProtocol):
-    """Carries one call at a time; a timer of its own watches the call's deadline.
-
-    The timer is not moved with every call: when it goes off too early for the call of that moment
-    it is set again, which costs one timer per time limit instead of one per call.
+    Most requests are answered in a millisecond and may take two seconds. A timer set and cancelled
+    for each (`asyncio.timeout`) costs about 10 us, a sixth of a whole call, and leaves its entry in
+    the loop's heap. So a connection has one timer: it is left alone while requests come and go,
+    and when it goes off too early for the request of that moment it is set again for that one.
+    This costs one timer per time limit. Only a request that is due before the timer has it moved.
     """
 
-    def __init__(
-        self,
-        owner: ConnectionOwner,
-        place: DynamoEndpoint,
-        timeout_ms: int,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, pool: AsyncHttpPool) -> None:
         super().__init__()
-        self._owner = owner
-        self._place = place
-        self._timeout_ms = timeout_ms
-        self._loop = loop
-        self._reader = reply_reader()
+        self._pool = pool
+        self._loop = pool.loop
+        self._idle_s_max = pool.options.idle_s_max
+        self._reader = pool.options.new_reader()
         self._call: PendingCall | None = None
         self._transport: asyncio.Transport | None = None
-        self._watch: IdleCheck | None = None
+        self._is_stale: Callable[[int], object] = bool
         self._timer: asyncio.TimerHandle | None = None
         self._suspect: PendingCall | None = None
         self._used_s = 0.0
         self._sent_ns = 0
-        self.ended = loop.create_future()
+        self.ended = self._loop.create_future()
 
     @property
-    def busy(self) -> PendingCall | None:
-        return self._call
+    def is_busy(self) -> bool:
+        return self._call is not None
 
     def is_usable(self) -> bool:
-        """Whether it can be used: not old, and not given up by the other side."""
-        transport, watch = self._transport, self._watch
+        """Whether it can be used after it was idle: not old, and not given up by the other side.
+
+        One that was made a moment ago may have TLS session tickets unread, and is not asked."""
+        transport = self._transport
         return (
             transport is not None
             and not transport.is_closing()
-            and time.monotonic() - self._used_s < IDLE_S_MAX
-            and (watch is None or not watch.is_stale())
+            and time.monotonic() - self._used_s < self._idle_s_max
+            and not self._is_stale(0)
         )
 
     def send(self, call: PendingCall) -> None:
-        assert self._call is None, "a connection carries one call at a time"
-        assert self._transport is not None
+        transport = self._transport
+        assert transport is not None
+        assert self._call is None, "a connection carries one request at a time"
         self._call = call
-        call.sent = True
+        call.connection = self
         self._sent_ns = time.monotonic_ns()
-        self._transport.write(call.packed)
+        transport.write(call.packed)
         timer = self._timer
         if timer is not None and timer.when() > call.due_s:  # a second attempt has less time
             timer.cancel()
@@ -222,43 +212,52 @@ class AsyncDynamoConnection(ReusedBufferProtocol):
             self._timer.cancel()
             self._timer = None
         if self._transport is not None:
-            self._transport.abort()
+            with contextlib.suppress(RuntimeError):  # its event loop is gone, and it with it
+                self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._used_s = time.monotonic()
         plain = transport.get_extra_info("socket")
         if plain is not None:
-            self._watch = IdleCheck(plain.fileno())
+            self._is_stale = idle_check(plain.fileno())
 
-    def received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         if self._call is None:
             self.hang_up()  # nobody asked: kept, these bytes would begin the reply to the next call
             return
         try:
-            reply = self._reader.feed(data)
+            response = self._reader.feed(bytes(self._reused_buffer[:nbytes]))
         except BadResponse as error:
-            self._fail(trouble.connection_lost(self._place, f"it sent what is no reply: {error}"))
+            self._fail(NoResponse(Failure.LOST, f"it sent no HTTP response: {error}"))
             return
-        if reply is None:
-            return
-        call, self._call = self._call, None
-        self._used_s = time.monotonic()
-        reply.sent_ns, reply.received_ns = self._sent_ns, time.monotonic_ns()
-        if reply.keep:
-            self._owner.on_idle(self)
-        else:
-            self.hang_up()
-        call.settle(reply, at_once=True)  # last: who is woken may use this very line
+        if response is not None:
+            self._finish(self._call, response)
+
+    def eof_received(self) -> None:
+        """The transport ends itself after this; where a body ends with it, that is the answer."""
+        if self._call is not None:
+            with contextlib.suppress(BadResponse):
+                self._finish(self._call, self._reader.end())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._watch = None
-        self._fail(trouble.connection_lost(self._place, error or "it closed the connection"))
-        self._owner.on_closed(self)
+        self._is_stale = bool
+        self._fail(NoResponse(Failure.LOST, error or "it closed the connection"))
+        self._pool.on_closed(self)
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _fail(self, why: StoreTrouble) -> None:
+    def _finish(self, call: PendingCall, response: Response) -> None:
+        self._call = None
+        self._used_s = time.monotonic()
+        response.sent_ns, response.received_ns = self._sent_ns, time.monotonic_ns()
+        if response.keep:
+            self._pool.on_idle(self)
+        else:
+            self.hang_up()
+        call.settle(response, at_once=True)  # last: who is woken may use this very connection
+
+    def _fail(self, why: NoResponse) -> None:
         call, self._call = self._call, None
         self.hang_up()
         if call is not None:
@@ -276,45 +275,56 @@ class AsyncDynamoConnection(ReusedBufferProtocol):
             self._suspect = call
             self._timer = self._loop.call_later(GRACE_S, self._look)
         else:
-            self._fail(trouble.deadline_exceeded(self._place, self._timeout_ms))
+            self._fail(NoResponse(Failure.OVERDUE))
 
+
+# --------------------------------------------------------------------------------------------------
+# The pool.
 
 CALLS_WAITING_MAX = 10_000
+EYEBALLS_DELAY_S = (
+    0.25  # a host with several addresses: when the next one is tried beside the first
+)
 
 Result = TypeVar("Result")
 
 
-class AsyncDynamoPool:
-    """Bound to the loop it is made in."""
+class AsyncHttpPool:
+    """Bound to the loop it is made in; see HttpPool."""
 
-    def __init__(self, place: DynamoEndpoint, timeout_ms: int, connections: int) -> None:
+    def __init__(self, options: PoolOptions) -> None:
+        self.options = options
         self.loop = asyncio.get_running_loop()
         self.now_s = self.loop.time
-        self._place = place
-        self._timeout_ms = timeout_ms
-        self._size = connections
-        self._free: list[AsyncDynamoConnection] = []
-        self._open: set[AsyncDynamoConnection] = set()
+        self._free: list[AsyncHttpConnection] = []
+        self._open: set[AsyncHttpConnection] = set()
         self._dialing: set[asyncio.Task[None]] = set()
-        self._waiting: deque[PendingCall] = deque()
-        self._aside: dict[Callable[[], Any], asyncio.Future[Any]] = {}
+        self._waiting: deque[PendingCall] = deque()  # in the order in which they must be sent
+        self._in_threads: dict[Callable[[], Any], asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def ask(self, packed: bytes, due_s: float) -> Reply | StoreTrouble:
+    async def ask(
+        self, packed: bytes, due_s: float, *, reserve_s: float = 0.0, can_abandon: bool = False
+    ) -> Answer:
         call = PendingCall(packed, due_s, self.loop)
+        if reserve_s:
+            call.send_by_s -= reserve_s
+        call.can_abandon = can_abandon
         self._submit(call)
         try:
             await call
         except asyncio.CancelledError as why:
-            if not call.sent:
+            if call.connection is None:
                 self._withdraw(call)
+                raise
+            if can_abandon:
                 raise
             cancel_later(why)
         assert call.outcome is not None
         return call.outcome
 
-    async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Reply | StoreTrouble]:
+    async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Answer]:
         batch = PendingBatch(self.loop, len(packed))
         calls = [PendingCall(each, due_s, self.loop, batch) for each in packed]
         for call in calls:
@@ -325,59 +335,58 @@ class AsyncDynamoPool:
             cancel_later(why)
         return [call.outcome for call in calls if call.outcome is not None]
 
-    async def aside(self, work: Callable[[], Result], due_s: float) -> Result:
-        running = self._aside.get(work)
+    async def run_in_thread(self, work: Callable[[], Result], due_s: float) -> Result:
+        running = self._in_threads.get(work)
         if running is None:
-            running = self._aside[work] = self.loop.run_in_executor(None, work)
-            running.add_done_callback(lambda _: self._aside.pop(work))
+            running = self._in_threads[work] = self.loop.run_in_executor(None, work)
+            running.add_done_callback(lambda _: self._in_threads.pop(work))
         async with asyncio.timeout_at(due_s):
             result: Result = await asyncio.shield(running)
             return result
 
-    async def whole(self, flow: Coroutine[Any, Any, Result]) -> Result:
+    async def finish(self, flow: Coroutine[Any, Any, Result]) -> Result:
         return await wait_finished(self.loop.create_task(flow))
 
     async def pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
-        """Waits for what was sent, which its deadline bounds; refuses the rest."""
         self._closed = True
         for task in self._dialing:
             task.cancel()
-        self._refuse(trouble.store_closed())
-        while busy := [
-            connection.ended for connection in self._open if connection.busy is not None
-        ]:
-            await wait_finished(
-                asyncio.ensure_future(asyncio.wait(busy))
-            )  # an idle line is hung up now
+        self._refuse(NoResponse(Failure.CLOSED))
+        while busy := [connection.ended for connection in self._open if connection.is_busy]:
+            # One that becomes idle is hung up at once.
+            await wait_finished(asyncio.ensure_future(asyncio.wait(busy)))
         ended = [connection.ended for connection in self._open]
         self._hang_up()
         if ended:
             await asyncio.wait(ended, timeout=1)
 
     def abandon(self) -> None:
-        """Ends it from another loop or thread."""
         self._closed = True
         try:
             self.loop.call_soon_threadsafe(self._hang_up)
         except RuntimeError:  # the loop is closed, and so are its connections
             self._open.clear()
 
-    def on_idle(self, connection: AsyncDynamoConnection) -> None:
-        """A line has nothing to carry: the next in line, if any, goes at once."""
+    def on_idle(self, connection: AsyncHttpConnection) -> None:
+        """A connection has nothing to carry: the next in line, if any, is sent at once."""
         while self._waiting:
             call = self._waiting.popleft()
-            if not call.over:
-                connection.send(call)
-                return
+            if call.over:
+                continue
+            if call.send_by_s <= self.loop.time():
+                call.settle(NoResponse(Failure.BUSY))
+                continue
+            connection.send(call)
+            return
         if self._closed:
             connection.hang_up()
         else:
             self._free.append(connection)
 
-    def on_closed(self, connection: AsyncDynamoConnection) -> None:
+    def on_closed(self, connection: AsyncHttpConnection) -> None:
         self._open.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
@@ -393,22 +402,22 @@ class AsyncDynamoPool:
             connection.hang_up()
             self._open.discard(connection)
         if self._closed:
-            call.settle(trouble.store_closed())
+            call.settle(NoResponse(Failure.CLOSED))
         elif len(self._waiting) >= CALLS_WAITING_MAX:
-            call.settle(trouble.too_many_calls(self._place, CALLS_WAITING_MAX))
+            call.settle(NoResponse(Failure.CROWDED, CALLS_WAITING_MAX))
         else:
             self._wait(call)
 
     def _wait(self, call: PendingCall) -> None:
-        if self._waiting and call.due_s < self._waiting[-1].due_s:
-            self._waiting.appendleft(call)  # a second attempt, older than the line it joins
+        if self._waiting and call.send_by_s < self._waiting[-1].send_by_s:
+            insort(self._waiting, call, key=attrgetter("send_by_s"))  # e.g. a second attempt
         else:
             self._waiting.append(call)
-        if self._timer is not None and self._timer.when() > call.due_s:
+        if self._timer is not None and self._timer.when() > call.send_by_s:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self.loop.call_at(call.due_s, self._look)
+            self._timer = self.loop.call_at(call.send_by_s, self._look)
         self._dial_if_room()
 
     def _withdraw(self, call: PendingCall) -> None:
@@ -416,38 +425,38 @@ class AsyncDynamoPool:
             self._waiting.remove(call)
 
     def _look(self) -> None:
-        """Deadlines are in order, so the head of the line is the first that can be overdue."""
+        """The head of the line is the first that can be overdue."""
         self._timer = None
         now_s = self.loop.time()
-        while self._waiting and self._waiting[0].due_s <= now_s:
-            self._waiting.popleft().settle(
-                trouble.pool_exhausted(self._place, self._size, self._timeout_ms)
-                if self._open
-                else trouble.connect_error(TimeoutError(), self._place, self._timeout_ms)
-            )
+        while self._waiting and self._waiting[0].send_by_s <= now_s:
+            late = Failure.BUSY if self._open else Failure.CONNECT
+            self._waiting.popleft().settle(NoResponse(late, TimeoutError()))
         if self._waiting:
-            self._timer = self.loop.call_at(self._waiting[0].due_s, self._look)
+            self._timer = self.loop.call_at(self._waiting[0].send_by_s, self._look)
 
     def _dial_if_room(self) -> None:
-        room = self._size - len(self._open) - len(self._dialing)
+        """Dials for the line as a whole: whoever is next in it when a connection is there gets it,
+        so that nobody waits for a connection of their own while another becomes free."""
+        room = self.options.connections - len(self._open) - len(self._dialing)
         if room > 0 and len(self._dialing) < len(self._waiting) and not self._closed:
             task = self.loop.create_task(self._dial(self._waiting[-1].due_s))
             self._dialing.add(task)
             task.add_done_callback(self._dialing.discard)
 
     async def _dial(self, due_s: float) -> None:
-        place = self._place
-        connection = AsyncDynamoConnection(self, place, self._timeout_ms, self.loop)
+        address = self.options.address
+        connection = AsyncHttpConnection(self)
         try:
             async with asyncio.timeout_at(due_s):
                 await self.loop.create_connection(
-                    lambda: connection, place.host, place.port, ssl=place.tls
-                )
+                    lambda: connection, address.host, address.port, ssl=address.tls,
+                    happy_eyeballs_delay=EYEBALLS_DELAY_S,
+                )  # fmt: skip
         except (OSError, UnicodeError) as error:
             connection.hang_up()
             self._dialing.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             if not self._open:  # who is refused may ask again at once, and is to dial then
-                self._refuse(trouble.connect_error(error, place, self._timeout_ms))
+                self._refuse(NoResponse(Failure.CONNECT, error))
             return
         except BaseException:
             connection.hang_up()
@@ -455,15 +464,15 @@ class AsyncDynamoPool:
         self._open.add(connection)
         self.on_idle(connection)
 
-    def _refuse(self, why: StoreTrouble) -> None:
+    def _refuse(self, why: NoResponse) -> None:
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
-            call.settle(type(why)(*why.args))
+            call.settle(why)
 
     def _hang_up(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._refuse(trouble.store_closed())
+        self._refuse(NoResponse(Failure.CLOSED))
         for connection in list(self._open):
             connection.hang_up()
