@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credits_of
-from headgate.core.errors import HeadgateError, StoreTrouble
+from headgate.core.errors import HeadgateError, StoreTrouble, ValidationError
 from headgate.core.levels import Page
 from headgate.core.record import (
     CELLS,
@@ -87,15 +87,18 @@ def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome
 ONCE_MS = 24 * HOUR_MS
 USUAL = 5
 CALLS_MAX = 4096  # kept packed, about half a kB each
+NAMES_MAX = 16_384
+SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
 
 
-CONSUME = load_script("consume", "warm", "bucket")
+CONSUME = load_script("consume", "warm", "listing", "bucket")
 CONSUME_EACH = load_loop("each", CONSUME)
-ADJUST = load_script("adjust", "bucket")
+ADJUST = load_script("adjust", "listing", "bucket")
 PEEK = load_script("peek")
-FORGET = load_script("forget")
+FORGET = load_script("forget", "listing")
+FIND = load_script("find", "listing")
 
 NEVER: tuple[Terms | None, object, PackedCommand] = (
     None,
@@ -112,6 +115,7 @@ class RedisStore:
         self._counting = int(usage)
         self._hour = hour_args(0)
         self._calls: dict[CallKey, tuple[Terms | None, object, PackedCommand]] = {}
+        self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if len(demands) == 1 and now_ms is None:
@@ -185,7 +189,7 @@ class RedisStore:
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
-            await self._port.script(FORGET, _names_of(key)[:2], ())
+            await self._port.script(FORGET, self._names_of(key)[:2], ())
 
     async def find(
         self,
@@ -196,25 +200,48 @@ class RedisStore:
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        names = await self._names(namespace, entity_id)
-        found = sorted((keys.bucket_key(name) for name in names), key=lambda key: key.text)
-        rest = [
-            key
-            for key in found
-            if resource in (None, key.resource) and (cursor is None or key.text > cursor)
-        ]
-        return Page(tuple(rest[:limit]), rest[limit - 1].text if len(rest) > limit else None)
+        """Reads the index: one call, or in a cluster one for each slot that the page may touch.
+
+        Pages are in the order of names; in a cluster in the order of slots, and of names in each.
+        """
+        after = None if cursor is None else _parse_cursor(cursor)
+        first, last = _span(entity_id, resource, after)
+        begin, _ = _span(entity_id, resource, None)
+        start, stop = 0, self._port.slots
+        if entity_id is not None:
+            start = self._port.slot(keys.tag(namespace, entity_id))
+            stop = start + 1
+        elif after is not None:
+            start = self._port.slot(keys.bucket(after))
+        names: list[str] = []
+        for at in range(start, stop, SLOTS_AT_ONCE):
+            slots = range(at, min(at + SLOTS_AT_ONCE, stop))
+            indexes = [keys.bucket_index(namespace, slot, self._port.slots) for slot in slots]
+            spans = [(first if slot == start else begin, last, limit + 1) for slot in slots]
+            replies = await self._port.scripts(
+                [(FIND, [index], span) for index, span in zip(indexes, spans, strict=True)]
+            )
+            for index, reply in zip(indexes, replies, strict=True):
+                names += await self._read_on(index, reply, last, limit + 1)
+            if len(names) > limit:
+                break
+        found = tuple(keys.bucket_key(name) for name in names[:limit])
+        return Page(found, found[-1].text if len(names) > limit else None)
+
+    async def _read_on(self, index: str, reply: Any, last: str, count: int) -> list[str]:
+        """The buckets of a part of the index: stale entries were dropped, so there may be more."""
+        names: list[str] = []
+        while True:
+            if isinstance(reply, StoreTrouble):
+                raise reply
+            seen, *live = reply
+            names += live
+            if not seen or len(names) >= count:
+                return names
+            reply = await self._port.script(FIND, [index], ("(" + seen, last, count))
 
     async def close(self) -> None:
         await self._port.close()
-
-    async def _names(self, namespace: str, entity_id: str | None) -> set[str]:
-        """Keys of buckets that exist: by the entity's index, or by a scan of all keys."""
-        if entity_id is None:
-            return set(await self._port.scan(f"{keys.PREFIX}:b:{{{namespace}#*"))
-        index = keys.bucket_index(namespace, entity_id)
-        names = await self._port.command("SMEMBERS", index)
-        return {name for name in names if await self._port.command("EXISTS", name)}
 
     async def _consume_apart(
         self, groups: list[list[Demand]], demands: Sequence[Demand], now_ms: int | None
@@ -271,11 +298,17 @@ class RedisStore:
             self._calls[asked] = (demand.terms, hour, call)
         return call
 
+    def _names(self, key: BucketKey) -> tuple[str, str, str]:
+        """Its bucket, the index that lists it, and where its usage is counted."""
+        bucket = keys.bucket(key)
+        index = keys.bucket_index(key.namespace, self._port.slot(bucket), self._port.slots)
+        return bucket, index, keys.usage(key)
+
     def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
         names: list[str] = []
         args: list[str | int] = ["" if now_ms is None else now_ms, self._counting, *self._hour]
         for demand in demands:
-            names += _names_of(demand.key)
+            names += self._names_of(demand.key)
             args += demand_args(demand)
         return names, args
 
@@ -298,15 +331,31 @@ class RedisStore:
             events,
         ]
         for demand in demands:
-            names += _names_of(demand.key)
+            names += self._names_of(demand.key)
             args += adjustment_args(demand)
         return names, args
 
 
-@functools.lru_cache(maxsize=16_384)
-def _names_of(key: BucketKey) -> tuple[str, str, str]:
-    """Its bucket, the index of the entity's buckets, and where its usage is counted."""
-    return keys.bucket(key), keys.bucket_index(key.namespace, key.entity_id), keys.usage(key)
+def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) -> tuple[str, str]:
+    """From where to where the entries of an index reach that a page is about; see listing.lua."""
+    if entity_id is not None and resource is not None:
+        entry = keys.entry("e", entity_id, resource)
+        return ("[" if after is None else "(") + entry, "[" + entry
+    if resource is not None:
+        return keys.span("r", resource, after=None if after is None else after.entity_id)
+    if entity_id is not None:
+        return keys.span("e", entity_id, after=None if after is None else after.resource)
+    last = None if after is None else keys.entry(after.entity_id, after.resource)
+    return keys.span("e", after=last)
+
+
+def _parse_cursor(text: str) -> BucketKey:
+    try:
+        return BucketKey.from_text(text)
+    except TypeError:
+        raise ValidationError(
+            "cursor", text, "is not one that a page of buckets returned"
+        ) from None
 
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:

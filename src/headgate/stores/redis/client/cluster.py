@@ -7,6 +7,8 @@ not. Every attempt happens within the deadline of the call.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from binascii import crc_hqx
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -41,6 +43,26 @@ def slot_of(key: str) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key.encode(), 0) % SLOTS
+
+
+ZERO, DIGITS = "@", "@ABCDEFGHIJKLMNO"
+
+
+def tag_in_slot(stem: str, slot: int) -> str:
+    """A hash tag that begins with the stem and leads to the slot; it has no braces yet.
+
+    CRC16 is linear: whatever four characters follow it, a stem changes their slot by the same xor.
+    So suffixes that reach every slot by themselves reach every slot behind any stem.
+    """
+    shift = slot_of(stem + ZERO * 4) ^ slot_of(ZERO * 4)
+    return stem + _suffixes()[slot ^ shift]
+
+
+@functools.cache
+def _suffixes() -> dict[int, str]:
+    """One for each slot: characters whose low bits are all of 0 to 15 miss none."""
+    texts = map("".join, itertools.product(DIGITS[:4], DIGITS, DIGITS, DIGITS))
+    return {slot_of(text): text for text in texts}
 
 
 class SlotMap:
@@ -82,6 +104,8 @@ REFRESH_S_MIN = 0.1  # between two looks at the map
 
 
 class ClusterPort:
+    slots = SLOTS
+
     def __init__(self, wire: RedisTransport, seeds: Sequence[Node]) -> None:
         self._wire = wire
         self._seeds = tuple(seeds)

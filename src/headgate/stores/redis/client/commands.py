@@ -177,6 +177,8 @@ ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
 
 
 class RedisPort(Protocol):
+    slots: int  # 1 without a cluster
+
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         """What the script returns; it runs once, also where the server did not know it yet."""
         ...

@@ -15,7 +15,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.async_wire import AsyncRedisTransport
 from headgate.stores.redis.client.blocking_pool import BlockingRedisTransport
-from headgate.stores.redis.client.cluster import ClusterPort, slot_of
+from headgate.stores.redis.client.cluster import SLOTS, ClusterPort, slot_of
 from headgate.stores.redis.client.commands import (
     PackedCommand,
     Part,
@@ -38,9 +38,9 @@ from headgate.transport.ownership import PerLoop, PerProcess
 class RedisPerLoopPort:
     """Passes every call to the port of here and now."""
 
-    def __init__(self, here: Callable[[], RedisPort], slot: Callable[[str], int]) -> None:
+    def __init__(self, here: Callable[[], RedisPort], slots: int) -> None:
         self._here = here
-        self._slot = slot
+        self.slots = slots
 
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         return await self._here().script(script, keys, args)
@@ -58,7 +58,7 @@ class RedisPerLoopPort:
         return await self._here().scan(pattern)
 
     def slot(self, key: str) -> int:
-        return self._slot(key)
+        return 0 if self.slots == 1 else slot_of(key)
 
     async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
         return await self._here().scripts(calls)
@@ -69,14 +69,14 @@ class AsyncRedisPort(RedisPerLoopPort):
         self,
         make: Callable[[AsyncRedisTransport], RedisPort],
         wire: Callable[[], AsyncRedisTransport],
-        slot: Callable[[str], int],
+        slots: int,
     ) -> None:
         def opened() -> tuple[RedisPort, AsyncRedisTransport]:
             made = wire()
             return make(made), made
 
         self._own = PerLoop(opened, lambda pair: pair[1].abandon(), trouble.store_closed)
-        super().__init__(lambda: self._own.here()[0], slot)
+        super().__init__(lambda: self._own.here()[0], slots)
 
     async def close(self) -> None:
         mine = self._own.close()
@@ -85,9 +85,9 @@ class AsyncRedisPort(RedisPerLoopPort):
 
 
 class BlockingRedisPort(RedisPerLoopPort):
-    def __init__(self, make: Callable[[], RedisPort], slot: Callable[[str], int]) -> None:
+    def __init__(self, make: Callable[[], RedisPort], slots: int) -> None:
         self._own = PerProcess(make, trouble.store_closed)
-        super().__init__(self._own.here, slot)
+        super().__init__(self._own.here, slots)
 
     async def close(self) -> None:
         port = self._own.close()
@@ -112,19 +112,15 @@ def open_port(url: str, *, blocking: bool, timeout_ms: int = 1000) -> RedisPort:
     target = parse(url, timeout_ms)
     accesses = dict.fromkeys(target.nodes, target.sentinel_access)
     others = accesses if target.kind == SENTINEL else {}
-    slot = slot_of if target.kind == CLUSTER else _only_slot
+    slots = SLOTS if target.kind == CLUSTER else 1
     if not blocking:
         return AsyncRedisPort(
             lambda wire: _flow(target, wire),
             lambda: AsyncRedisTransport(target.access, target.timeout_ms, others),
-            slot,
+            slots,
         )
     options = (target.access, target.timeout_ms, target.connections, others)
-    return BlockingRedisPort(lambda: _flow(target, BlockingRedisTransport(*options)), slot)
-
-
-def _only_slot(key: str) -> int:
-    return 0
+    return BlockingRedisPort(lambda: _flow(target, BlockingRedisTransport(*options)), slots)
 
 
 def _flow(target: RedisTarget, wire: RedisTransport) -> RedisPort:

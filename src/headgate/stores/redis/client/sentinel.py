@@ -22,6 +22,8 @@ from headgate.stores.redis.client.url import Node
 
 
 class SentinelPort:
+    slots = 1
+
     def __init__(self, wire: RedisTransport, sentinels: Sequence[Node], service: str) -> None:
         self._wire = wire
         self._sentinels = tuple(sentinels)

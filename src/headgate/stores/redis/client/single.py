@@ -23,6 +23,8 @@ from headgate.stores.redis.client.url import Node
 class SinglePort:
     """One server, always the same."""
 
+    slots = 1
+
     def __init__(self, wire: RedisTransport, node: Node) -> None:
         self._wire = wire
         self._node = node
