@@ -22,7 +22,7 @@ from headgate.core.record import (
 )
 from headgate.core.store import Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.redis import keys
-from headgate.stores.redis.client.port import (
+from headgate.stores.redis.client.calls import (
     PackedCommand,
     RedisPort,
     Unexpected,

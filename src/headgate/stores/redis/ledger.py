@@ -23,7 +23,7 @@ from headgate.stores.redis import keys
 from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
-from headgate.stores.redis.client.port import RedisPort
+from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.keys import usage as usage_prefix
 from headgate.stores.redis.keys import usage_index, usage_parts
 from headgate.stores.redis.scripts import load_script

@@ -235,6 +235,9 @@ class BlockingRedisTransport:
             pool.retire()
 
     async def close(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
         self._closed = True
         for pool in list(self._pools.values()):
             pool.close()

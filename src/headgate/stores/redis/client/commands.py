@@ -76,7 +76,13 @@ class RedisTransport(Protocol):
         """The connections to the node serve no further calls; the next call makes a new one."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """What was sent is answered first; the rest is refused."""
+        ...
+
+    def abandon(self) -> None:
+        """Ends it at once, from whatever thread."""
+        ...
 
 
 def connection_options(node: Node, access: Access, timeout_s: float | None) -> dict[str, Any]:
