@@ -12,7 +12,7 @@ from headgate.core.store import Store
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.port import BlockingSqlitePort
+from headgate.stores.sqlite.connection import BlockingSqlitePort
 from proof.machines.machine import StoreMachine, steady
 
 PROGRAMS = int(os.environ.get("HEADGATE_MACHINE_PROGRAMS", "60"))

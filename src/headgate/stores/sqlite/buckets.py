@@ -19,7 +19,7 @@ from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_
 from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable, claim
-from headgate.stores.sqlite.port import READ, SqlitePort
+from headgate.stores.sqlite.connection import READ, SqlitePort
 from headgate.stores.sqlite.schema import SqliteTransaction
 
 ONCE_MS = 24 * HOUR_MS

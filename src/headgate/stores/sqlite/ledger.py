@@ -11,7 +11,7 @@ from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable
-from headgate.stores.sqlite.port import READ, SqlitePort, Work
+from headgate.stores.sqlite.connection import READ, SqlitePort, Work
 from headgate.stores.sqlite.rows import (
     INT64_MAX,
     SQL,
