@@ -39,50 +39,7 @@ from headgate.stores.redis.encoding import (
     unreadable_bucket,
     with_dormant,
 )
-from headgate.stores.redis.scripts import load_loop, load_script
-
-# --------------------------------------------------------------------------------------------------
-# Several decisions in one script call: how they are sent, and what each came to.
-
-Call = tuple[list[str], list[str | int]]
-ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
-
-HEAD = 5  # arguments that all decisions of a call have in common
-
-
-def join_calls(calls: Sequence[Call]) -> Call:
-    """One call of several, which all begin alike."""
-    names: list[str] = []
-    args = calls[0][1][:HEAD]
-    for named, own in calls:
-        names += named
-        args.append(len(named))
-        args.append(len(own) - HEAD)
-        args += own[HEAD:]
-    return names, args
-
-
-def split_reply(reply: Any, count: int) -> list[Any]:
-    """What was said to each of so many decisions; trouble of the call is trouble of each."""
-    if isinstance(reply, list) and len(reply) == count:
-        return reply
-    if isinstance(reply, StoreTrouble):
-        return [reply] * count
-    return [
-        Unexpected(f"redis answered {count} decisions with something else: {reply!r:.80}")
-    ] * count
-
-
-def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
-    if isinstance(reply, StoreTrouble):
-        return reply
-    if not isinstance(reply, list):
-        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
-    try:
-        return read(demands, reply)
-    except HeadgateError as error:
-        return error
-
+from headgate.stores.redis.scripts import Call, join_calls, load_loop, load_script, split_reply
 
 ONCE_MS = 24 * HOUR_MS
 USUAL = 5
@@ -91,7 +48,7 @@ NAMES_MAX = 16_384
 SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
-
+ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
 
 CONSUME = load_script("consume", "warm", "listing", "bucket")
 CONSUME_EACH = load_loop("each", CONSUME)
@@ -119,7 +76,13 @@ class RedisStore:
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if len(demands) == 1 and now_ms is None:
-            reply = await self._port.again(CONSUME, self._ready(demands[0]))
+            # A caller mostly asks of a bucket what it asked before: that call is packed already.
+            demand = demands[0]
+            asked = (demand.key.text, demand.amounts)
+            terms, hour, call = self._calls.get(asked, NEVER)
+            if terms is not demand.terms or hour is not self._hour:
+                call = self._pack(asked, demand)
+            reply = await self._port.again(CONSUME, call)
         else:
             groups = self._by_slot(demands)
             if len(groups) > 1:
@@ -155,7 +118,7 @@ class RedisStore:
         try:
             if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
                 self._hour = hour_args(reply[1])
-            return _verdict(demands, reply)
+            return Admitted(demands, reply) if reply[0] == USUAL else _verdict(demands, reply)
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
 
@@ -286,16 +249,13 @@ class RedisStore:
             groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         return list(groups.values())
 
-    def _ready(self, demand: Demand) -> PackedCommand:
-        """The call of this demand, which is mostly what was asked of its bucket before."""
-        asked = (demand.key.text, demand.amounts)
-        terms, hour, call = self._calls.get(asked, NEVER)
-        if terms is not demand.terms or hour is not self._hour:
-            if len(self._calls) >= CALLS_MAX:
-                self._calls.clear()
-            hour = self._hour
-            call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
-            self._calls[asked] = (demand.terms, hour, call)
+    def _pack(self, asked: CallKey, demand: Demand) -> PackedCommand:
+        """The call of this demand. It is kept under what was asked, and good for as long as the
+        terms are the same object and the hour that the call tells the server is the current one."""
+        if len(self._calls) >= CALLS_MAX:
+            self._calls.clear()
+        call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
+        self._calls[asked] = (demand.terms, self._hour, call)
         return call
 
     def _names(self, key: BucketKey) -> tuple[str, str, str]:
@@ -336,6 +296,17 @@ class RedisStore:
         return names, args
 
 
+def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
+    if isinstance(reply, StoreTrouble):
+        return reply
+    if not isinstance(reply, list):
+        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
+    try:
+        return read(demands, reply)
+    except HeadgateError as error:
+        return error
+
+
 def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) -> tuple[str, str]:
     """From where to where the entries of an index reach that a page is about; see listing.lua."""
     if entity_id is not None and resource is not None:
@@ -360,8 +331,6 @@ def _parse_cursor(text: str) -> BucketKey:
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     code, now_ms = reply[0], reply[1]
-    if code == USUAL:
-        return Admitted(demands, reply)
     allowed = bool(code & 1)
     records: list[Record] = []
     before: list[Record] = []
@@ -384,17 +353,14 @@ class Admitted(Verdict):
 
     __slots__ = ("_reply",)
 
+    untaken = ()  # where a soft limit was passed, the reply is another one
+
     def __init__(self, demands: Sequence[Demand], reply: list[Any]) -> None:
         self.allowed = True
         self.demands = demands
         self.now_ms = reply[1]
         self.outdated = False
         self._reply = reply
-
-    @property
-    def untaken(self) -> tuple[()]:
-        """A soft limit that is passed is no usual case."""
-        return ()
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("before", "records"):

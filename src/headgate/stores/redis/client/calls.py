@@ -14,7 +14,6 @@ from typing import Any
 
 from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.async_wire import AsyncRedisTransport
 from headgate.stores.redis.client.blocking_pool import BlockingRedisTransport
 from headgate.stores.redis.client.cluster import SLOTS, ClusterPort, slot_of
 from headgate.stores.redis.client.commands import (
@@ -31,6 +30,7 @@ from headgate.stores.redis.client.commands import (
     packed_script_call,
     scan_keys,
 )
+from headgate.stores.redis.client.connection import AsyncRedisTransport
 from headgate.stores.redis.client.errors import ScriptRefused, Unexpected
 from headgate.stores.redis.client.url import CLUSTER, SENTINEL, Node, parse
 from headgate.transport.ownership import PerLoop, PerProcess

@@ -124,10 +124,6 @@ class PackedCommand(tuple[Part, ...]):
         return made
 
 
-def packed(parts: Parts) -> bytes:
-    return parts.packed if type(parts) is PackedCommand else pack(parts)
-
-
 # --------------------------------------------------------------------------------------------------
 # What the store asks of Redis: scripts, commands, and where keys live.
 
