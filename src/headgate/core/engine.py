@@ -117,9 +117,8 @@ class Engine:
         now_ms = self.clock()
         demands: Sequence[Demand] = ()
         try:
-            demands = (
-                self._cached_demands(requests, now_ms)
-                or (await self._plan_demands(requests, now_ms))[0]
+            demands = self._cached_demands(requests, now_ms) or join_parts(
+                await self._plan_parts(requests, now_ms)
             )
             if wait_s is None and demands:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
@@ -167,7 +166,7 @@ class Engine:
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
-            parts = (await self._plan_parts(requests, now_ms))[0]
+            parts = await self._plan_parts(requests, now_ms)
             demands = join_parts(parts)
             if dry_run or not demands:
                 verdict = await self._consume_or_peek(self.store, demands, now_ms, dry_run)
@@ -209,9 +208,8 @@ class Engine:
             return told
         now_ms = self.clock()
         try:
-            demands = (
-                self._cached_demands(requests, now_ms)
-                or (await self._plan_demands(requests, now_ms))[0]
+            demands = self._cached_demands(requests, now_ms) or join_parts(
+                await self._plan_parts(requests, now_ms)
             )
             if not demands:
                 return Verdict(True, [], [], now_ms)
@@ -291,24 +289,15 @@ class Engine:
         except Exception:  # noqa: BLE001  # whatever it is, it is the observer's
             _log.exception("the observer raised on a %r event; mend it, the call goes on", kind)
 
-    async def _plan_demands(
-        self, requests: Sequence[Request], now_ms: int
-    ) -> tuple[Sequence[Demand], OnUnavailable | None]:
-        """The demands of all wants together, and the stored rule for outages."""
-        parts, rule = await self._plan_parts(requests, now_ms)
-        return join_parts(parts), rule
-
-    async def _plan_parts(
-        self, requests: Sequence[Request], now_ms: int
-    ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
-        """The demands of each want; none where an operator lets it pass."""
+    async def _plan_parts(self, requests: Sequence[Request], now_ms: int) -> list[Sequence[Demand]]:
+        """The demands of each part of a request; none where an operator lets it pass."""
         if not 1 <= len(requests) <= DEMANDS_MAX:
             raise ValidationError("requests", len(requests), f"must be 1 to {DEMANDS_MAX} requests")
         parts: list[Sequence[Demand]] = []
         for entity_id, resource, consume, limits in requests:
             plan = await self.plan(entity_id, resource, limits, now_ms)
             parts.append([] if plan.bypass else plan.demands(consume))
-        return parts, plan.on_unavailable
+        return parts
 
     def _cached_demands(self, requests: Sequence[Request], now_ms: int) -> Sequence[Demand] | None:
         """The demands of a plain request whose plan is in the cache: no waiting, no call."""
@@ -436,7 +425,7 @@ class BatchEngine(Engine):
         for request, plan in zip(requests, plans, strict=True):
             try:
                 if plan is None or plan.bypass:
-                    demands = (await self._plan_parts((request,), now_ms))[0][0]
+                    [demands] = await self._plan_parts((request,), now_ms)
                 else:
                     demands = plan.demands(request[2])
                 if demands:

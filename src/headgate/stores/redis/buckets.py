@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credits_of
-from headgate.core.errors import HeadgateError, StoreTrouble, ValidationError
+from headgate.core.errors import HeadgateError, StoreTrouble
 from headgate.core.levels import Page
 from headgate.core.record import (
     CELLS,
@@ -137,9 +137,12 @@ class RedisStore:
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        slots: dict[int, list[BucketKey]] = {} if keys_ else {0: []}
+        for key in keys_:
+            slots.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         found: dict[BucketKey, Record | None] = {}
         seen_ms = now_ms or 0
-        for group in self._keys_by_slot(keys_) or [[]]:
+        for group in slots.values():
             names = [keys.bucket(key) for key in group]
             reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
             try:
@@ -167,7 +170,7 @@ class RedisStore:
 
         Pages are in the order of names; in a cluster in the order of slots, and of names in each.
         """
-        after = None if cursor is None else _parse_cursor(cursor)
+        after = None if cursor is None else BucketKey.from_cursor(cursor)
         first, last = _span(entity_id, resource, after)
         begin, _ = _span(entity_id, resource, None)
         start, stop = 0, self._port.slots
@@ -236,17 +239,11 @@ class RedisStore:
         return next((one for one in replies if isinstance(one, StoreTrouble)), None)
 
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
-        if len(demands) == 1:
+        if self._port.slots == 1 or len(demands) == 1:
             return [list(demands)]
         groups: dict[int, list[Demand]] = {}
         for demand in demands:
             groups.setdefault(self._port.slot(keys.bucket(demand.key)), []).append(demand)
-        return list(groups.values())
-
-    def _keys_by_slot(self, wanted: Sequence[BucketKey]) -> list[list[BucketKey]]:
-        groups: dict[int, list[BucketKey]] = {}
-        for key in wanted:
-            groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         return list(groups.values())
 
     def _pack(self, asked: CallKey, demand: Demand) -> PackedCommand:
@@ -318,15 +315,6 @@ def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) 
         return keys.span("e", entity_id, after=None if after is None else after.resource)
     last = None if after is None else keys.entry(after.entity_id, after.resource)
     return keys.span("e", after=last)
-
-
-def _parse_cursor(text: str) -> BucketKey:
-    try:
-        return BucketKey.from_text(text)
-    except TypeError:
-        raise ValidationError(
-            "cursor", text, "is not one that a page of buckets returned"
-        ) from None
 
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:

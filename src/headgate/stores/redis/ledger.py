@@ -6,18 +6,18 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.core.errors import ValidationError
 from headgate.core.history import (
     WINDOW_TYPES,
     AuditEvent,
     UsageQuery,
     UsageSnapshot,
     WindowUsage,
+    parse_usage_cursor,
     snapshot,
+    usage_cursor,
     window_around,
 )
 from headgate.core.levels import Page
-from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.redis import keys
 from headgate.stores.redis import scripts as scan
@@ -36,7 +36,6 @@ from headgate.stores.redis.scripts import load_script
 # alone.
 
 MONTH_MS_MAX = 31 * 24 * HOUR_MS
-CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
 
 
 @dataclass(slots=True)
@@ -60,11 +59,8 @@ def may_hold(row: str, query: UsageQuery) -> bool:
 
 def month_start_ms(month: int) -> int:
     """When the month begins that is so many after January of year 0."""
-    year, place = divmod(month, 12)
-    days = _days_before_year(year) - _days_before_year(1970)
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30)
-    return (days + sum(lengths[:place])) * 24 * HOUR_MS
+    moment = datetime.datetime(month // 12, month % 12 + 1, 1, tzinfo=datetime.UTC)
+    return int(moment.timestamp()) * 1000
 
 
 def month_of(time_ms: int) -> int:
@@ -110,34 +106,18 @@ def matching_usage(
     for row, fields in rows.items():
         key, _ = keys.usage_parts(row)
         for usage in windows(fields, types):
-            cursor = _cursor(key, usage)
+            cursor = usage_cursor(
+                usage.window_start_ms, usage.window_type, key.entity_id, key.resource
+            )
             if _within(usage, query) and (query.cursor is None or cursor > query.cursor):
                 found.append((cursor, snapshot(key.entity_id, key.resource, usage)))
     return sorted(found, key=lambda pair: pair[0])
-
-
-def check_cursor(text: str | None) -> None:
-    if text is None:
-        return
-    parts = text.split(SEPARATOR)
-    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
-        raise ValidationError("cursor", text, "is not one that a usage query returned")
 
 
 def _within(usage: WindowUsage, query: UsageQuery) -> bool:
     return (query.start_ms is None or usage.window_start_ms >= query.start_ms) and (
         query.end_ms is None or usage.window_start_ms < query.end_ms
     )
-
-
-def _cursor(key: BucketKey, usage: WindowUsage) -> str:
-    start = f"{CURSOR_BASE - usage.window_start_ms:015d}"
-    return SEPARATOR.join((start, usage.window_type, key.entity_id, key.resource))
-
-
-def _days_before_year(year: int) -> int:
-    before = year - 1
-    return 365 * year + before // 4 - before // 100 + before // 400
 
 
 ADD_USAGE = load_script("catalog_add_usage")
@@ -194,7 +174,8 @@ class RedisLedger:
         return found[:limit]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
-        check_cursor(query.cursor)
+        if query.cursor is not None:
+            parse_usage_cursor(query.cursor)
         names = [
             name
             for name in await self._row_names(namespace, query.entity_id)
