@@ -54,8 +54,8 @@ Request = tuple[str, str, Amounts, ChosenLimits]
 class Decision(NamedTuple):
     """A verdict and how it came about.
 
-    `parts` are the demands of each want, before those on one bucket were added up. `trouble` says
-    why the store did not decide, where buckets of this process did.
+    `parts` are the demands of each request, before those on one bucket were added up. `trouble`
+    says why the store did not decide, where buckets of this process did.
     """
 
     verdict: Verdict
@@ -223,7 +223,7 @@ class Engine:
         return verdict
 
     def check_local(self, requests: Sequence[Request]) -> Verdict | None:
-        """The same, where plan and bucket are at hand in this process; None where they are not."""
+        """The same, where plan and bucket are in this process's memory; None where they are not."""
         if self._peek_local is None or not self.drives_time:
             return None
         now_ms = self.clock()
@@ -394,7 +394,7 @@ class Engine:
 # --------------------------------------------------------------------------------------------------
 # The flow of several independent requests: each is decided for itself, in one store call.
 
-# A verdict alone is the store's on the want's own demands, with nothing to be said about it.
+# A verdict alone is the store's on the request's own demands, with nothing to add to it.
 VerdictOrDecision = Verdict | Decision
 DecisionOrError = VerdictOrDecision | HeadgateError
 
@@ -405,7 +405,7 @@ class BatchEngine(Engine):
     async def consume_planned(
         self, request: Request, demands: Sequence[Demand], now_ms: int
     ) -> VerdictOrDecision:
-        """What `consume` says to one want, whose demands somebody made already."""
+        """What `consume` says to one request, whose demands somebody made already."""
         try:
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
@@ -417,8 +417,8 @@ class BatchEngine(Engine):
     async def consume_each(
         self, requests: Sequence[Request], plans: Sequence[Plan | None]
     ) -> list[DecisionOrError]:
-        """Each want for itself, in their order, in one store call where the store allows it: what
-        `consume` would return, or raise, for each. `plans` are those at hand."""
+        """Each request for itself, in their order, in one store call where the store allows it:
+        what `consume` would return, or raise, for each. `plans` are those that are cached."""
         now_ms = self.clock()
         odd: dict[int, Decision | HeadgateError] = {}
         groups: list[Sequence[Demand]] = []

@@ -1,4 +1,12 @@
-"""The configuration a limiter works with: looked up once, cached for a while, turned into plans."""
+"""The configuration a limiter works with: looked up once, cached for a while, turned into plans.
+
+A warm acquire must not ask the catalog. So what was looked up for an (entity, resource) is kept for
+a few seconds, and with it the plans that were made from it: one for the limiter's own defaults, and
+one for each set of limits that callers passed. Other processes' changes are noticed in two ways:
+the entry ends, or a bucket turns out to be kept under a newer version and the store says so
+(`verdict.outdated`), which drops the entry at once. While the store is away an entry serves past
+its end, because limits that were right a minute ago are better than none.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +135,7 @@ class CachedLookup:
 
 
 class Configs:
-    """Plans for one namespace. A plan is at most `ttl_s` older than what is stored, or newer than
-    that: a bucket that turns out to hold a newer version makes its plan be read again."""
+    """Plans for one namespace, at most `ttl_s` behind what is stored."""
 
     def __init__(self, catalog: Catalog, namespace: str, ttl_s: float, clock: Clock) -> None:
         if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
@@ -277,7 +284,8 @@ class Configs:
         return self.cache.stats()
 
     def _intern(self, plan: Plan) -> None:
-        """Equal terms become one object: buckets share it and compare it by identity."""
+        """Equal terms become one object. Stores compare the terms of a bucket with those of a
+        demand at each decision, and two names for one object are compared in no time."""
         if len(self._terms) >= TERMS_MAX:
             self._terms.clear()
         for slot in plan.slots:

@@ -212,7 +212,13 @@ class RedisStore:
     async def _consume_apart(
         self, groups: list[list[Demand]], demands: Sequence[Demand], now_ms: int | None
     ) -> Verdict:
-        """Several slots: each in one step, and undone where not all of them agree (S6)."""
+        """Several slots of a cluster: all or nothing, though no script reaches them all (S6).
+
+        Each slot decides for itself, at the same time. Unless all admit, what was taken is given
+        back at once. In between another caller may be refused for tokens that come back, which is
+        the safe side. A slot that gave no answer may have taken: the caller is told so, because
+        nobody knows what to give back (raise_trouble).
+        """
         calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
         replies = await self._port.scripts(calls)
         outcomes = [
@@ -336,8 +342,12 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
 
 
 class Admitted(Verdict):
-    """The usual admission, of one demand. Hardly anybody reads its records, so they are made when
-    somebody does: an attribute that was never set is looked for in __getattr__."""
+    """The usual admission, of one demand.
+
+    Hardly anybody reads the records of an admission, and making them costs more than the rest of
+    it. So they are made when somebody does: Python calls __getattr__ only for an attribute that
+    was never set.
+    """
 
     __slots__ = ("_reply",)
 

@@ -35,7 +35,7 @@ HEAD = 5  # arguments that all decisions of a call have in common
 
 
 def join_calls(calls: Sequence[Call]) -> Call:
-    """One call of several, which all begin alike."""
+    """One call made of several, which all begin with the same arguments."""
     names: list[str] = []
     args = calls[0][1][:HEAD]
     for named, own in calls:
@@ -47,7 +47,7 @@ def join_calls(calls: Sequence[Call]) -> Call:
 
 
 def split_reply(reply: Any, count: int) -> list[Any]:
-    """What was said to each of so many decisions; trouble of the call is trouble of each."""
+    """The reply to each of so many decisions; trouble of the call is trouble of each."""
     if isinstance(reply, list) and len(reply) == count:
         return reply
     if isinstance(reply, StoreTrouble):
@@ -83,11 +83,11 @@ async def on_all(
     *,
     batch_size: int,
 ) -> list[tuple[list[str], Any]]:
-    """What the script replies for every bite of keys, with the keys it was given."""
-    bites = list(_batches(port, names, batch_size))
+    """What the script replies for every batch of keys, with the keys it was given."""
+    batches = list(_batches(port, names, batch_size))
     found: list[tuple[list[str], Any]] = []
-    for at in range(0, len(bites), CALLS_AT_ONCE):
-        wave = bites[at : at + CALLS_AT_ONCE]
+    for at in range(0, len(batches), CALLS_AT_ONCE):
+        wave = batches[at : at + CALLS_AT_ONCE]
         replies = await port.scripts([(script, names, args) for names in wave])
         for reply in replies:
             if isinstance(reply, StoreTrouble):

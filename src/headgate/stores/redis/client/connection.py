@@ -1,10 +1,12 @@
 """Calls from one event loop: one connection to each node carries them all at once.
 
 Calls of one turn of the loop are written together, or by the dozen if they are many. Replies come
-in order, so a line of waiters is all the bookkeeping there is. One timer watches the head of the
-line: when that is overdue, order cannot be kept any more, so the connection is given up and every
-call that was sent is told that its outcome is unknown. Calls that were not sent yet wait for the
-next connection. No call is ever sent twice.
+in order, so a queue of waiters is all the bookkeeping there is. A timer per call would cost more
+than the call (ADR 12). All calls have the same time limit, so the head of the queue is always the
+first to be overdue, and one timer that watches it is enough. When it is overdue, replies can no
+longer be matched with calls: the connection is given up, and every call that was sent is told that
+its outcome is unknown. Calls that were not sent yet wait for the next connection. No call is ever
+sent twice.
 
 Deadlines are times of a LoopClock, which stands still while the loop is too busy to listen.
 """
@@ -301,7 +303,7 @@ class RedisConnection(ReusedBufferProtocol):
             self._timer = self._loop.call_later(max(0, left_s), self._look)
 
     def _look(self) -> None:
-        """Deadlines are in order, so the head of the line is the first that can be overdue."""
+        """Deadlines are in order, so the head of the queue is the first that can be overdue."""
         self._timer = None
         if self._sent and self._sent[0][1] <= self._clock.now_s():
             if self._suspect is not self._sent[0]:
