@@ -121,9 +121,8 @@ def entity_keys(namespace: str) -> str:
     return f"{PREFIX}:*:{{{namespace}{SEPARATOR}*"
 
 
-def usage_of(namespace: str, entity_id: str | None) -> str:
-    whose = "*" if entity_id is None else entity_id + "}" + SEPARATOR + "*"
-    return f"{PREFIX}:u:{{{namespace}{SEPARATOR}{whose}"
+def usage_of_namespace(namespace: str) -> str:
+    return f"{PREFIX}:u:{{{namespace}{SEPARATOR}*"
 
 
 def level_field(level: Level) -> str:

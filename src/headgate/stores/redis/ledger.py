@@ -20,13 +20,10 @@ from headgate.core.history import (
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.redis import keys
-from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
 from headgate.stores.redis.client.calls import RedisPort
-from headgate.stores.redis.keys import usage as usage_prefix
-from headgate.stores.redis.keys import usage_index, usage_parts
-from headgate.stores.redis.scripts import load_script
+from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 
 # --------------------------------------------------------------------------------------------------
 # Usage as the scripts count it, and as it is asked for.
@@ -145,8 +142,8 @@ class RedisLedger:
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Adds hours that were counted elsewhere; days and months are made of them."""
-        prefix = usage_prefix(BucketKey(namespace, entity_id, resource))
-        rows = usage_index(namespace, entity_id)
+        prefix = keys.usage(BucketKey(namespace, entity_id, resource))
+        rows = keys.usage_index(namespace, entity_id)
         for usage in usages:
             if usage.window_type == "hourly":
                 row = f"{prefix}{month_of(usage.window_start_ms)}"
@@ -188,31 +185,29 @@ class RedisLedger:
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Hours of usage and audit events from before; days and months keep what is left."""
         gone = await self._trim_usage(usage_before_ms)
-        for stream in await scan.matching_keys(self._port, keys.EVERY_AUDIT):
+        for stream in await matching_keys(self._port, keys.EVERY_AUDIT):
             gone += await self._trim_audit(stream, audit_before_ms)
         return gone
 
     async def _row_names(self, namespace: str, entity_id: str | None) -> list[str]:
         if entity_id is None:
-            return await scan.matching_keys(self._port, keys.usage_of(namespace, None))
-        return sorted(await self._port.command("SMEMBERS", usage_index(namespace, entity_id)))
+            return await matching_keys(self._port, keys.usage_of_namespace(namespace))
+        return sorted(await self._port.command("SMEMBERS", keys.usage_index(namespace, entity_id)))
 
     async def _rows(self, names: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for batch_size, rows in await scan.on_all(
-            self._port, ROWS, names, batch_size=ROWS_PER_BATCH
-        ):
-            found.update(zip(batch_size, rows, strict=True))
+        for batch, rows in await on_all(self._port, ROWS, names, batch_size=ROWS_PER_BATCH):
+            found.update(zip(batch, rows, strict=True))
         return found
 
     async def _trim_usage(self, before_ms: int) -> int:
         first_hour = -(-before_ms // HOUR_MS)  # ceil: an hour that began before the border goes
         old = [
             name
-            for name in await scan.matching_keys(self._port, keys.EVERY_USAGE)
-            if month_start_ms(usage_parts(name)[1]) < before_ms
+            for name in await matching_keys(self._port, keys.EVERY_USAGE)
+            if month_start_ms(keys.usage_parts(name)[1]) < before_ms
         ]
-        trimmed = await scan.on_all(
+        trimmed = await on_all(
             self._port, TRIM_USAGE, old, (first_hour,), batch_size=ROWS_PER_BATCH
         )
         return sum(hours for _, hours in trimmed)
