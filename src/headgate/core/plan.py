@@ -116,19 +116,10 @@ class Plan:
         """Amounts are checked already, but for what the parents can hold."""
         demands = []
         for slot in self.slots[1:]:
-            amounts: list[int | None] = []
-            asked = False
-            for name, most in slot.bounds:
-                amount = consume.get(name)
-                if amount is None:
-                    amounts.append(None)
-                    continue
-                if amount > most:
-                    raise too_large(slot.key, name, amount, most)
-                amounts.append(amount * MILLI)
-                asked = True
-            if asked:
-                demands.append(Demand(slot.key, slot.terms, tuple(amounts)))
+            asked = [consume.get(name) for name in slot.names]
+            if asked.count(None) < len(asked):
+                amounts = tuple(None if amount is None else amount * MILLI for amount in asked)
+                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
         return demands
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 from headgate.core.errors import NamespaceNotFoundError, StoreDenied, StoreTrouble, ValidationError
@@ -86,8 +85,7 @@ class Cache(Generic[Value]):
 
     def _make_room(self) -> None:
         """The oldest sixteenth goes, at least one: the head of a dict is slow to find singly."""
-        oldest = list(islice(list(self._entries), max(1, self.entries_max // 16)))
-        for key in oldest:
+        for key in list(self._entries)[: max(1, self.entries_max // 16)]:
             self._entries.pop(key, None)
 
     def drop(self, key: Hashable) -> None:
@@ -195,10 +193,10 @@ class Configs:
     ) -> Plan:
         variant = defaults if override is None else variant_of(override)
         plan = cached_lookup.plans.get(variant)
-        if plan is None and override is None:
+        if plan is not None:
+            return plan
+        if override is None:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
-            if plan is not None:
-                cached_lookup.plans[variant] = plan
         if plan is None:
             plan = make_plan(
                 namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
@@ -207,9 +205,9 @@ class Configs:
             self._intern(plan)
             if override is None:
                 self._shared_plans.keep(namespace, resource, cached_lookup.lookup, defaults, plan)
-            if len(cached_lookup.plans) >= VARIANTS_MAX:
-                cached_lookup.plans.clear()
-            cached_lookup.plans[variant] = plan
+        if len(cached_lookup.plans) >= VARIANTS_MAX:
+            cached_lookup.plans.clear()
+        cached_lookup.plans[variant] = plan
         return plan
 
     def plan_without_catalog(
