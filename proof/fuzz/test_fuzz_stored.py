@@ -14,13 +14,13 @@ from headgate import Limit
 from headgate.aws.aggregator.records import Change, parse_record, sequence_text
 from headgate.core.decision import Demand, JointDemand
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
+from headgate.core.history import parse_usage_cursor
 from headgate.core.lease import Debit, LeaseAccount, LimitRef
 from headgate.core.record import BucketKey, Terms, new_record
 from headgate.service.decide.answers import LeaseState
 from headgate.service.leases.text import lease_as_text, lease_from_text
 from headgate.stores.dynamodb import schema
-from headgate.stores.sqlite import bucket_table as shelf
-from headgate.stores.sqlite import ledger, rows
+from headgate.stores.sqlite import rows
 from proof.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 
 KEY = BucketKey("spaceship-1", "ann", "api")
@@ -129,8 +129,8 @@ def test_a_row_of_sqlite_is_read_or_damaged(terms: str, cells: str) -> None:
 @FUZZ
 @given(odd_text)
 def test_a_cursor_is_followed_or_refused(text: str) -> None:
-    outcome(ValidationError, lambda: shelf._parse_cursor(text))
-    outcome(ValidationError, lambda: ledger._parse_cursor(text))
+    outcome(ValidationError, lambda: BucketKey.from_cursor(text))
+    outcome(ValidationError, lambda: parse_usage_cursor(text))
 
 
 @FUZZ

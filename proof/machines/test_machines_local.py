@@ -11,7 +11,7 @@ from headgate.core.store import Store
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.port import BlockingSqlitePort
+from headgate.stores.sqlite.connection import BlockingSqlitePort
 from proof.machines.machine import StoreMachine, steady
 from proof.size import sized
 

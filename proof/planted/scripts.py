@@ -5,9 +5,58 @@ from __future__ import annotations
 from proof.planted.fault import Mutant
 
 BUCKET, WARM = "stores/redis/lua/bucket.lua", "stores/redis/lua/warm.lua"
+LISTING = "stores/redis/lua/listing.lua"
 CONSUME, ADJUST = "stores/redis/lua/consume.lua", "stores/redis/lua/adjust.lua"
 
 MUTANTS = [
+    Mutant(
+        "redis: a page shows buckets that have expired",
+        LISTING,
+        "    if redis.call('EXISTS', key) == 1 then\n",
+        "    if key then\n",
+        (
+            "tests/stores/redis/test_find.py::test_a_bucket_that_expired_is_skipped_and_no_longer_listed",
+        ),
+    ),
+    Mutant(
+        "redis: stale entries of an index stay",
+        LISTING,
+        "    redis.call('ZREM', index, entries_of(key))\n",
+        "",
+        (
+            "tests/stores/redis/test_find.py::test_a_bucket_that_expired_is_skipped_and_no_longer_listed",
+        ),
+    ),
+    Mutant(
+        "redis: an index that nobody reads grows without end",
+        BUCKET,
+        "redis.call('ZRANDMEMBER', index, 2)",
+        "{}",
+        ("tests/stores/redis/test_find.py::test_an_index_that_nobody_reads_stays_small",),
+    ),
+    Mutant(
+        "redis: buckets are not listed by resource",
+        BUCKET,
+        "redis.call('ZADD', index, 0, by_entity, 0, by_resource)",
+        "redis.call('ZADD', index, 0, by_entity)",
+        (
+            "tests/stores/redis/test_find.py::test_a_page_costs_what_it_shows_whatever_else_is_stored",
+        ),
+    ),
+    Mutant(
+        "redis: a page in a cluster begins every part at the cursor",
+        "stores/redis/buckets.py",
+        "first if slot == start else begin",
+        "first",
+        ("tests/stores/redis/test_find.py::test_pages_are_whole_and_show_each_bucket_once",),
+    ),
+    Mutant(
+        "redis: the part of an index is in a slot of its own",
+        "stores/redis/client/cluster.py",
+        "_suffixes()[slot ^ shift]",
+        "_suffixes()[slot]",
+        ("tests/stores/redis/test_find.py::test_there_is_a_tag_for_every_slot",),
+    ),
     Mutant(
         "redis: the server's clock is left out",
         BUCKET,

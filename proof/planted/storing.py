@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: an error half way keeps the first half",
-        "stores/sqlite/port.py",
+        "stores/sqlite/connection.py",
         '                    cursor.execute("ROLLBACK")',
         '                    cursor.execute("COMMIT")',
         ("tests/stores/sqlite/test_errors.py::test_errors_inside_a_call_undo_all_of_it",),
@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "names: the separator is a letter",
         "core/limits.py",
-        '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
-        '_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
+        're.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
+        're.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
         ("tests/flows/test_bad_input.py::test_names['a#b']",),
     ),
     Mutant(
@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a deleted file is replaced without a word",
-        "stores/sqlite/port.py",
+        "stores/sqlite/connection.py",
         "            _log.error(\n",
         "            _log.debug(\n",
         (
@@ -425,7 +425,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a file that may not be written is an outage",
-        "stores/sqlite/port.py",
+        "stores/sqlite/connection.py",
         "    if code in _DENIED or (",
         "    if (",
         ("tests/stores/sqlite/test_errors.py::test_every_error_of_the_engine_becomes_ours",),

@@ -54,8 +54,8 @@ Request = tuple[str, str, Amounts, ChosenLimits]
 class Decision(NamedTuple):
     """A verdict and how it came about.
 
-    `parts` are the demands of each want, before those on one bucket were added up. `trouble` says
-    why the store did not decide, where buckets of this process did.
+    `parts` are the demands of each request, before those on one bucket were added up. `trouble`
+    says why the store did not decide, where buckets of this process did.
     """
 
     verdict: Verdict
@@ -117,9 +117,8 @@ class Engine:
         now_ms = self.clock()
         demands: Sequence[Demand] = ()
         try:
-            demands = (
-                self._cached_demands(requests, now_ms)
-                or (await self._plan_demands(requests, now_ms))[0]
+            demands = self._cached_demands(requests, now_ms) or join_parts(
+                await self._plan_parts(requests, now_ms)
             )
             if wait_s is None and demands:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
@@ -167,7 +166,7 @@ class Engine:
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
-            parts = (await self._plan_parts(requests, now_ms))[0]
+            parts = await self._plan_parts(requests, now_ms)
             demands = join_parts(parts)
             if dry_run or not demands:
                 verdict = await self._consume_or_peek(self.store, demands, now_ms, dry_run)
@@ -209,9 +208,8 @@ class Engine:
             return told
         now_ms = self.clock()
         try:
-            demands = (
-                self._cached_demands(requests, now_ms)
-                or (await self._plan_demands(requests, now_ms))[0]
+            demands = self._cached_demands(requests, now_ms) or join_parts(
+                await self._plan_parts(requests, now_ms)
             )
             if not demands:
                 return Verdict(True, [], [], now_ms)
@@ -225,7 +223,7 @@ class Engine:
         return verdict
 
     def check_local(self, requests: Sequence[Request]) -> Verdict | None:
-        """The same, where plan and bucket are at hand in this process; None where they are not."""
+        """The same, where plan and bucket are in this process's memory; None where they are not."""
         if self._peek_local is None or not self.drives_time:
             return None
         now_ms = self.clock()
@@ -291,24 +289,15 @@ class Engine:
         except Exception:  # noqa: BLE001  # whatever it is, it is the observer's
             _log.exception("the observer raised on a %r event; mend it, the call goes on", kind)
 
-    async def _plan_demands(
-        self, requests: Sequence[Request], now_ms: int
-    ) -> tuple[Sequence[Demand], OnUnavailable | None]:
-        """The demands of all wants together, and the stored rule for outages."""
-        parts, rule = await self._plan_parts(requests, now_ms)
-        return join_parts(parts), rule
-
-    async def _plan_parts(
-        self, requests: Sequence[Request], now_ms: int
-    ) -> tuple[list[Sequence[Demand]], OnUnavailable | None]:
-        """The demands of each want; none where an operator lets it pass."""
+    async def _plan_parts(self, requests: Sequence[Request], now_ms: int) -> list[Sequence[Demand]]:
+        """The demands of each part of a request; none where an operator lets it pass."""
         if not 1 <= len(requests) <= DEMANDS_MAX:
             raise ValidationError("requests", len(requests), f"must be 1 to {DEMANDS_MAX} requests")
         parts: list[Sequence[Demand]] = []
         for entity_id, resource, consume, limits in requests:
             plan = await self.plan(entity_id, resource, limits, now_ms)
             parts.append([] if plan.bypass else plan.demands(consume))
-        return parts, plan.on_unavailable
+        return parts
 
     def _cached_demands(self, requests: Sequence[Request], now_ms: int) -> Sequence[Demand] | None:
         """The demands of a plain request whose plan is in the cache: no waiting, no call."""
@@ -405,7 +394,7 @@ class Engine:
 # --------------------------------------------------------------------------------------------------
 # The flow of several independent requests: each is decided for itself, in one store call.
 
-# A verdict alone is the store's on the want's own demands, with nothing to be said about it.
+# A verdict alone is the store's on the request's own demands, with nothing to add to it.
 VerdictOrDecision = Verdict | Decision
 DecisionOrError = VerdictOrDecision | HeadgateError
 
@@ -416,7 +405,7 @@ class BatchEngine(Engine):
     async def consume_planned(
         self, request: Request, demands: Sequence[Demand], now_ms: int
     ) -> VerdictOrDecision:
-        """What `consume` says to one want, whose demands somebody made already."""
+        """What `consume` says to one request, whose demands somebody made already."""
         try:
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
@@ -428,15 +417,15 @@ class BatchEngine(Engine):
     async def consume_each(
         self, requests: Sequence[Request], plans: Sequence[Plan | None]
     ) -> list[DecisionOrError]:
-        """Each want for itself, in their order, in one store call where the store allows it: what
-        `consume` would return, or raise, for each. `plans` are those at hand."""
+        """Each request for itself, in their order, in one store call where the store allows it:
+        what `consume` would return, or raise, for each. `plans` are those that are cached."""
         now_ms = self.clock()
         odd: dict[int, Decision | HeadgateError] = {}
         groups: list[Sequence[Demand]] = []
         for request, plan in zip(requests, plans, strict=True):
             try:
                 if plan is None or plan.bypass:
-                    demands = (await self._plan_parts((request,), now_ms))[0][0]
+                    [demands] = await self._plan_parts((request,), now_ms)
                 else:
                     demands = plan.demands(request[2])
                 if demands:

@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import (
     CELLS,
     CONSUMED,
@@ -237,3 +238,21 @@ def _from_iso(text: object) -> datetime.datetime:
     if not isinstance(text, str):
         raise ValueError("not text")
     return datetime.datetime.fromisoformat(text)
+
+
+# --------------------------------------------------------------------------------------------------
+# Cursors of usage queries. They sort as the pages do: newest first, then by names.
+
+CURSOR_BASE = 10**14
+
+
+def usage_cursor(start_ms: int, window_type: str, entity_id: str, resource: str) -> str:
+    return SEPARATOR.join((f"{CURSOR_BASE - start_ms:015d}", window_type, entity_id, resource))
+
+
+def parse_usage_cursor(text: str) -> tuple[int, str, str, str]:
+    """The window's start and type, the entity and the resource that a cursor stands for."""
+    parts = text.split(SEPARATOR)
+    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
+        raise ValidationError("cursor", text, "is not one that a usage query returned")
+    return CURSOR_BASE - int(parts[0][:15]), parts[1], parts[2], parts[3]

@@ -192,17 +192,8 @@ def explain(
     parts = []
     for standing in lineage:
         found = resolve(standing, resource, defaults, whole=whole)
-        parts.append(
-            Explanation(
-                standing.entity_id,
-                resource,
-                found.given,
-                found.on_unavailable,
-                found.mode,
-                found.mode_source,
-                version,
-            )
-        )
+        rules = (found.given, found.on_unavailable, found.mode, found.mode_source)
+        parts.append(Explanation(standing.entity_id, resource, *rules, version))
     return replace(parts[0], parents=tuple(parts[1:]))
 
 

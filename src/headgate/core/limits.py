@@ -26,33 +26,47 @@ DEFAULT_NAMESPACE = "default"
 RESERVED_LIMITS = frozenset({"wcu"})
 SEPARATOR = "#"
 
-_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
-_RESOURCE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*")
-_LIMIT = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
-_NAMESPACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_NAMESPACE_ID = re.compile(r"[a-zA-Z0-9_\-]{11}")
+
+class NameRule(NamedTuple):
+    """What a kind of name may look like, and how to say so."""
+
+    field: str
+    pattern: re.Pattern[str]
+    length_max: int
+    error: type[ValidationError]
+    rule: str
+
+
+_ENTITY = NameRule(
+    "entity_id", re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*"), ENTITY_LENGTH_MAX,
+    InvalidIdentifierError,
+    "must start with a letter or digit and continue with letters, digits and _ . - : @",
+)  # fmt: skip
+_RESOURCE = NameRule(
+    "resource", re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*"), RESOURCE_LENGTH_MAX, InvalidNameError,
+    "must start with a letter and continue with letters, digits and _ . - / :",
+)  # fmt: skip
+_LIMIT = NameRule(
+    "limit name", re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*"), LIMIT_LENGTH_MAX, InvalidNameError,
+    "must start with a letter and continue with letters, digits and _ . -",
+)  # fmt: skip
+_NAMESPACE = NameRule(
+    "namespace", re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*"), NAMESPACE_LENGTH_MAX,
+    InvalidIdentifierError,
+    "must start with a letter or digit and continue with letters, digits and _ . -",
+)  # fmt: skip
+_NAMESPACE_ID = NameRule(
+    "namespace id", re.compile(r"[a-zA-Z0-9_\-]{11}"), NAMESPACE_ID_LENGTH, InvalidIdentifierError,
+    "must be the 11-character id that register_namespace returned",
+)  # fmt: skip
 
 
 def parse_entity_id(text: object) -> str:
-    return _parse(
-        text,
-        "entity_id",
-        _ENTITY,
-        ENTITY_LENGTH_MAX,
-        InvalidIdentifierError,
-        "must start with a letter or digit and continue with letters, digits and _ . - : @",
-    )
+    return _parse(text, _ENTITY)
 
 
 def parse_resource(text: object) -> str:
-    return _parse(
-        text,
-        "resource",
-        _RESOURCE,
-        RESOURCE_LENGTH_MAX,
-        InvalidNameError,
-        "must start with a letter and continue with letters, digits and _ . - / :",
-    )
+    return _parse(text, _RESOURCE)
 
 
 def parse_config_resource(text: object) -> str:
@@ -61,39 +75,18 @@ def parse_config_resource(text: object) -> str:
 
 
 def parse_limit_name(text: object) -> str:
-    name = _parse(
-        text,
-        "limit name",
-        _LIMIT,
-        LIMIT_LENGTH_MAX,
-        InvalidNameError,
-        "must start with a letter and continue with letters, digits and _ . -",
-    )
+    name = _parse(text, _LIMIT)
     if name in RESERVED_LIMITS:
         raise InvalidNameError("limit name", name, "is reserved for headgate; choose another name")
     return name
 
 
 def parse_namespace(text: object) -> str:
-    return _parse(
-        text,
-        "namespace",
-        _NAMESPACE,
-        NAMESPACE_LENGTH_MAX,
-        InvalidIdentifierError,
-        "must start with a letter or digit and continue with letters, digits and _ . -",
-    )
+    return _parse(text, _NAMESPACE)
 
 
 def parse_namespace_id(text: object) -> str:
-    return _parse(
-        text,
-        "namespace id",
-        _NAMESPACE_ID,
-        NAMESPACE_ID_LENGTH,
-        InvalidIdentifierError,
-        "must be the 11-character id that register_namespace returned",
-    )
+    return _parse(text, _NAMESPACE_ID)
 
 
 def new_namespace_id() -> str:
@@ -103,14 +96,8 @@ def new_namespace_id() -> str:
     return "A" + made[1:] if made.startswith("-") else made
 
 
-def _parse(
-    text: object,
-    field: str,
-    pattern: re.Pattern[str],
-    length_max: int,
-    error: type[ValidationError],
-    rule: str,
-) -> str:
+def _parse(text: object, name: NameRule) -> str:
+    field, pattern, length_max, error, rule = name
     if not isinstance(text, str):
         raise error(field, text, f"must be a str, not {type(text).__name__}")
     if not text:

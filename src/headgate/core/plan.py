@@ -80,13 +80,12 @@ class Plan:
 
     def demands(self, consume: Amounts) -> Sequence[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
-        if consume is ONE_EACH:  # what most ask for is made once
+        # One of each limit is what most callers ask for. Demands are never changed, so these are
+        # made once; other amounts are checked against the bounds of each limit every time.
+        if consume is ONE_EACH:
             if self._one is None:
-                self._one = tuple(self._demands(Each(1)))
+                self._one = tuple(self.demands(Each(1)))
             return self._one
-        return self._demands(consume)
-
-    def _demands(self, consume: Amounts) -> list[Demand]:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Each:
@@ -117,26 +116,22 @@ class Plan:
         """Amounts are checked already, but for what the parents can hold."""
         demands = []
         for slot in self.slots[1:]:
-            amounts: list[int | None] = []
-            asked = False
-            for name, most in slot.bounds:
-                amount = consume.get(name)
-                if amount is None:
-                    amounts.append(None)
-                    continue
-                if amount > most:
-                    raise too_large(slot.key, name, amount, most)
-                amounts.append(amount * MILLI)
-                asked = True
-            if asked:
-                demands.append(Demand(slot.key, slot.terms, tuple(amounts)))
+            asked = [consume.get(name) for name in slot.names]
+            if asked.count(None) < len(asked):
+                amounts = tuple(None if amount is None else amount * MILLI for amount in asked)
+                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
         return demands
 
 
 class SharedPlans:
     """Plans to copy for entities that have nothing of their own: the last one of each resource.
 
-    It serves as long as the very same stored limits come from the catalog.
+    Most entities only have defaults, so their plans differ in the key of one bucket. Working out
+    which level gives each limit takes much longer than copying the outcome, and copies share one
+    Terms object, by whose identity stores recognise a bucket's limits. A copy is made only where
+    the new lookup holds the very objects that the plan was made from (compared by identity: the
+    catalog hands out the same ones until somebody changes them), the same configuration version
+    and the same defaults; in every other case a plan is made from the start.
     """
 
     __slots__ = ("_kept",)

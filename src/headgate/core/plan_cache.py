@@ -1,10 +1,17 @@
-"""The configuration a limiter works with: looked up once, cached for a while, turned into plans."""
+"""The configuration a limiter works with: looked up once, cached for a while, turned into plans.
+
+A warm acquire must not ask the catalog. So what was looked up for an (entity, resource) is kept for
+a few seconds, and with it the plans that were made from it: one for the limiter's own defaults, and
+one for each set of limits that callers passed. Other processes' changes are noticed in two ways:
+the entry ends, or a bucket turns out to be kept under a newer version and the store says so
+(`verdict.outdated`), which drops the entry at once. While the store is away an entry serves past
+its end, because limits that were right a minute ago are better than none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 from headgate.core.errors import NamespaceNotFoundError, StoreDenied, StoreTrouble, ValidationError
@@ -78,8 +85,7 @@ class Cache(Generic[Value]):
 
     def _make_room(self) -> None:
         """The oldest sixteenth goes, at least one: the head of a dict is slow to find singly."""
-        oldest = list(islice(list(self._entries), max(1, self.entries_max // 16)))
-        for key in oldest:
+        for key in list(self._entries)[: max(1, self.entries_max // 16)]:
             self._entries.pop(key, None)
 
     def drop(self, key: Hashable) -> None:
@@ -127,8 +133,7 @@ class CachedLookup:
 
 
 class Configs:
-    """Plans for one namespace. A plan is at most `ttl_s` older than what is stored, or newer than
-    that: a bucket that turns out to hold a newer version makes its plan be read again."""
+    """Plans for one namespace, at most `ttl_s` behind what is stored."""
 
     def __init__(self, catalog: Catalog, namespace: str, ttl_s: float, clock: Clock) -> None:
         if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
@@ -188,10 +193,10 @@ class Configs:
     ) -> Plan:
         variant = defaults if override is None else variant_of(override)
         plan = cached_lookup.plans.get(variant)
-        if plan is None and override is None:
+        if plan is not None:
+            return plan
+        if override is None:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
-            if plan is not None:
-                cached_lookup.plans[variant] = plan
         if plan is None:
             plan = make_plan(
                 namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
@@ -200,9 +205,9 @@ class Configs:
             self._intern(plan)
             if override is None:
                 self._shared_plans.keep(namespace, resource, cached_lookup.lookup, defaults, plan)
-            if len(cached_lookup.plans) >= VARIANTS_MAX:
-                cached_lookup.plans.clear()
-            cached_lookup.plans[variant] = plan
+        if len(cached_lookup.plans) >= VARIANTS_MAX:
+            cached_lookup.plans.clear()
+        cached_lookup.plans[variant] = plan
         return plan
 
     def plan_without_catalog(
@@ -277,7 +282,8 @@ class Configs:
         return self.cache.stats()
 
     def _intern(self, plan: Plan) -> None:
-        """Equal terms become one object: buckets share it and compare it by identity."""
+        """Equal terms become one object. Stores compare the terms of a bucket with those of a
+        demand at each decision, and two names for one object are compared in no time."""
         if len(self._terms) >= TERMS_MAX:
             self._terms.clear()
         for slot in plan.slots:

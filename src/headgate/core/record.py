@@ -42,6 +42,14 @@ class BucketKey:
     def from_text(cls, text: str) -> BucketKey:
         return cls(*text.split(SEPARATOR))
 
+    @classmethod
+    def from_cursor(cls, text: str) -> BucketKey:
+        """The last bucket of a page, which its cursor names."""
+        parts = text.split(SEPARATOR)
+        if len(parts) != 3:
+            raise ValidationError("cursor", text, "is not one that find returned")
+        return cls(*parts)
+
     def __hash__(self) -> int:
         return hash(self.text)
 

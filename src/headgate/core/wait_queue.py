@@ -123,9 +123,8 @@ async def wait_in_turn(
             if ahead is not None and left_ms > 0:
                 await ahead.wait(left_ms)
                 continue
-            gate = queues.gate_of(
-                waiter, behind=False
-            )  # what comes back meanwhile opens it already
+            # Made before the attempt: what comes back in the meantime opens it already.
+            gate = queues.gate_of(waiter, behind=False)
             assert gate is not None
             verdict = await attempt()
             if verdict.allowed or _is_late(verdict, clock(), deadline_ms):

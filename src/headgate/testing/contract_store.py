@@ -270,19 +270,22 @@ async def peek_find_and_forget_agree(arena: Arena) -> None:
     for entity_id, resource in names:
         await arena.take(arena.demand([limit], {"x": 2}, entity_id=entity_id, resource=resource))
     store = arena.backend.store
-    found: list[tuple[str, str]] = []
-    cursor: str | None = None
-    for _ in range(10):
-        page = await store.find(arena.namespace, limit=3, cursor=cursor)
-        found += [(key.entity_id, key.resource) for key in page.items]
-        cursor = page.cursor
-        if cursor is None:
-            break
-    assert sorted(found) == sorted(names)
-    of_one = await store.find(arena.namespace, entity_id="e1", limit=10)
-    assert {key.resource for key in of_one.items} == {"r", "s"}
-    on_one = await store.find(arena.namespace, resource="s", limit=10)
-    assert {key.entity_id for key in on_one.items} == {"e0", "e1", "e2", "e3"}
+
+    async def find_all(limit: int, **scope: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        cursor: str | None = None
+        for _ in range(10):
+            page = await store.find(arena.namespace, limit=limit, cursor=cursor, **scope)
+            found += [(key.entity_id, key.resource) for key in page.items]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return sorted(found)
+
+    assert await find_all(3) == names
+    assert await find_all(1, entity_id="e1") == [("e1", "r"), ("e1", "s")]
+    assert await find_all(3, resource="s") == names[1::2]
+    assert await find_all(3, entity_id="e1", resource="s") == [("e1", "s")]
     assert (await store.find("another____", limit=10)).items == ()
     await store.forget([arena.key("e1", "r")])
     assert await arena.record("e1", "r") is None

@@ -9,7 +9,7 @@ from headgate.core.runtime import run
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.catalog import RedisCatalog
-from headgate.stores.redis.client.port import RedisPort, open_port
+from headgate.stores.redis.client.calls import RedisPort, open_port
 from headgate.stores.redis.ledger import RedisLedger
 from tests.stores.redis import servers
 

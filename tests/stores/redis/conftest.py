@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.stores.redis.client.port import open_port
+from headgate.stores.redis.client.calls import open_port
 from tests.stores.redis import secured, servers
 
 PATIENCE_MS = 20_000

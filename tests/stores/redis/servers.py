@@ -16,7 +16,7 @@ import pytest
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
-from headgate.stores.redis.client.port import open_port
+from headgate.stores.redis.client.calls import open_port
 
 START_S_MAX = 60.0
 POLL_S = 0.02

@@ -86,4 +86,4 @@ def _evalshas(url: str) -> int:
 
 def test_a_warm_acquire_is_a_short_walk(redis_url: str) -> None:
     walk = asyncio.run(warm_acquire(redis_url))
-    assert walk.is_within(calls=39, modules=17), walk  # to become 28 and 10
+    assert walk.is_within(calls=29, modules=14), walk  # to become 28 and 10

@@ -18,7 +18,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, consume_each
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.client.port import RedisPort, open_port
+from headgate.stores.redis.client.calls import RedisPort, open_port
 from tests.stores.redis import servers
 
 TERMS = Terms((Limit.per_day("d", 12).spec,), 1)

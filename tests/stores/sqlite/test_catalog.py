@@ -20,7 +20,7 @@ from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import open_sqlite
-from headgate.stores.sqlite.port import BlockingSqlitePort
+from headgate.stores.sqlite.connection import BlockingSqlitePort
 
 NOW_MS = 1_750_000_000_000
 ENTITIES = ["a", "b", "c", "d", "a:b", "A"]

@@ -26,7 +26,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.sqlite import open_sqlite
-from headgate.stores.sqlite.port import BlockingSqlitePort, translate
+from headgate.stores.sqlite.connection import BlockingSqlitePort, translate
 from headgate.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NOW_MS = 1_750_000_000_000
@@ -251,7 +251,7 @@ def test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now(
     by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise each process that had it open would go on giving whole capacities of its own."""
-    monkeypatch.setattr("headgate.stores.sqlite.port.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("headgate.stores.sqlite.connection.LOOK_EVERY_S", 0)
     path, other = tmp_path / "gone.db", tmp_path / "other.db"
     ten = Demand(KEY, DEMAND.terms, (10_000,))
     with used(path) as backend, used(other):
@@ -287,7 +287,7 @@ def test_a_file_that_is_gone_is_left_for_the_one_that_is_there_now(
 def test_a_folder_that_is_gone_is_said_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.stores.sqlite.port.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("headgate.stores.sqlite.connection.LOOK_EVERY_S", 0)
     folder = tmp_path / "folder"
     folder.mkdir()
     with used(folder / "x.db") as backend:

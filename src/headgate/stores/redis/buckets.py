@@ -22,7 +22,7 @@ from headgate.core.record import (
 )
 from headgate.core.store import Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.redis import keys
-from headgate.stores.redis.client.port import (
+from headgate.stores.redis.client.calls import (
     PackedCommand,
     RedisPort,
     Unexpected,
@@ -39,63 +39,23 @@ from headgate.stores.redis.encoding import (
     unreadable_bucket,
     with_dormant,
 )
-from headgate.stores.redis.scripts import load_loop, load_script
-
-# --------------------------------------------------------------------------------------------------
-# Several decisions in one script call: how they are sent, and what each came to.
-
-Call = tuple[list[str], list[str | int]]
-ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
-
-HEAD = 5  # arguments that all decisions of a call have in common
-
-
-def join_calls(calls: Sequence[Call]) -> Call:
-    """One call of several, which all begin alike."""
-    names: list[str] = []
-    args = calls[0][1][:HEAD]
-    for named, own in calls:
-        names += named
-        args.append(len(named))
-        args.append(len(own) - HEAD)
-        args += own[HEAD:]
-    return names, args
-
-
-def split_reply(reply: Any, count: int) -> list[Any]:
-    """What was said to each of so many decisions; trouble of the call is trouble of each."""
-    if isinstance(reply, list) and len(reply) == count:
-        return reply
-    if isinstance(reply, StoreTrouble):
-        return [reply] * count
-    return [
-        Unexpected(f"redis answered {count} decisions with something else: {reply!r:.80}")
-    ] * count
-
-
-def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
-    if isinstance(reply, StoreTrouble):
-        return reply
-    if not isinstance(reply, list):
-        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
-    try:
-        return read(demands, reply)
-    except HeadgateError as error:
-        return error
-
+from headgate.stores.redis.scripts import Call, join_calls, load_loop, load_script, split_reply
 
 ONCE_MS = 24 * HOUR_MS
 USUAL = 5
 CALLS_MAX = 4096  # kept packed, about half a kB each
+NAMES_MAX = 16_384
+SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
+ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
 
-
-CONSUME = load_script("consume", "warm", "bucket")
+CONSUME = load_script("consume", "warm", "listing", "bucket")
 CONSUME_EACH = load_loop("each", CONSUME)
-ADJUST = load_script("adjust", "bucket")
+ADJUST = load_script("adjust", "listing", "bucket")
 PEEK = load_script("peek")
-FORGET = load_script("forget")
+FORGET = load_script("forget", "listing")
+FIND = load_script("find", "listing")
 
 NEVER: tuple[Terms | None, object, PackedCommand] = (
     None,
@@ -112,10 +72,17 @@ class RedisStore:
         self._counting = int(usage)
         self._hour = hour_args(0)
         self._calls: dict[CallKey, tuple[Terms | None, object, PackedCommand]] = {}
+        self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if len(demands) == 1 and now_ms is None:
-            reply = await self._port.again(CONSUME, self._ready(demands[0]))
+            # A caller mostly asks of a bucket what it asked before: that call is packed already.
+            demand = demands[0]
+            asked = (demand.key.text, demand.amounts)
+            terms, hour, call = self._calls.get(asked, NEVER)
+            if terms is not demand.terms or hour is not self._hour:
+                call = self._pack(asked, demand)
+            reply = await self._port.again(CONSUME, call)
         else:
             groups = self._by_slot(demands)
             if len(groups) > 1:
@@ -151,7 +118,7 @@ class RedisStore:
         try:
             if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
                 self._hour = hour_args(reply[1])
-            return _verdict(demands, reply)
+            return Admitted(demands, reply) if reply[0] == USUAL else _verdict(demands, reply)
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
 
@@ -170,9 +137,12 @@ class RedisStore:
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        slots: dict[int, list[BucketKey]] = {} if keys_ else {0: []}
+        for key in keys_:
+            slots.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         found: dict[BucketKey, Record | None] = {}
         seen_ms = now_ms or 0
-        for group in self._keys_by_slot(keys_) or [[]]:
+        for group in slots.values():
             names = [keys.bucket(key) for key in group]
             reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
             try:
@@ -185,7 +155,7 @@ class RedisStore:
 
     async def forget(self, keys_: Sequence[BucketKey]) -> None:
         for key in keys_:
-            await self._port.script(FORGET, _names_of(key)[:2], ())
+            await self._port.script(FORGET, self._names_of(key)[:2], ())
 
     async def find(
         self,
@@ -196,30 +166,59 @@ class RedisStore:
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        names = await self._names(namespace, entity_id)
-        found = sorted((keys.bucket_key(name) for name in names), key=lambda key: key.text)
-        rest = [
-            key
-            for key in found
-            if resource in (None, key.resource) and (cursor is None or key.text > cursor)
-        ]
-        return Page(tuple(rest[:limit]), rest[limit - 1].text if len(rest) > limit else None)
+        """Reads the index: one call, or in a cluster one for each slot that the page may touch.
+
+        Pages are in the order of names; in a cluster in the order of slots, and of names in each.
+        """
+        after = None if cursor is None else BucketKey.from_cursor(cursor)
+        first, last = _span(entity_id, resource, after)
+        begin, _ = _span(entity_id, resource, None)
+        start, stop = 0, self._port.slots
+        if entity_id is not None:
+            start = self._port.slot(keys.tag(namespace, entity_id))
+            stop = start + 1
+        elif after is not None:
+            start = self._port.slot(keys.bucket(after))
+        names: list[str] = []
+        for at in range(start, stop, SLOTS_AT_ONCE):
+            slots = range(at, min(at + SLOTS_AT_ONCE, stop))
+            indexes = [keys.bucket_index(namespace, slot, self._port.slots) for slot in slots]
+            spans = [(first if slot == start else begin, last, limit + 1) for slot in slots]
+            replies = await self._port.scripts(
+                [(FIND, [index], span) for index, span in zip(indexes, spans, strict=True)]
+            )
+            for index, reply in zip(indexes, replies, strict=True):
+                names += await self._read_on(index, reply, last, limit + 1)
+            if len(names) > limit:
+                break
+        found = tuple(keys.bucket_key(name) for name in names[:limit])
+        return Page(found, found[-1].text if len(names) > limit else None)
+
+    async def _read_on(self, index: str, reply: Any, last: str, count: int) -> list[str]:
+        """The buckets of a part of the index: stale entries were dropped, so there may be more."""
+        names: list[str] = []
+        while True:
+            if isinstance(reply, StoreTrouble):
+                raise reply
+            seen, *live = reply
+            names += live
+            if not seen or len(names) >= count:
+                return names
+            reply = await self._port.script(FIND, [index], ("(" + seen, last, count))
 
     async def close(self) -> None:
         await self._port.close()
 
-    async def _names(self, namespace: str, entity_id: str | None) -> set[str]:
-        """Keys of buckets that exist: by the entity's index, or by a scan of all keys."""
-        if entity_id is None:
-            return set(await self._port.scan(f"{keys.PREFIX}:b:{{{namespace}#*"))
-        index = keys.bucket_index(namespace, entity_id)
-        names = await self._port.command("SMEMBERS", index)
-        return {name for name in names if await self._port.command("EXISTS", name)}
-
     async def _consume_apart(
         self, groups: list[list[Demand]], demands: Sequence[Demand], now_ms: int | None
     ) -> Verdict:
-        """Several slots: each in one step, and undone where not all of them agree (S6)."""
+        """Several slots of a cluster: all or nothing, though no script reaches them all (S6).
+
+        Each slot decides for itself, at the same time. Unless all admit, what was taken is given
+        back at once. In between another caller may be refused for tokens that come back, which is
+        the safe side. A slot that gave no answer may have taken: the caller is told so, because
+        nobody knows what to give back (raise_trouble).
+        """
         calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
         replies = await self._port.scripts(calls)
         outcomes = [
@@ -246,36 +245,33 @@ class RedisStore:
         return next((one for one in replies if isinstance(one, StoreTrouble)), None)
 
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
-        if len(demands) == 1:
+        if self._port.slots == 1 or len(demands) == 1:
             return [list(demands)]
         groups: dict[int, list[Demand]] = {}
         for demand in demands:
             groups.setdefault(self._port.slot(keys.bucket(demand.key)), []).append(demand)
         return list(groups.values())
 
-    def _keys_by_slot(self, wanted: Sequence[BucketKey]) -> list[list[BucketKey]]:
-        groups: dict[int, list[BucketKey]] = {}
-        for key in wanted:
-            groups.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
-        return list(groups.values())
-
-    def _ready(self, demand: Demand) -> PackedCommand:
-        """The call of this demand, which is mostly what was asked of its bucket before."""
-        asked = (demand.key.text, demand.amounts)
-        terms, hour, call = self._calls.get(asked, NEVER)
-        if terms is not demand.terms or hour is not self._hour:
-            if len(self._calls) >= CALLS_MAX:
-                self._calls.clear()
-            hour = self._hour
-            call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
-            self._calls[asked] = (demand.terms, hour, call)
+    def _pack(self, asked: CallKey, demand: Demand) -> PackedCommand:
+        """The call of this demand. It is kept under what was asked, and good for as long as the
+        terms are the same object and the hour that the call tells the server is the current one."""
+        if len(self._calls) >= CALLS_MAX:
+            self._calls.clear()
+        call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
+        self._calls[asked] = (demand.terms, self._hour, call)
         return call
+
+    def _names(self, key: BucketKey) -> tuple[str, str, str]:
+        """Its bucket, the index that lists it, and where its usage is counted."""
+        bucket = keys.bucket(key)
+        index = keys.bucket_index(key.namespace, self._port.slot(bucket), self._port.slots)
+        return bucket, index, keys.usage(key)
 
     def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
         names: list[str] = []
         args: list[str | int] = ["" if now_ms is None else now_ms, self._counting, *self._hour]
         for demand in demands:
-            names += _names_of(demand.key)
+            names += self._names_of(demand.key)
             args += demand_args(demand)
         return names, args
 
@@ -298,21 +294,37 @@ class RedisStore:
             events,
         ]
         for demand in demands:
-            names += _names_of(demand.key)
+            names += self._names_of(demand.key)
             args += adjustment_args(demand)
         return names, args
 
 
-@functools.lru_cache(maxsize=16_384)
-def _names_of(key: BucketKey) -> tuple[str, str, str]:
-    """Its bucket, the index of the entity's buckets, and where its usage is counted."""
-    return keys.bucket(key), keys.bucket_index(key.namespace, key.entity_id), keys.usage(key)
+def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
+    if isinstance(reply, StoreTrouble):
+        return reply
+    if not isinstance(reply, list):
+        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
+    try:
+        return read(demands, reply)
+    except HeadgateError as error:
+        return error
+
+
+def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) -> tuple[str, str]:
+    """From where to where the entries of an index reach that a page is about; see listing.lua."""
+    if entity_id is not None and resource is not None:
+        entry = keys.entry("e", entity_id, resource)
+        return ("[" if after is None else "(") + entry, "[" + entry
+    if resource is not None:
+        return keys.span("r", resource, after=None if after is None else after.entity_id)
+    if entity_id is not None:
+        return keys.span("e", entity_id, after=None if after is None else after.resource)
+    last = None if after is None else keys.entry(after.entity_id, after.resource)
+    return keys.span("e", after=last)
 
 
 def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     code, now_ms = reply[0], reply[1]
-    if code == USUAL:
-        return Admitted(demands, reply)
     allowed = bool(code & 1)
     records: list[Record] = []
     before: list[Record] = []
@@ -330,10 +342,16 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
 
 
 class Admitted(Verdict):
-    """The usual admission, of one demand. Hardly anybody reads its records, so they are made when
-    somebody does: an attribute that was never set is looked for in __getattr__."""
+    """The usual admission, of one demand.
+
+    Hardly anybody reads the records of an admission, and making them costs more than the rest of
+    it. So they are made when somebody does: Python calls __getattr__ only for an attribute that
+    was never set.
+    """
 
     __slots__ = ("_reply",)
+
+    untaken = ()  # where a soft limit was passed, the reply is another one
 
     def __init__(self, demands: Sequence[Demand], reply: list[Any]) -> None:
         self.allowed = True
@@ -341,11 +359,6 @@ class Admitted(Verdict):
         self.now_ms = reply[1]
         self.outdated = False
         self._reply = reply
-
-    @property
-    def untaken(self) -> tuple[()]:
-        """A soft limit that is passed is no usual case."""
-        return ()
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("before", "records"):

@@ -13,7 +13,7 @@ from headgate.stores.redis import registry as tenants_purge
 from headgate.stores.redis import stored_limits as levels
 from headgate.stores.redis.catalog_steps import SCHEMA_VERSION, check_schema, read
 from headgate.stores.redis.catalog_text import as_json, from_json
-from headgate.stores.redis.client.port import RedisPort
+from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.scripts import load_script
 
 

@@ -21,7 +21,7 @@ from headgate.core.errors import (
 from headgate.core.history import AuditEvent
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_text import event_as_text
-from headgate.stores.redis.client.port import RedisPort, Script
+from headgate.stores.redis.client.calls import RedisPort, Script
 from headgate.stores.redis.scripts import load_script
 
 SCHEMA_VERSION = 1

@@ -22,7 +22,7 @@ from headgate.stores.redis.catalog_steps import (
     run_active,
 )
 from headgate.stores.redis.catalog_text import entity_as_text, entity_from_text
-from headgate.stores.redis.client.port import RedisPort
+from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.scripts import load_script
 
 READ_ANCESTORS = load_script("catalog_kin", "catalog_head")

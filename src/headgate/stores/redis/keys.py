@@ -1,11 +1,12 @@
 """How things are named in Redis. Everything of one entity shares a hash tag, so in a cluster its
-buckets, their index and their usage live in one slot."""
+buckets, their part of the index and their usage live in one slot."""
 
 from __future__ import annotations
 
 from headgate.core.levels import Level
 from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
+from headgate.stores.redis.client.cluster import tag_in_slot
 
 PREFIX = "hg"
 
@@ -19,14 +20,18 @@ def bucket(key: BucketKey) -> str:
     return f"{PREFIX}:b:{tag(key.namespace, key.entity_id)}{SEPARATOR}{key.resource}"
 
 
-def bucket_index(namespace: str, entity_id: str) -> str:
-    """The set of an entity's bucket keys; it outlives them, so some may have expired."""
-    return f"{PREFIX}:i:{tag(namespace, entity_id)}"
+def bucket_index(namespace: str, slot: int, slots: int) -> str:
+    """The index of a namespace's buckets, in a cluster of those in one slot; see listing.lua.
+
+    No entity's id is empty or holds a separator, so the tag is never that of an entity.
+    """
+    stem = namespace + SEPARATOR + SEPARATOR
+    return f"{PREFIX}:i:{{{stem if slots == 1 else tag_in_slot(stem, slot)}}}"
 
 
 def usage_index(namespace: str, entity_id: str) -> str:
     """The set of an entity's usage rows; some may have expired."""
-    return bucket_index(namespace, entity_id) + ":u"
+    return f"{PREFIX}:i:{tag(namespace, entity_id)}:u"
 
 
 def usage(key: BucketKey) -> str:
@@ -116,9 +121,8 @@ def entity_keys(namespace: str) -> str:
     return f"{PREFIX}:*:{{{namespace}{SEPARATOR}*"
 
 
-def usage_of(namespace: str, entity_id: str | None) -> str:
-    whose = "*" if entity_id is None else entity_id + "}" + SEPARATOR + "*"
-    return f"{PREFIX}:u:{{{namespace}{SEPARATOR}{whose}"
+def usage_of_namespace(namespace: str) -> str:
+    return f"{PREFIX}:u:{{{namespace}{SEPARATOR}*"
 
 
 def level_field(level: Level) -> str:

@@ -6,27 +6,24 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.core.errors import ValidationError
 from headgate.core.history import (
     WINDOW_TYPES,
     AuditEvent,
     UsageQuery,
     UsageSnapshot,
     WindowUsage,
+    parse_usage_cursor,
     snapshot,
+    usage_cursor,
     window_around,
 )
 from headgate.core.levels import Page
-from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.redis import keys
-from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
 from headgate.stores.redis.catalog_text import event_as_text, event_from_text
-from headgate.stores.redis.client.port import RedisPort
-from headgate.stores.redis.keys import usage as usage_prefix
-from headgate.stores.redis.keys import usage_index, usage_parts
-from headgate.stores.redis.scripts import load_script
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 
 # --------------------------------------------------------------------------------------------------
 # Usage as the scripts count it, and as it is asked for.
@@ -36,7 +33,6 @@ from headgate.stores.redis.scripts import load_script
 # alone.
 
 MONTH_MS_MAX = 31 * 24 * HOUR_MS
-CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
 
 
 @dataclass(slots=True)
@@ -60,11 +56,8 @@ def may_hold(row: str, query: UsageQuery) -> bool:
 
 def month_start_ms(month: int) -> int:
     """When the month begins that is so many after January of year 0."""
-    year, place = divmod(month, 12)
-    days = _days_before_year(year) - _days_before_year(1970)
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30)
-    return (days + sum(lengths[:place])) * 24 * HOUR_MS
+    moment = datetime.datetime(month // 12, month % 12 + 1, 1, tzinfo=datetime.UTC)
+    return int(moment.timestamp()) * 1000
 
 
 def month_of(time_ms: int) -> int:
@@ -110,34 +103,18 @@ def matching_usage(
     for row, fields in rows.items():
         key, _ = keys.usage_parts(row)
         for usage in windows(fields, types):
-            cursor = _cursor(key, usage)
+            cursor = usage_cursor(
+                usage.window_start_ms, usage.window_type, key.entity_id, key.resource
+            )
             if _within(usage, query) and (query.cursor is None or cursor > query.cursor):
                 found.append((cursor, snapshot(key.entity_id, key.resource, usage)))
     return sorted(found, key=lambda pair: pair[0])
-
-
-def check_cursor(text: str | None) -> None:
-    if text is None:
-        return
-    parts = text.split(SEPARATOR)
-    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
-        raise ValidationError("cursor", text, "is not one that a usage query returned")
 
 
 def _within(usage: WindowUsage, query: UsageQuery) -> bool:
     return (query.start_ms is None or usage.window_start_ms >= query.start_ms) and (
         query.end_ms is None or usage.window_start_ms < query.end_ms
     )
-
-
-def _cursor(key: BucketKey, usage: WindowUsage) -> str:
-    start = f"{CURSOR_BASE - usage.window_start_ms:015d}"
-    return SEPARATOR.join((start, usage.window_type, key.entity_id, key.resource))
-
-
-def _days_before_year(year: int) -> int:
-    before = year - 1
-    return 365 * year + before // 4 - before // 100 + before // 400
 
 
 ADD_USAGE = load_script("catalog_add_usage")
@@ -165,8 +142,8 @@ class RedisLedger:
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Adds hours that were counted elsewhere; days and months are made of them."""
-        prefix = usage_prefix(BucketKey(namespace, entity_id, resource))
-        rows = usage_index(namespace, entity_id)
+        prefix = keys.usage(BucketKey(namespace, entity_id, resource))
+        rows = keys.usage_index(namespace, entity_id)
         for usage in usages:
             if usage.window_type == "hourly":
                 row = f"{prefix}{month_of(usage.window_start_ms)}"
@@ -194,7 +171,8 @@ class RedisLedger:
         return found[:limit]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
-        check_cursor(query.cursor)
+        if query.cursor is not None:
+            parse_usage_cursor(query.cursor)
         names = [
             name
             for name in await self._row_names(namespace, query.entity_id)
@@ -207,31 +185,29 @@ class RedisLedger:
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Hours of usage and audit events from before; days and months keep what is left."""
         gone = await self._trim_usage(usage_before_ms)
-        for stream in await scan.matching_keys(self._port, keys.EVERY_AUDIT):
+        for stream in await matching_keys(self._port, keys.EVERY_AUDIT):
             gone += await self._trim_audit(stream, audit_before_ms)
         return gone
 
     async def _row_names(self, namespace: str, entity_id: str | None) -> list[str]:
         if entity_id is None:
-            return await scan.matching_keys(self._port, keys.usage_of(namespace, None))
-        return sorted(await self._port.command("SMEMBERS", usage_index(namespace, entity_id)))
+            return await matching_keys(self._port, keys.usage_of_namespace(namespace))
+        return sorted(await self._port.command("SMEMBERS", keys.usage_index(namespace, entity_id)))
 
     async def _rows(self, names: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for batch_size, rows in await scan.on_all(
-            self._port, ROWS, names, batch_size=ROWS_PER_BATCH
-        ):
-            found.update(zip(batch_size, rows, strict=True))
+        for batch, rows in await on_all(self._port, ROWS, names, batch_size=ROWS_PER_BATCH):
+            found.update(zip(batch, rows, strict=True))
         return found
 
     async def _trim_usage(self, before_ms: int) -> int:
         first_hour = -(-before_ms // HOUR_MS)  # ceil: an hour that began before the border goes
         old = [
             name
-            for name in await scan.matching_keys(self._port, keys.EVERY_USAGE)
-            if month_start_ms(usage_parts(name)[1]) < before_ms
+            for name in await matching_keys(self._port, keys.EVERY_USAGE)
+            if month_start_ms(keys.usage_parts(name)[1]) < before_ms
         ]
-        trimmed = await scan.on_all(
+        trimmed = await on_all(
             self._port, TRIM_USAGE, old, (first_hour,), batch_size=ROWS_PER_BATCH
         )
         return sum(hours for _, hours in trimmed)

@@ -36,7 +36,7 @@ from headgate.stores.redis.catalog_steps import (
     retry_if_changed,
 )
 from headgate.stores.redis.catalog_text import namespace_as_text, namespace_from_text
-from headgate.stores.redis.client.port import RedisPort
+from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.keys import PREFIX
 
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered

@@ -1,4 +1,7 @@
-"""The Lua files as scripts: a script is its own file behind the files it builds on."""
+"""Scripts: how they are made of Lua files, and calls that carry many decisions or many keys.
+
+A script is its own file behind the files it builds on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client.commands import RedisPort, Script
+from headgate.stores.redis.client.errors import Unexpected
 
 
 def load_script(name: str, *parts: str) -> Script:
@@ -20,6 +24,37 @@ def load_loop(name: str, inner: Script) -> Script:
     """A script that runs another as its function `decide(KEYS, ARGV)`."""
     own = load_script(name).source
     return Script(name, f"local function decide(KEYS, ARGV)\n{inner.source}\nend\n{own}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Several decisions in one script call: how they are sent, and what each of them got.
+
+Call = tuple[list[str], list[str | int]]
+
+HEAD = 5  # arguments that all decisions of a call have in common
+
+
+def join_calls(calls: Sequence[Call]) -> Call:
+    """One call made of several, which all begin with the same arguments."""
+    names: list[str] = []
+    args = calls[0][1][:HEAD]
+    for named, own in calls:
+        names += named
+        args.append(len(named))
+        args.append(len(own) - HEAD)
+        args += own[HEAD:]
+    return names, args
+
+
+def split_reply(reply: Any, count: int) -> list[Any]:
+    """The reply to each of so many decisions; trouble of the call is trouble of each."""
+    if isinstance(reply, list) and len(reply) == count:
+        return reply
+    if isinstance(reply, StoreTrouble):
+        return [reply] * count
+    return [
+        Unexpected(f"redis answered {count} decisions with something else: {reply!r:.80}")
+    ] * count
 
 
 # --------------------------------------------------------------------------------------------------
@@ -48,11 +83,11 @@ async def on_all(
     *,
     batch_size: int,
 ) -> list[tuple[list[str], Any]]:
-    """What the script replies for every bite of keys, with the keys it was given."""
-    bites = list(_batches(port, names, batch_size))
+    """What the script replies for every batch of keys, with the keys it was given."""
+    batches = list(_batches(port, names, batch_size))
     found: list[tuple[list[str], Any]] = []
-    for at in range(0, len(bites), CALLS_AT_ONCE):
-        wave = bites[at : at + CALLS_AT_ONCE]
+    for at in range(0, len(batches), CALLS_AT_ONCE):
+        wave = batches[at : at + CALLS_AT_ONCE]
         replies = await port.scripts([(script, names, args) for names in wave])
         for reply in replies:
             if isinstance(reply, StoreTrouble):

@@ -30,7 +30,7 @@ from headgate.stores.redis.catalog_steps import (
     run_active,
 )
 from headgate.stores.redis.catalog_text import entity_from_text, stored_as_text, stored_from_text
-from headgate.stores.redis.client.port import RedisPort
+from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.scripts import load_script
 

@@ -90,13 +90,12 @@ class CallQueue:
                 self._waiting += len(calls)
                 self._calls.put(calls)
                 if self._thread is None:
-                    self._begin()
+                    self._thread = threading.Thread(
+                        target=self._serve, name="headgate-sqlite", daemon=True
+                    )
+                    self._thread.start()
                 return
         _settle([(call, None, store_closed()) for call in calls])
-
-    def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._serve, name="headgate-sqlite", daemon=True)
-        self._thread.start()
 
     def _serve(self) -> None:
         waiting: deque[QueuedCall] = deque()

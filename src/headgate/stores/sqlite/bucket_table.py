@@ -11,9 +11,8 @@ import contextlib
 import random
 from typing import NamedTuple
 
-from headgate.core.errors import StoreTrouble, ValidationError
+from headgate.core.errors import StoreTrouble
 from headgate.core.history import mark_counted
-from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR, HOUR_MS, BucketKey, Record, Terms
 from headgate.stores.sqlite.rows import Row, TermsCodec, count, names
 from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
@@ -54,8 +53,7 @@ class BucketTable:
         self, connection: SqliteTransaction, key: BucketKey, terms: Terms | None = None
     ) -> Record | None:
         """The record; under `terms` themselves where it is kept under the same."""
-        where = (key.namespace, key.entity_id, key.resource)
-        row = connection.execute(GET, where).fetchone()
+        row = connection.execute(GET, names(key)).fetchone()
         return None if row is None else self._wording.record(row, terms)
 
     def current(
@@ -107,9 +105,11 @@ class BucketTable:
         """Usage history holds all that the next buckets know; where to go on, None at the end."""
         rows = _rows(connection, scope, after, limit, uncounted=1)
         for entity_id, resource, *row in rows:
-            after = self._flush_row(
-                connection, BucketKey(scope.namespace, entity_id, resource), tuple(row), now_ms
-            )
+            key = BucketKey(scope.namespace, entity_id, resource)
+            record = self._wording.record(tuple(row))
+            count(connection, key, record)
+            self.put(connection, key, mark_counted(record, now_ms), new=False)
+            after = key.text
         return after if len(rows) == limit else None
 
     def sweep_sometimes(self, connection: SqliteTransaction, now_ms: int) -> None:
@@ -132,14 +132,6 @@ class BucketTable:
         self._swept_to = rows[-1][:3] if len(rows) == looks else ("", "", "")
         connection.execute(ONCE_EXPIRE, (until_ms, looks))
 
-    def _flush_row(
-        self, connection: SqliteTransaction, key: BucketKey, row: Row, now_ms: int
-    ) -> str:
-        record = self._wording.record(row)
-        count(connection, key, record)
-        self.put(connection, key, mark_counted(record, now_ms), new=False)
-        return key.text
-
 
 def claim(
     connection: SqliteTransaction, namespace: str, once: str, now_ms: int, until_ms: int
@@ -160,24 +152,15 @@ def _rows(
     *,
     uncounted: int,
 ) -> list[Row]:
-    after_entity, after_resource = _parse_cursor(after)
+    last = None if after is None else BucketKey.from_cursor(after)
     values = {
         **scope._asdict(),
-        "after_entity": after_entity,
-        "after_resource": after_resource,
+        "after_entity": "" if last is None else last.entity_id,
+        "after_resource": "" if last is None else last.resource,
         "limit": limit,
         "uncounted": uncounted,
     }
     return connection.execute(_FIND[scope[1] is not None, scope[2] is not None], values).fetchall()
-
-
-def _parse_cursor(text: str | None) -> tuple[str, str]:
-    if text is None:
-        return "", ""
-    parts = text.split(SEPARATOR)
-    if len(parts) != 3:
-        raise ValidationError("cursor", text, "is not one that find returned")
-    return parts[1], parts[2]
 
 
 _FIND = {

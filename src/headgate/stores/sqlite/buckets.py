@@ -19,7 +19,7 @@ from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_
 from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable, claim
-from headgate.stores.sqlite.port import READ, SqlitePort
+from headgate.stores.sqlite.connection import READ, SqlitePort
 from headgate.stores.sqlite.schema import SqliteTransaction
 
 ONCE_MS = 24 * HOUR_MS
@@ -62,8 +62,11 @@ class SqliteStore:
     ) -> Verdict:
         if now_ms is None:  # read here: waiting for the others took time
             now_ms = self._clock()
-        decided = self._consume_one if len(demands) == 1 else self._consume_all
-        verdict = decided(connection, demands, now_ms)
+        if len(demands) == 1:
+            verdict = self._consume_one(connection, demands, now_ms)
+        else:
+            found = self._found(connection, demands, now_ms)
+            verdict = self._decide(connection, demands, found, now_ms)
         if verdict.allowed:
             self._table.sweep_sometimes(connection, now_ms)
         return verdict
@@ -75,20 +78,14 @@ class SqliteStore:
         demand = demands[0]
         record = self._table.current(connection, demand.key, demand.terms, now_ms)
         if record is None or record[TERMS].core is not demand.terms:
-            return self._decided(connection, demands, [record], now_ms)
+            return self._decide(connection, demands, [record], now_ms)
         after = take(record, demand, now_ms)
         if after is None:
             return Verdict(False, demands, (record,), now_ms)
         self._table.put(connection, demand.key, after, new=False)
         return Verdict(True, demands, (after,), now_ms, (record,))
 
-    def _consume_all(
-        self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int
-    ) -> Verdict:
-        found = self._found(connection, demands, now_ms)
-        return self._decided(connection, demands, found, now_ms)
-
-    def _decided(
+    def _decide(
         self,
         connection: SqliteTransaction,
         demands: Sequence[Demand],

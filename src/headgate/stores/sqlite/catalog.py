@@ -10,7 +10,7 @@ from headgate.core.store import ExpiringRecord
 from headgate.stores.sqlite import entities
 from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import stored_limits as levels
-from headgate.stores.sqlite.port import READ, WRITE, Result, SqlitePort, Work
+from headgate.stores.sqlite.connection import READ, WRITE, Result, SqlitePort, Work
 from headgate.stores.sqlite.rows import as_json, clamp, from_json
 from headgate.stores.sqlite.schema import SCHEMA_VERSION, SqliteTransaction, named_queries, tables
 

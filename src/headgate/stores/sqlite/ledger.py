@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.core.errors import ValidationError
-from headgate.core.history import AuditEvent, UsageQuery, WindowUsage, snapshot
+from headgate.core.history import (
+    AuditEvent,
+    UsageQuery,
+    WindowUsage,
+    parse_usage_cursor,
+    snapshot,
+    usage_cursor,
+)
 from headgate.core.levels import Page
-from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable
-from headgate.stores.sqlite.port import READ, SqlitePort, Work
+from headgate.stores.sqlite.connection import READ, SqlitePort, Work
 from headgate.stores.sqlite.rows import (
     INT64_MAX,
     SQL,
-    Row,
     add,
     append,
     clamp,
@@ -26,7 +30,6 @@ from headgate.stores.sqlite.schema import SqliteTransaction
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000
-CURSOR_BASE = 10**14  # cursors sort newest first, as the pages do
 
 
 class SqliteLedger:
@@ -69,7 +72,7 @@ class SqliteLedger:
             )
             for row in page
         )
-        return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
+        return Page(items, usage_cursor(*page[-1][:4]) if len(rows) > query.limit else None)
 
     async def _flush(self, scope: BucketScope, now_ms: int | None) -> None:
         """History holds all that the buckets knew; in bites, so that others get their turn."""
@@ -97,7 +100,8 @@ class SqliteLedger:
 
 
 def _usage_values(namespace: str, query: UsageQuery) -> dict[str, int | str | None]:
-    at_ms, after_type, after_entity, after_resource = _parse_cursor(query.cursor)
+    after = (INT64_MAX, "", "", "") if query.cursor is None else parse_usage_cursor(query.cursor)
+    at_ms, after_type, after_entity, after_resource = after
     return {
         "namespace": namespace,
         "entity_id": query.entity_id,
@@ -111,16 +115,3 @@ def _usage_values(namespace: str, query: UsageQuery) -> dict[str, int | str | No
         "after_resource": after_resource,
         "limit": query.limit + 1,
     }
-
-
-def _cursor(row: Row) -> str:
-    return SEPARATOR.join((f"{CURSOR_BASE - row[0]:015d}", *row[1:4]))
-
-
-def _parse_cursor(text: str | None) -> tuple[int, str, str, str]:
-    if text is None:
-        return INT64_MAX, "", "", ""
-    parts = text.split(SEPARATOR)
-    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()):
-        raise ValidationError("cursor", text, "is not one that a usage query returned")
-    return CURSOR_BASE - int(parts[0][:15]), parts[1], parts[2], parts[3]

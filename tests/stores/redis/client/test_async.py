@@ -15,14 +15,14 @@ import pytest
 
 from headgate.core.errors import Contended, Full, StoreTrouble, Unreachable
 from headgate.stores.redis.client import connection as wire_link
-from headgate.stores.redis.client.commands import NotSent
-from headgate.stores.redis.client.port import (
+from headgate.stores.redis.client.calls import (
     RedisPort,
     Script,
     ScriptRefused,
     Unexpected,
     open_port,
 )
+from headgate.stores.redis.client.commands import NotSent
 from tests.stores.redis import servers
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")

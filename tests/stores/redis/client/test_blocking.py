@@ -13,8 +13,8 @@ import pytest
 
 from headgate.core.errors import Contended, StoreTrouble, Unreachable
 from headgate.core.runtime import run
+from headgate.stores.redis.client.calls import RedisPort, Script, ScriptRefused, open_port
 from headgate.stores.redis.client.commands import NotSent
-from headgate.stores.redis.client.port import RedisPort, Script, ScriptRefused, open_port
 from tests.stores.redis import servers
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")

@@ -13,8 +13,8 @@ import pytest
 
 from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.core.runtime import run
+from headgate.stores.redis.client.calls import RedisPort, Script, Unexpected, open_port
 from headgate.stores.redis.client.cluster import slot_of
-from headgate.stores.redis.client.port import RedisPort, Script, Unexpected, open_port
 from tests.stores.redis import servers
 
 INCR = Script("incr", "return redis.call('INCR', KEYS[1])")

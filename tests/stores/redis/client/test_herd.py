@@ -16,7 +16,7 @@ import pytest
 from headgate import Limit, RateLimiter, SyncRateLimiter, SyncRepository
 from headgate.core.errors import Unreachable
 from headgate.core.runtime import run
-from headgate.stores.redis.client.port import RedisPort, Script, open_port
+from headgate.stores.redis.client.calls import RedisPort, Script, open_port
 from tests.stores.redis import servers
 
 TASKS = 10_000

@@ -16,7 +16,7 @@ from headgate import (
 )
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.repository import open_backend
-from headgate.stores.redis.client.port import open_port
+from headgate.stores.redis.client.calls import open_port
 from headgate.testing import Case, cases, run_case
 from tests.stores.redis import secured, servers
 

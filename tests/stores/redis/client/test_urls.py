@@ -9,7 +9,7 @@ import pytest
 
 from headgate.core.errors import StoreDenied, Unreachable, ValidationError
 from headgate.core.runtime import run
-from headgate.stores.redis.client.port import Script, open_port
+from headgate.stores.redis.client.calls import Script, open_port
 from headgate.stores.redis.client.url import Node, parse
 from tests.stores.redis import servers
 

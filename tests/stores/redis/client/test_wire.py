@@ -10,8 +10,8 @@ import pytest
 from headgate.core.errors import Contended, Full, StoreDenied, Unreachable
 from headgate.stores.redis.client import commands as wire
 from headgate.stores.redis.client import errors as port_trouble
+from headgate.stores.redis.client.calls import ScriptRefused, Unexpected
 from headgate.stores.redis.client.commands import NOTHING, ServerError
-from headgate.stores.redis.client.port import ScriptRefused, Unexpected
 from headgate.stores.redis.client.url import Node
 
 NODE = Node("h", 1)

@@ -18,10 +18,11 @@ from headgate.core.runtime import run
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import (
     NOTHING,
+    PackedCommand,
     Parts,
     connection_options,
     new_reader,
-    packed,
+    pack,
 )
 from headgate.stores.redis.client.url import Access, Node
 
@@ -181,7 +182,7 @@ def _kind(node: Node, access: Access) -> Any:
 # --------------------------------------------------------------------------------------------------
 # Calls from threads: a pool of connections per node; nothing here suspends.
 
-ASKING = packed(("ASKING",))
+ASKING = pack(("ASKING",))
 
 
 class BlockingRedisTransport:
@@ -206,9 +207,10 @@ class BlockingRedisTransport:
 
     async def ask(self, node: Node, parts: Parts, due_s: float, *, asking: bool = False) -> Any:
         pool = self._pools.get(node) or self._new_pool(node)
+        packed = parts.packed if type(parts) is PackedCommand else pack(parts)
         if asking:
-            return pool.ask(ASKING + packed(parts), 2, due_s)
-        return pool.ask(packed(parts), 1, due_s)
+            return pool.ask(ASKING + packed, 2, due_s)
+        return pool.ask(packed, 1, due_s)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         return [_outcome(flow) for flow in flows]
@@ -235,6 +237,9 @@ class BlockingRedisTransport:
             pool.retire()
 
     async def close(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
         self._closed = True
         for pool in list(self._pools.values()):
             pool.close()

@@ -7,6 +7,8 @@ not. Every attempt happens within the deadline of the call.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from binascii import crc_hqx
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -41,6 +43,26 @@ def slot_of(key: str) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key.encode(), 0) % SLOTS
+
+
+ZERO, DIGITS = "@", "@ABCDEFGHIJKLMNO"
+
+
+def tag_in_slot(stem: str, slot: int) -> str:
+    """A hash tag that begins with the stem and leads to the slot; it has no braces yet.
+
+    CRC16 is linear: whatever four characters follow it, a stem changes their slot by the same xor.
+    So suffixes that reach every slot by themselves reach every slot behind any stem.
+    """
+    shift = slot_of(stem + ZERO * 4) ^ slot_of(ZERO * 4)
+    return stem + _suffixes()[slot ^ shift]
+
+
+@functools.cache
+def _suffixes() -> dict[int, str]:
+    """One for each slot: characters whose low bits are all of 0 to 15 miss none."""
+    texts = map("".join, itertools.product(DIGITS[:4], DIGITS, DIGITS, DIGITS))
+    return {slot_of(text): text for text in texts}
 
 
 class SlotMap:
@@ -83,7 +105,7 @@ REFRESH_S_MIN = 0.1  # between two looks at the map
 
 class ClusterPort:
     def __init__(self, wire: RedisTransport, seeds: Sequence[Node]) -> None:
-        self._wire = wire
+        self.wire = wire
         self._seeds = tuple(seeds)
         self._map: SlotMap | None = None
         self._missing = MissingScripts(wire)
@@ -104,12 +126,12 @@ class ClusterPort:
         return await self._send(slot_of(key), parts, None)
 
     async def everywhere(self, *parts: Part) -> list[Any]:
-        due_s = self._wire.now_s() + self._wire.timeout_s
+        due_s = self.wire.now_s() + self.wire.timeout_s
         known = self._map
         if known is None or self._doubted:
             known = await self._refresh_map(known, due_s)
         flows = [self._checked(master, parts, due_s) for master in known.masters]
-        outcomes = await self._wire.together(flows)
+        outcomes = await self.wire.together(flows)
         for outcome in outcomes:
             if isinstance(outcome, StoreTrouble):
                 raise outcome
@@ -118,27 +140,21 @@ class ClusterPort:
     async def scan(self, pattern: str) -> list[str]:
         known = self._map
         if known is None or self._doubted:
-            known = await self._refresh_map(known, self._wire.now_s() + self._wire.timeout_s)
+            known = await self._refresh_map(known, self.wire.now_s() + self.wire.timeout_s)
         found: list[str] = []
         for master in known.masters:
 
             async def ask(*parts: Part, node: Node = master) -> Any:
-                return await self._checked(node, parts, self._wire.now_s() + self._wire.timeout_s)
+                return await self._checked(node, parts, self.wire.now_s() + self.wire.timeout_s)
 
             found += await scan_keys(ask, pattern)
         return found
 
-    def slot(self, key: str) -> int:
-        return slot_of(key)
-
     async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
-        return await self._wire.together([self.script(*call) for call in calls])
-
-    async def close(self) -> None:
-        await self._wire.close()
+        return await self.wire.together([self.script(*call) for call in calls])
 
     async def _send(self, slot: int, parts: Parts, script: Script | None) -> Any:
-        wire = self._wire
+        wire = self.wire
         due_s = wire.now_s() + wire.timeout_s
         known = self._map
         node = known[slot] if known is not None else None
@@ -165,7 +181,7 @@ class ClusterPort:
             successor = await self._locate(slot, due_s)
         if successor == node:
             raise error
-        return await self._wire.ask(successor, parts, due_s), successor
+        return await self.wire.ask(successor, parts, due_s), successor
 
     async def _pursue(
         self,
@@ -188,12 +204,12 @@ class ClusterPort:
                     node, asking = await self._moved(slot, redirection(reply.text, node), due_s)
                 case "ASK":
                     node, asking = redirection(reply.text, node), True
-                case "TRYAGAIN" | "CLUSTERDOWN" if self._wire.now_s() + pause_s < due_s:
-                    await self._wire.pause(pause_s)
+                case "TRYAGAIN" | "CLUSTERDOWN" if self.wire.now_s() + pause_s < due_s:
+                    await self.wire.pause(pause_s)
                     pause_s *= 2
                 case _:
                     break
-            reply = await self._wire.ask(node, parts, due_s, asking=asking)
+            reply = await self.wire.ask(node, parts, due_s, asking=asking)
             if type(reply) is not ServerError:
                 return reply
         if reply.code in ("MOVED", "ASK"):
@@ -225,7 +241,7 @@ class ClusterPort:
         self, seen: SlotMap | None, due_s: float, first: Node | None = None
     ) -> SlotMap:
         """A map newer than the one seen; callers who come together share one look."""
-        async with self._wire.alone(due_s):
+        async with self.wire.alone(due_s):
             if self._map is not None and self._map is not seen:
                 return self._map
             if self._refused is not None and self._is_fresh():
@@ -237,12 +253,12 @@ class ClusterPort:
                 self._refused = error
                 raise
             finally:
-                self._looked_s = self._wire.now_s()
+                self._looked_s = self.wire.now_s()
             self._doubted.clear()
             return self._map
 
     def _is_fresh(self) -> bool:
-        return self._wire.now_s() - self._looked_s < REFRESH_S_MIN
+        return self.wire.now_s() - self._looked_s < REFRESH_S_MIN
 
     async def _read(self, due_s: float, first: Node | None) -> SlotMap:
         masters = self._map.masters if self._map is not None else ()
@@ -251,10 +267,10 @@ class ClusterPort:
         said: object = ""
         denied: StoreDenied | None = None
         for place, teller in enumerate(tellers):
-            left_s = due_s - self._wire.now_s()
+            left_s = due_s - self.wire.now_s()
             share_s = left_s / 2 if place + 1 < len(tellers) else left_s
             try:
-                reply = await self._wire.ask(teller, ("CLUSTER", "SLOTS"), due_s - left_s + share_s)
+                reply = await self.wire.ask(teller, ("CLUSTER", "SLOTS"), due_s - left_s + share_s)
             except Unreachable as error:
                 said = error
                 continue
@@ -273,7 +289,7 @@ class ClusterPort:
 
     async def _checked(self, node: Node, parts: Parts, due_s: float) -> Any:
         try:
-            reply = await self._wire.ask(node, parts, due_s)
+            reply = await self.wire.ask(node, parts, due_s)
         except Unreachable:
             self._doubted.add(node)
             raise

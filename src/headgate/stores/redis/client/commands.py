@@ -76,7 +76,13 @@ class RedisTransport(Protocol):
         """The connections to the node serve no further calls; the next call makes a new one."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """What was sent is answered first; the rest is refused."""
+        ...
+
+    def abandon(self) -> None:
+        """Ends it at once, from whatever thread."""
+        ...
 
 
 def connection_options(node: Node, access: Access, timeout_s: float | None) -> dict[str, Any]:
@@ -116,10 +122,6 @@ class PackedCommand(tuple[Part, ...]):
         made = super().__new__(cls, parts)
         made.packed = pack(parts)
         return made
-
-
-def packed(parts: Parts) -> bytes:
-    return parts.packed if type(parts) is PackedCommand else pack(parts)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -177,6 +179,8 @@ ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
 
 
 class RedisPort(Protocol):
+    slots: int  # 1 without a cluster
+
     async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
         """What the script returns; it runs once, also where the server did not know it yet."""
         ...

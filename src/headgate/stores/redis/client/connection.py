@@ -1,10 +1,12 @@
-"""One connection to one node that carries every call of an event loop at once.
+"""Calls from one event loop: one connection to each node carries them all at once.
 
 Calls of one turn of the loop are written together, or by the dozen if they are many. Replies come
-in order, so a line of waiters is all the bookkeeping there is. One timer watches the head of the
-line: when that is overdue, order cannot be kept any more, so the connection is given up and every
-call that was sent is told that its outcome is unknown. Calls that were not sent yet wait for the
-next connection. No call is ever sent twice.
+in order, so a queue of waiters is all the bookkeeping there is. A timer per call would cost more
+than the call (ADR 12). All calls have the same time limit, so the head of the queue is always the
+first to be overdue, and one timer that watches it is enough. When it is overdue, replies can no
+longer be matched with calls: the connection is given up, and every call that was sent is told that
+its outcome is unknown. Calls that were not sent yet wait for the next connection. No call is ever
+sent twice.
 
 Deadlines are times of a LoopClock, which stands still while the loop is too busy to listen.
 """
@@ -16,13 +18,23 @@ import contextlib
 import math
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
-from headgate.stores.redis.client.commands import NOTHING, new_reader, pack
-from headgate.stores.redis.client.url import Node
+from headgate.stores.redis.client.commands import (
+    NOTHING,
+    PackedCommand,
+    Parts,
+    connection_options,
+    new_reader,
+    pack,
+)
+from headgate.stores.redis.client.url import Access, Node
 from headgate.transport.gates import cancel_later, wait_finished
 from headgate.transport.ownership import ReusedBufferProtocol
 
@@ -35,6 +47,7 @@ Future = asyncio.Future[Any]
 TICKS_PER_TIMEOUT = 10
 
 Entry = tuple[Future, float, bytes]  # who waits, until when, and what is sent
+_bytes_of = itemgetter(2)
 
 
 class LoopClock:
@@ -148,17 +161,6 @@ class RedisConnection(ReusedBufferProtocol):
 
     async def ask(self, packed: bytes, due_s: float, asking: bool = False) -> Any:
         """The reply; once sent, a cancelled caller still waits for it and is cancelled later."""
-        future = self._submit(packed, due_s, asking)
-        try:
-            return await future
-        except asyncio.CancelledError as cancelled:
-            answer = self._answer_of(future)
-            if answer is None:
-                raise  # never sent, nothing to wait for
-            why = cancelled
-        return await answer_then_cancel(answer, why)
-
-    def _submit(self, packed: bytes, due_s: float, asking: bool) -> Future:
         if self._closed:
             raise trouble.store_closed()
         if len(self._unsent) + len(self._sent) >= CALLS_MAX:
@@ -176,7 +178,14 @@ class RedisConnection(ReusedBufferProtocol):
             self._loop.call_soon(self._flush)
         elif len(self._unsent) >= EARLY_CALLS and self._line is not None:
             self._write(self._line)
-        return future
+        try:
+            return await future
+        except asyncio.CancelledError as cancelled:
+            answer = self._answer_of(future)
+            if answer is None:
+                raise  # never sent, nothing to wait for
+            why = cancelled
+        return await answer_then_cancel(answer, why)
 
     def retire(self) -> None:
         """What was sent is still answered; what comes next goes over a new connection."""
@@ -210,10 +219,10 @@ class RedisConnection(ReusedBufferProtocol):
             with contextlib.suppress(OSError, TypeError):  # uvloop has closed it already
                 line.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
-    def received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         reader, sent = self._reader, self._sent
         try:
-            reader.feed(data)
+            reader.feed(self._reused_buffer, 0, nbytes)  # type: ignore[arg-type]
             while (reply := reader.gets()) is not NOTHING:
                 future = sent.popleft()[0]
                 if not future.done():
@@ -260,8 +269,9 @@ class RedisConnection(ReusedBufferProtocol):
             return
         unsent, self._unsent = self._unsent, []
         self._sent.extend(unsent)
-        line.transport.write(b"".join([entry[2] for entry in unsent]))
-        self._watch()
+        line.transport.write(b"".join(map(_bytes_of, unsent)))
+        if self._timer is None:
+            self._watch()
 
     async def _connect(self, due_s: float) -> None:
         try:
@@ -288,12 +298,12 @@ class RedisConnection(ReusedBufferProtocol):
         self._flush()
 
     def _watch(self) -> None:
-        if self._timer is None and self._sent:
+        if self._sent:
             left_s = self._sent[0][1] - self._clock.now_s()
             self._timer = self._loop.call_later(max(0, left_s), self._look)
 
     def _look(self) -> None:
-        """Deadlines are in order, so the head of the line is the first that can be overdue."""
+        """Deadlines are in order, so the head of the queue is the first that can be overdue."""
         self._timer = None
         if self._sent and self._sent[0][1] <= self._clock.now_s():
             if self._suspect is not self._sent[0]:
@@ -372,3 +382,118 @@ class RedisConnection(ReusedBufferProtocol):
                 del unsent[place - asked : place + 1]
                 return True
         return False
+
+
+# --------------------------------------------------------------------------------------------------
+# All nodes: a connection to each, made when it is first asked.
+
+
+class AsyncRedisTransport:
+    """Bound to the loop it is made in; `accesses` names nodes that are not entered like others."""
+
+    def __init__(
+        self, access: Access, timeout_ms: int, accesses: Mapping[Node, Access] | None = None
+    ) -> None:
+        self.timeout_s = timeout_ms / 1000
+        self.loop = asyncio.get_running_loop()
+        self._clock = LoopClock(self.loop, self.timeout_s)
+        self.now_s = self._clock.now_s
+        self._timeout_ms = timeout_ms
+        self._access = access
+        self._accesses = accesses or {}
+        self._links: dict[Node, RedisConnection] = {}
+        self._turn: asyncio.Future[None] | None = None  # of the one who is alone
+        self._closed = False
+
+    def ask(
+        self, node: Node, parts: Parts, due_s: float, *, asking: bool = False
+    ) -> Coroutine[Any, Any, Any]:
+        link = self._links.get(node) or self._new_link(node)
+        packed = parts.packed if type(parts) is PackedCommand else pack(parts)
+        return link.ask(packed, due_s, asking)
+
+    async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
+        if len(flows) == 1:
+            return [await _outcome(flows[0])]
+        return await wait_finished(asyncio.gather(*map(_outcome, flows)))
+
+    @contextlib.asynccontextmanager
+    async def alone(self, due_s: float) -> AsyncIterator[None]:
+        # Not a lock, which would wake one waiter per turn of the loop: most of them only want to
+        # see what the one before them found, so all wake together and pass one after the other.
+        while self._turn is not None:
+            left_s = due_s - self.now_s()
+            if left_s <= 0:
+                raise trouble.turn_timeout(self._timeout_ms)
+            await asyncio.wait((self._turn,), timeout=left_s)
+        turn = self._turn = self.loop.create_future()
+        try:
+            yield
+        finally:
+            self._turn = None
+            turn.set_result(None)
+
+    async def pause(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+
+    def is_connected(self, node: Node) -> bool:
+        link = self._links.get(node)
+        return link is not None and link.is_connected
+
+    def retire(self, node: Node) -> None:
+        link = self._links.get(node)
+        if link is not None:
+            link.retire()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._links:
+            closing = [link.close() for link in self._links.values()]
+            await wait_finished(asyncio.gather(*closing))
+
+    def abandon(self) -> None:
+        """Ends it from another loop or thread."""
+        self._closed = True
+        for link in self._links.values():
+            try:
+                self.loop.call_soon_threadsafe(link.abandon)
+            except RuntimeError:  # the loop is closed
+                link.leave()
+
+    def _new_link(self, node: Node) -> RedisConnection:
+        if self._closed:
+            raise trouble.store_closed()
+        link = self._links[node] = RedisConnection(node, self._dial, self._clock, self._timeout_ms)
+        return link
+
+    async def _dial(self, node: Node) -> OpenTransport:
+        access = self._accesses.get(node, self._access)
+        options = connection_options(node, access, None)  # the caller ends it in time
+        connection = _kind(node, access)(**options)
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return _take_over(connection)
+
+
+async def _outcome(flow: Coroutine[Any, Any, Any]) -> Any | StoreTrouble:
+    try:
+        return await flow
+    except StoreTrouble as error:
+        return error
+
+
+def _kind(node: Node, access: Access) -> Any:
+    if node.port == 0:
+        return UnixDomainSocketConnection
+    return Connection if access.tls is None else SSLConnection
+
+
+def _take_over(connection: Any) -> OpenTransport:
+    """The transport under redis-py's connection, which has nothing left to say."""
+    writer, reader = connection._writer, connection._reader
+    connection._writer = connection._reader = None
+    assert not reader._buffer, "bytes nobody asked for came before the first call"
+    return OpenTransport(writer.transport, writer)

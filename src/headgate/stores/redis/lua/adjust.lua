@@ -75,7 +75,7 @@ for place, bucket in ipairs(buckets) do
         end
         save(KEYS[place * 3 - 1], KEYS[place * 3], bucket, now)
         if counting and metered then
-            count(KEYS[place * 3 + 1], KEYS[place * 3], bucket.limits, tonumber(ARGV[5]), now)
+            count(KEYS[place * 3 + 1], bucket.limits, tonumber(ARGV[5]), now)
         end
     end
 end

@@ -15,7 +15,7 @@ local MARGIN = 300000                  -- a bucket outlives the moment it is ful
 local FOREVER = 100000000000000        -- past this a bucket is kept without end
 local USAGE_SECONDS = 34560000         -- 400 days
 local DAY = 86400000
-local LISTED = 34560000000             -- 400 days: how much longer a list lives than what it lists
+local LISTED = 34560000000             -- 400 days: how much longer an index lives than what it lists
 
 local CROWDED = 'HEADGATE a bucket remembers 32 limits; give each set of limits a resource of its own'
 
@@ -293,13 +293,18 @@ local function move(bucket, cell, epoch, tokens)
     cell.epoch, cell.tokens = epoch, tokens
 end
 
--- The entity's list of buckets outlives each bucket on it, or a bucket would be lost to get_buckets and
--- delete_entity. Every bucket in use comes here at least every other day, and at each take if it lives
--- longer than 100 days, so a list that is set to live 400 days longer and is renewed when half of that
--- is gone never ends too early. A list that holds a bucket without an end has none either.
+-- The index outlives each bucket it lists, or a bucket would be lost to get_buckets and delete_entity.
+-- Every bucket in use comes here at least every other day, and at each take if it lives longer than 100
+-- days, so an index that is set to live 400 days longer and is renewed when half of that is gone never
+-- ends too early. An index that lists a bucket without an end has none either.
 local function keep_listed(index, key, life)
     local left = redis.call('PTTL', index)               -- -1: it has no end, -2: there is none
-    redis.call('SADD', index, key)
+    local by_entity, by_resource = entries_of(key)
+    if redis.call('ZADD', index, 0, by_entity, 0, by_resource) > 0 then
+        for _, entry in ipairs(redis.call('ZRANDMEMBER', index, 2)) do
+            live_bucket(index, entry)
+        end
+    end
     if left == -1 then
         return
     elseif not life then
@@ -335,14 +340,15 @@ end
 
 -- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
 -- first of an hour lists the row with its entity.
-local function count(prefix, index, limits, events, now)
+local function count(prefix, limits, events, now)
     local hour = floor(now / HOUR)
     local row = prefix .. text(month_of(hour))
     local stem = text(hour) .. ':'
     if redis.call('HINCRBY', row, stem, events) == events then
-        redis.call('SADD', index .. ':u', row)
+        local rows = 'hg:i:' .. string.match(prefix, '{.-}') .. ':u'
+        redis.call('SADD', rows, row)
         redis.call('EXPIRE', row, USAGE_SECONDS)
-        redis.call('EXPIRE', index .. ':u', USAGE_SECONDS)
+        redis.call('EXPIRE', rows, USAGE_SECONDS)
     end
     for _, limit in ipairs(limits) do
         if limit.wanted and spent(limit) ~= 0 then

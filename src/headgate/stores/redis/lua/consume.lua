@@ -1,5 +1,5 @@
 -- consume: all demands or none.
--- KEYS    per demand: bucket, index of the entity's buckets, usage prefix
+-- KEYS    per demand: bucket, index of the namespace's buckets, usage prefix
 -- ARGV    now ('' = this server's clock), 1 to count usage, an hour the caller knows: its start in ms,
 --         its month and what its fields begin with; then the demands (see demand_at)
 -- reply   code (1 allowed, +2 outdated), now, then per demand a list: core, dormant, newest, cells …,
@@ -11,7 +11,7 @@ if done then                           -- the usual case, and the first of its h
         keep_listed(KEYS[2], KEYS[1], unlisted < FOREVER and unlisted or nil)
     end
     if ARGV[2] == '1' then
-        count(KEYS[3], KEYS[2], demand_at(6).limits, 1, done[2])
+        count(KEYS[3], demand_at(6).limits, 1, done[2])
     end
     return done
 end
@@ -66,7 +66,7 @@ local function taken(place, bucket)
         spend(cell, bucket.limits[spot].wanted)
     end
     if counting then
-        count(KEYS[place * 3], KEYS[place * 3 - 1], bucket.limits, 1, now)
+        count(KEYS[place * 3], bucket.limits, 1, now)
     end
 end
 

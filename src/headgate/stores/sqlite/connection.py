@@ -1,4 +1,4 @@
-"""All access to SQLite: connections, transactions, waiting, and the engine's errors.
+"""Access to the SQLite file: connections, transactions, waiting, and the engine's errors.
 
 A call is a piece of work over a connection, run inside one transaction. Work that meets a busy
 database is rolled back and run again, so it must act on the connection alone.
