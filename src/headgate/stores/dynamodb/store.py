@@ -17,10 +17,8 @@ from headgate.stores.dynamodb.protocol import find as finding
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, OnceAdjuster
 from headgate.stores.dynamodb.protocol.find import forget
 from headgate.stores.dynamodb.protocol.flow import ParallelFlows, outcome_of, run_flow
-from headgate.stores.dynamodb.protocol.item import bucket_key
-from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, record_under
-from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
-from headgate.stores.dynamodb.protocol.take import Taker
+from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
+from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.transaction import take_all
 from headgate.stores.dynamodb.sharding.pool import (
     PooledVerdict,
@@ -28,6 +26,7 @@ from headgate.stores.dynamodb.sharding.pool import (
     judge_pools,
     read_shards,
 )
+from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.dynamodb.usage_buffer import UsageBuffer
 
@@ -71,7 +70,7 @@ class DynamoStore:
         self._cache = cache
         self._tally = usage_buffer
         self._taker = Taker(table.name, cache, strict=strict)
-        self._adjuster = Adjuster(self._taker)
+        self._adjuster = Adjuster(table.name, cache)
         self._once = OnceAdjuster(table, cache, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -209,7 +208,8 @@ class DynamoStore:
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""
         if self._taker.strict:
-            results = await run_flow(self._port, take_all(self._taker, demands, now_ms))
+            flow = take_all(self._table.name, self._cache, demands, now_ms)
+            results = await run_flow(self._port, flow)
             if results is not None:
                 return _verdict(demands, results, now_ms)
         flows = [self._taker.take(demand, now_ms) for demand in demands]

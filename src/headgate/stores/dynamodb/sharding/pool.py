@@ -12,8 +12,7 @@ from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 

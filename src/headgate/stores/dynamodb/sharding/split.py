@@ -8,7 +8,6 @@ was seen or not at all, so that no half has anything while the other owes.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 
 from headgate.core.bucket import MILLI
@@ -82,7 +81,7 @@ def split_request(table: str, key: BucketKey, seen: ItemState, now_ms: int) -> D
         SPLIT_AT: number(moment_ms),
     }
     parts = [{"Update": draft.write(bucket_key(key, seen.shard))}, ask.put(made, ask.ABSENT)]
-    return ask.transaction(table, parts, secrets.token_hex(16))
+    return ask.transaction(table, parts)
 
 
 def merge_request(
@@ -120,7 +119,7 @@ def merge_request(
         {"Update": draft.write(bucket_key(key, elder.shard))},
         {"Delete": gone.check(bucket_key(key, child.shard))},
     ]
-    return ask.transaction(table, parts, secrets.token_hex(16))
+    return ask.transaction(table, parts)
 
 
 def can_merge(elder: ItemState, child: ItemState) -> bool:
