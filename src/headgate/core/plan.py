@@ -82,11 +82,8 @@ class Plan:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
         if consume is ONE_EACH:  # what most ask for is made once
             if self._one is None:
-                self._one = tuple(self._demands(Each(1)))
+                self._one = tuple(self.demands(Each(1)))
             return self._one
-        return self._demands(consume)
-
-    def _demands(self, consume: Amounts) -> list[Demand]:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Each:

@@ -304,19 +304,16 @@ class BucketView:
     def _keep(self, seen: ItemState, now_ms: int) -> ItemState:
         self.absent = False
         self.shards[seen.shard] = seen
-        self._pace(seen, now_ms)
         if not seen.shard and not seen.depth and len(self.shards) > 1:
             self.shards = {0: seen}
-        return seen
-
-    def _pace(self, seen: ItemState, now_ms: int) -> None:
-        """All writers together, by this process's clock alone: others' may differ."""
+        # How fast all writers together are, by this process's clock alone: others' may differ.
         last = self.paces.get(seen.shard)
         if last is None or seen.written < last.written or now_ms < last.at_ms:
             self.paces[seen.shard] = WriteRate(seen.written, now_ms, 0)
         elif now_ms - last.at_ms >= PACE_MS:
             per_s = (seen.written - last.written) * 1000 // (now_ms - last.at_ms)
             self.paces[seen.shard] = WriteRate(seen.written, now_ms, per_s)
+        return seen
 
     def note_throttled(self, shard: int, now_ms: int) -> None:
         """The service would not take a write: whatever was measured, it is too much."""
@@ -377,23 +374,23 @@ class StateCache:
     """Buckets by key; the one that was opened longest ago makes room."""
 
     def __init__(self, buckets_max: int = BUCKETS_MAX, rng: random.Random | None = None) -> None:
-        self._known: dict[str, BucketView] = {}
+        self.buckets: dict[str, BucketView] = {}
         self._buckets_max = buckets_max
         self._lock = Lock()
         self._rng = rng or random.Random()
 
     def open(self, key: BucketKey) -> BucketView:
-        known = self._known.get(key.text)
+        known = self.buckets.get(key.text)
         if known is None:
             with self._lock:
-                while len(self._known) >= self._buckets_max:
-                    del self._known[next(iter(self._known))]
-                known = self._known[key.text] = BucketView(key)
+                while len(self.buckets) >= self._buckets_max:
+                    del self.buckets[next(iter(self.buckets))]
+                known = self.buckets[key.text] = BucketView(key)
         return known
 
     def drop(self, key: BucketKey) -> None:
         with self._lock:
-            self._known.pop(key.text, None)
+            self.buckets.pop(key.text, None)
 
     def route(self, known: BucketView) -> int:
         """A shard to ask, each as often as its share is large."""

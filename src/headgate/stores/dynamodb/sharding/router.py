@@ -82,7 +82,7 @@ class Taker:
         self.strict = strict
 
     def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
-        known = self.cache.open(demand.key)
+        known = self.cache.buckets.get(demand.key.text) or self.cache.open(demand.key)
         known.note_demand(demand, now_ms)
         confirmed: set[int] = set()  # the first shard, once its state is an answer to this call
         out: set[int] = set()  # shards that had not enough, or were held back
