@@ -259,8 +259,14 @@ class DynamoStore:
     ) -> StoreTrouble | None:
         """Gives back what landed; returns the trouble if some of it may still be taken.
 
-        A credit that certainly was not applied is sent again. A cancellation that arrives before a
-        credit was sent waits until it is: it is raised then.
+        Why an undo and no transaction: a transaction costs twice as much for every call, an undo
+        only where one of several buckets refuses. In between others may see tokens missing that
+        come back: they may be refused too early, and never get too much.
+
+        A credit that certainly was not applied is sent again; one whose answer was lost is not,
+        because applied twice it would hand out tokens that were never taken. A cancellation that
+        arrives before a credit was sent waits until it is, and is raised then: otherwise a caller
+        who gives up would keep what it was refused.
         """
         interrupted: BaseException | None = None
         kept: StoreTrouble | None = None

@@ -2,7 +2,9 @@
 
 `g`, the generation, moves whenever something changes that an acquire leaves alone: the limits,
 their epochs, the shard's depth. So whoever finds `g` unchanged knows the whole item but for its
-counters, and those only ever move by what others took or gave.
+counters, and those only ever move by what others took or gave. Why a number of its own: a write
+must fail if it was planned on other limits or epochs, and must not fail because somebody took a
+token meanwhile. One condition on `g` says exactly that, however many attributes an item has.
 
     rf                   when the item was made: the epoch of every limit without one of its own
     g, cv, lo            generation, newest configuration version, layout of the limits
@@ -81,7 +83,13 @@ def names_of(limit: str) -> AttributeNames:
 
 
 def new_generation() -> int:
-    """A number that no earlier item under the same key had, as far as chance allows."""
+    """A number that no earlier item under the same key had, as far as chance allows.
+
+    Why by chance: an item may expire and be made again while a client still plans on the old one.
+    If generations began at 1, the new item could reach the number that client remembers, its write
+    would pass the condition, and it would count refill from an epoch that is gone. 46 random bits,
+    from which later generations count up, make that as good as impossible, and stay exact in JSON.
+    """
     return random.getrandbits(46)
 
 

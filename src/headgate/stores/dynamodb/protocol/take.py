@@ -256,8 +256,12 @@ def learn(
 # --------------------------------------------------------------------------------------------------
 # The usual take, spelled out: a bucket, or one of its shards, under the very terms of the demand.
 #
-# It makes the write that `writes.take_update` makes, without the steps between: the text of a write
-# depends on its shape alone, so the body of a shape is made once, with places for its numbers.
+# Why it exists: nearly every take is of this kind, and building its expression clause by clause and
+# encoding it as JSON takes 16 us, this 3 us (one limit, orjson). The JSON of a write depends on
+# its shape alone: which limits are taken from, which of them at the brim, and whether the item's
+# end moves. So the body of a shape is written once, by the same UpdateExpression that makes the
+# general write, with a %d for each number, and a take only fills in the numbers. A test holds it
+# equal to `writes.take_update` for random states (test_store_usual).
 #
 # Where it takes of every limit, what it moved and the version tell all that may have changed under
 # its generation, so the answer is asked to say no more than that: a fifth of the item.

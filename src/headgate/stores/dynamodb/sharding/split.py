@@ -1,7 +1,13 @@
 """Splitting a shard and merging two: the tokens are divided or put together, none made or lost.
 
+Why the child is granted tokens instead of beginning full: shards that begin full hand out several
+times the capacity (up to six times was measured). So the giving shard hands over half of what it
+has, and both count refill from the moment of the split at half the pace; together they hold and
+gain what the one did.
+
 Both are one transaction over the two items, so there is no moment at which a crash could leave half
-of it. What others take from the giving shard meanwhile does not stand in the way: its tokens move
+of it: with two separate writes, whoever died between them would leave tokens that are nobody's, or
+twice. What others take from the giving shard meanwhile does not stand in the way: its tokens move
 by an amount, under the condition that they stay between zero and the brim. A debt is divided as it
 was seen or not at all, so that no half has anything while the other owes.
 """
