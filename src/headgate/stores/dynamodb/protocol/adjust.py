@@ -37,7 +37,7 @@ from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import learn, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
-from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shard, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 
@@ -89,7 +89,7 @@ class Adjuster:
     ) -> Flow[list[PlannedWrite]]:
         """The writes to make, on the state known; none where there is nothing to write."""
         if 0 not in known.shards and is_credit_only(demand):
-            yield from self._read_shard(known, 0, now_ms)  # others may have made it since
+            yield from read_shard(self._table, known, 0, now_ms)  # others may have made it since
         first = known.shards.get(0)
         if first is None:
             return self._creation(demand, now_ms, metered)
@@ -116,7 +116,7 @@ class Adjuster:
         """A shard that can give or take all of it and owes nothing, as far as is known."""
         shard = self._cache.route(known)
         if shard not in known.shards:
-            yield from self._read_shard(known, shard, now_ms)
+            yield from read_shard(self._table, known, shard, now_ms)
         eases = {
             number: ease
             for number, seen in list(known.shards.items())
@@ -127,11 +127,6 @@ class Adjuster:
         if shard not in eases or (eases[shard] < 0 and not is_credit_only(demand)):
             return None
         return known.shards.get(shard)
-
-    def _read_shard(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
-        key = bucket_key(known.key, shard)
-        items = yield from read_items(self._table, [key])
-        known.note(shard, items.get(key), now_ms)
 
     def _creation(self, demand: Demand, now_ms: int, metered: bool) -> list[PlannedWrite]:
         """A bucket that is not there is full: a credit has nothing to add to it."""

@@ -116,16 +116,22 @@ def gather(
         )
         waits = pool.waits_ms(demand, now_ms)
         if not _suffices(pool.whole, waits):
-            if any(
-                terms.specs != seen.whole.specs for terms, seen in zip(whole, shards, strict=True)
-            ):
-                yield from _write_all(
-                    table, known, _terms_writes(demand, stands, whole, now_ms), now_ms
-                )
+            # New limits are kept also where they refuse: the wait told counts on their pace.
+            renewed = [
+                _write(demand, stand, terms, {}, now_ms)
+                for stand, terms in zip(stands, whole, strict=True)
+                if terms.specs != stand[0].whole.specs
+            ]
+            if renewed:
+                yield from _write_all(table, known, renewed, now_ms)
                 continue
             return Refused(pool.record(now_ms), waits)
         parts = divide_take(demand, [record for _, record in stands], now_ms)
-        writes = _take_writes(demand, stands, whole, parts, now_ms)
+        writes = [
+            _write(demand, stand, terms, part, now_ms)
+            for stand, terms, part in zip(stands, whole, parts, strict=True)
+            if part
+        ]
         done = yield from _write_all(table, known, writes, now_ms)
         if done:
             after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
@@ -176,29 +182,14 @@ def _soft_at(cells: list[LimitCell | None]) -> list[int]:
 Writes = list[tuple[int, ask.Write]]
 
 
-def _take_writes(
-    demand: Demand, stands: list[ShardStanding], whole: list[Terms], parts: list[Share], now_ms: int
-) -> Writes:
-    writes: Writes = []
-    for (seen, record), terms, part in zip(stands, whole, parts, strict=True):
-        if part:
-            amounts = [part.get(spec.name) for spec in record[TERMS].specs]
-            draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
-            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
-    return writes
-
-
-def _terms_writes(
-    demand: Demand, stands: list[ShardStanding], whole: list[Terms], now_ms: int
-) -> Writes:
-    """New limits are kept also where they refuse: the wait that is told counts on their pace."""
-    writes: Writes = []
-    for (seen, record), terms in zip(stands, whole, strict=True):
-        if terms.specs != seen.whole.specs:
-            nothing = [None] * len(record[TERMS].specs)
-            draft = expressions.take_update(seen, record, terms, nothing, now_ms, crowded=False)
-            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
-    return writes
+def _write(
+    demand: Demand, stand: ShardStanding, terms: Terms, part: Share, now_ms: int
+) -> tuple[int, ask.Write]:
+    """One shard under these terms, less its part."""
+    seen, record = stand
+    amounts = [part.get(spec.name) for spec in record[TERMS].specs]
+    draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
+    return seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}
 
 
 def _write_all(table: str, known: BucketView, writes: Writes, now_ms: int) -> Flow[bool]:

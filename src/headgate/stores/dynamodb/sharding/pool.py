@@ -156,6 +156,13 @@ def read_items(table: str, keys: Sequence[Key]) -> Flow[dict[Key, Item]]:
     raise Throttled(f"DynamoDB left part of a BatchGetItem on {table} undone; try again later")
 
 
+def read_shard(table: str, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
+    """One shard is known as it is now."""
+    key = bucket_key(known.key, shard)
+    items = yield from read_items(table, [key])
+    known.note(shard, items.get(key), now_ms)
+
+
 def read_shards(table: str, known: BucketView, now_ms: int) -> Flow[list[ItemState]]:
     """All shards of the bucket, from one answer; none where there is no bucket.
 

@@ -15,7 +15,7 @@ from headgate.core.errors import Throttled
 from headgate.core.record import Record, Terms, cell_of
 from headgate.stores.dynamodb.client.port import DynamoRequest
 from headgate.stores.dynamodb.protocol.flow import Flow, attempts, reasons_of
-from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, StateCache, bucket_key
+from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, StateCache
 from headgate.stores.dynamodb.protocol.take import (
     Landed,
     Refused,
@@ -24,7 +24,7 @@ from headgate.stores.dynamodb.protocol.take import (
     record_under,
 )
 from headgate.stores.dynamodb.sharding.gather import gather
-from headgate.stores.dynamodb.sharding.pool import ShardPool, read_items, read_shards
+from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shard, read_shards
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import (
     can_merge,
@@ -131,7 +131,7 @@ class Taker:
             return None
         shard = self.cache.route(known)
         if shard not in known.shards:
-            yield from self._read(known, shard, now_ms)
+            yield from read_shard(self.table, known, shard, now_ms)
         routed = known.shards.get(shard)
         if routed is not None and not out and _has_enough(routed, demand, now_ms):
             return routed
@@ -168,15 +168,10 @@ class Taker:
         done = yield from try_change(request)
         known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
-        yield from self._read(known, seen.shard, now_ms)
+        yield from read_shard(self.table, known, seen.shard, now_ms)
         if done:
-            yield from self._read(known, child, now_ms)
+            yield from read_shard(self.table, known, child, now_ms)
         return done
-
-    def _read(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
-        key = bucket_key(known.key, shard)
-        items = yield from read_items(self.table, [key])
-        known.note(shard, items.get(key), now_ms)
 
     def _as_whole(self, known: BucketView, seen: ItemState, result: Landed, now_ms: int) -> Landed:
         """The take as seen from the whole bucket, as far as that is known."""
@@ -200,7 +195,7 @@ class Taker:
             request = merge_request(self.table, known.key, elder, child, now_ms)
             if (yield from try_change(request)):
                 known.shards.pop(child.shard, None)
-                yield from self._read(known, elder.shard, now_ms)
+                yield from read_shard(self.table, known, elder.shard, now_ms)
 
     def _is_cold(
         self,
