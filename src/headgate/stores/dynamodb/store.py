@@ -11,6 +11,7 @@ from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttl
 from headgate.core.levels import Page
 from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
+from headgate.stores.dynamodb import usage_buffer as usage
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.port import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
@@ -28,7 +29,7 @@ from headgate.stores.dynamodb.sharding.pool import (
 )
 from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.table.table import Table
-from headgate.stores.dynamodb.usage_buffer import HOURS_MAX, UsageBuffer
+from headgate.stores.dynamodb.usage_buffer import UsageBuffer
 
 # --------------------------------------------------------------------------------------------------
 # Which of several decisions may be under way at the same time. Pure.
@@ -74,7 +75,7 @@ class DynamoStore:
         self._once = OnceAdjuster(table, cache, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and len(self._usage.held) >= HOURS_MAX:
+        if self._usage is not None and len(self._usage.held) >= usage.HOURS_MAX:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
