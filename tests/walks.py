@@ -14,6 +14,8 @@ from types import FrameType
 
 import headgate
 from headgate import Limit, RateLimiter
+from headgate.service.decide.requests import BatchRequest, CheckRequest
+from headgate.service.program import Options, Program
 
 PACKAGE = str(Path(headgate.__file__).parent) + "/"
 
@@ -67,3 +69,28 @@ async def warm_acquire(url: str) -> Walk:
             async with limiter.acquire("user:7", "api", {"rps": 1}):
                 pass
     return walk
+
+
+async def warm_checks(url: str) -> tuple[Walk, Walk]:
+    """The walks of a check and of a batch by the service, whose plan and bucket are known."""
+    program = Program.build(Options(store=url))
+    await program.start()
+    try:
+        check = CheckRequest("user", "ann", "short", 1)
+        batch = BatchRequest((check, CheckRequest("user", "bob", "short", 1)))
+        for _ in range(3):
+            await program.service.decide(check)
+            await program.service.decide_batch(batch)
+        with walked() as alone:
+            await program.service.decide(check)
+        with walked() as together:
+            await program.service.decide_batch(batch)
+    finally:
+        await program.close()
+    return alone, together
+
+
+def has_short_answer(walk: Walk) -> bool:
+    """Whether plain admissions were told as such: no decision was wrapped, no limit described."""
+    names = {name for _, name in walk.steps}
+    return "plain_admission" in names and not names & {"BatchEngine._finish", "check_result"}

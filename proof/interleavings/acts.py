@@ -86,7 +86,7 @@ def split(held: Terms, shard: int = 0) -> Op:
         known = store._cache.open(KEY)
         for seen in (yield from read_shards(TABLE, known, now_ms)):
             if seen.shard == shard:
-                return (yield from store._taker.shards.split(known, seen, now_ms))
+                return (yield from store._taker.split(known, seen, now_ms))
         return False
 
     return _reshape(held, flow)

@@ -19,7 +19,7 @@ from typing import Any
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.state_cache import StateCache
+from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 

@@ -710,4 +710,21 @@ MUTANTS = [
         'in (b"cross-site",)',
         ("tests/service/dashboard/test_feed.py::test_where_a_request_began",),
     ),
+    Mutant(
+        "shadow: what took nothing is told as if it were about its demands",
+        "layers/shadow.py",
+        "    is_plain = False\n",
+        "",
+        (
+            "tests/service/decide/test_deciding.py::"
+            "test_what_shadow_mode_lets_pass_shows_the_limits_it_would_have_met",
+        ),
+    ),
+    Mutant(
+        "engine: only the embedded stores have a short answer",
+        "core/engine.py",
+        "        if verdict.is_plain and not verdict.outdated",
+        "        if type(verdict) is Verdict and not verdict.outdated",
+        ("tests/stores/redis/test_layers.py::test_a_warm_check_has_a_short_answer",),
+    ),
 ]

@@ -221,9 +221,9 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a transaction that may still arrive is planned anew",
-        "stores/dynamodb/protocol/adjust.py",
-        "        if lost is not None:\n            raise lost\n",
-        "",
+        "stores/dynamodb/protocol/flow.py",
+        "    if lost is None or is_guarded or type(outcome) is dict:\n",
+        "    if True:\n",
         (
             "tests/stores/dynamodb/protocol/test_interrupted.py::test_a_lost_transaction_is_never_planned_anew[answer0]",
         ),
@@ -240,8 +240,8 @@ MUTANTS = [
     Mutant(
         "dynamodb: a shard that has paid its part lets pass what others still owe",
         "stores/dynamodb/protocol/take.py",
-        "        spare = moves.SPARE_MILLI if seen.depth else 0\n",
-        "        spare = 0\n",
+        "    spare = moves.SPARE_MILLI if seen.depth else 0\n",
+        "    spare = 0\n",
         (
             "tests/stores/dynamodb/sharding/test_debts.py::test_nothing_passes_a_divided_bucket_until_its_wait_is_over[3]",
         ),
@@ -293,7 +293,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a take gives up on a limit that flips",
-        "stores/dynamodb/protocol/take.py",
+        "stores/dynamodb/protocol/flow.py",
         "ATTEMPTS_MAX = 12\n",
         "ATTEMPTS_MAX = 8\n",
         (

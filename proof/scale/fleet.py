@@ -14,7 +14,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.store import Store
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
-from headgate.stores.dynamodb.protocol.state_cache import StateCache
+from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 from proof.scale.cloud import TABLE, Cloud

@@ -169,7 +169,7 @@ class Client:
             known = store._cache.open(key)
             for seen in (yield from read_shards(store._table.name, known, now_ms)):
                 if seen.shard == event.args["shard"] and can_split(seen, known.largest):
-                    return (yield from store._taker.shards.split(known, seen, now_ms))
+                    return (yield from store._taker.split(known, seen, now_ms))
             return False
 
         await self._reshape(event, action, flow)

@@ -14,7 +14,7 @@ from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.clock import ServiceClock
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.protocol.state_cache import StateCache
+from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import AsyncGateFactory

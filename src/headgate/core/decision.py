@@ -139,6 +139,10 @@ class Verdict:
     # Whether the records alone tell the waits; a store that keeps a bucket in parts says no.
     exact_records = True
 
+    # Whether it is about the very demands that were asked, so that whoever asked needs nothing
+    # beside it. A verdict that let pass what it did not take has no demands, and says no.
+    is_plain = True
+
     def __init__(
         self,
         allowed: bool,

@@ -394,7 +394,7 @@ class Engine:
 # --------------------------------------------------------------------------------------------------
 # The flow of several independent requests: each is decided for itself, in one store call.
 
-# A verdict alone is the store's on the request's own demands, with nothing to add to it.
+# A verdict alone is a plain one (`Verdict.is_plain`): there is nothing to be said beside it.
 VerdictOrDecision = Verdict | Decision
 DecisionOrError = VerdictOrDecision | HeadgateError
 
@@ -410,7 +410,7 @@ class BatchEngine(Engine):
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
             return await self._handle_trouble((request,), (demands,), trouble)
-        if type(verdict) is Verdict and not verdict.outdated and self.observer is None:
+        if verdict.is_plain and not verdict.outdated and self.observer is None:
             return verdict
         return self._finish(request, demands, verdict)
 
@@ -442,7 +442,12 @@ class BatchEngine(Engine):
                 found.append(odd[place])
                 continue
             outcome, demands = next(answered)
-            if type(outcome) is Verdict and not outcome.outdated and self.observer is None:
+            if (
+                isinstance(outcome, Verdict)
+                and outcome.is_plain
+                and not outcome.outdated
+                and self.observer is None
+            ):
                 found.append(outcome)
             else:
                 found.append(await self._decision_or_error(request, demands, outcome))

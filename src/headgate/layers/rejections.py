@@ -38,19 +38,16 @@ class RememberedRefusals:
         self._trust_ms = trust_ms
         self._rounding_ms = rounding_ms
         self._entries_max = entries_max
-        self._refusals: dict[str, TimedRefusal] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._refusals)
+        self.refusals: dict[str, TimedRefusal] = {}
 
     def knows(self, demands: Sequence[Demand]) -> bool:
-        return len(demands) == 1 and demands[0].key.text in self._refusals
+        return len(demands) == 1 and demands[0].key.text in self.refusals
 
     def refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """The same refusal now; None where the store has to be asked."""
-        found = self._refusals.get(demands[0].key.text) if len(demands) == 1 else None
+        found = self.refusals.get(demands[0].key.text) if len(demands) == 1 else None
         if found is None:
             return None
         verdict, sent_ms, received_ms = found
@@ -77,12 +74,12 @@ class RememberedRefusals:
             return
         text = verdict.demands[0].key.text
         self.drop(text)
-        if len(self._refusals) >= self._entries_max:
-            del self._refusals[next(iter(self._refusals))]
-        self._refusals[text] = (verdict, sent_ms, received_ms)
+        if len(self.refusals) >= self._entries_max:
+            del self.refusals[next(iter(self.refusals))]
+        self.refusals[text] = (verdict, sent_ms, received_ms)
 
     def drop(self, text: str) -> None:
-        self._refusals.pop(text, None)
+        self.refusals.pop(text, None)
 
 
 TRUST_MS = 1000
@@ -121,7 +118,7 @@ class Rejections(Layer):
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         sent_ms = self._clock() if now_ms is None else now_ms
-        known = (bool(self._seen) or bool(self._remembered)) and self._knows(demands)
+        known = bool(self._seen or self._remembered.refusals) and self._knows(demands)
         if known:
             refusal = self._refusal(demands, now_ms, sent_ms)
             if refusal is not None:

@@ -17,6 +17,8 @@ class ShadowVerdict(Verdict):
 
     __slots__ = ("refusal",)
 
+    is_plain = False
+
     def __init__(self, refusal: Verdict) -> None:
         super().__init__(True, (), (), refusal.now_ms)
         self.refusal = refusal

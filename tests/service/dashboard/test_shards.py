@@ -46,7 +46,7 @@ def divide(store: DynamoStore, key: BucketKey) -> None:
     for _ in range(2):
         now_ms, _ = run(store.shards(key, None))
         known = store._cache.open(key)
-        assert run(run_flow(store._port, store._taker.shards.split(known, known.shards[0], now_ms)))
+        assert run(run_flow(store._port, store._taker.split(known, known.shards[0], now_ms)))
 
 
 def test_shards_are_told_with_depth_share_and_level(table: Place, page: Any) -> None:

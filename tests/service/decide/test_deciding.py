@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,22 @@ from hypothesis import strategies as st
 
 from headgate import Limit
 from headgate.core.errors import Contended, Throttled
+from headgate.layers.shadow import Shadow
+from headgate.repository import Repository, open_backend
+from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.bodies import combined_body
 from headgate.service.decide.namespaces import SEEN_TTL_MS
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.decide.requests import CheckDescriptor, CheckRequest, DescriptorsRequest
+from headgate.service.decide.requests import (
+    BatchRequest,
+    CheckDescriptor,
+    CheckRequest,
+    DescriptorsRequest,
+)
 from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
+from headgate.service.decide.service import Service
 from headgate.service.settings import OnUnknown, ServiceSettings
+from headgate.testing import FakeClock
 from tests.service.decide.cases import DENIED, USER_AND_IP, ask
 from tests.service.decide.kit import DOWN, RULES, TableRules, World, rule
 
@@ -573,5 +584,26 @@ def test_a_policy_on_trial_is_not_among_the_violated() -> None:
         answer = await world.ask("check_all", request)
         assert combined_body(answer)["violated-policies"] == ["search_user"]
         assert answer.blocking == 1
+
+    run(flow())
+
+
+def test_what_shadow_mode_lets_pass_shows_the_limits_it_would_have_met() -> None:
+    """Such a verdict has no demands of its own, so the engine names them beside it."""
+
+    async def flow() -> None:
+        clock = FakeClock()
+        backend = open_backend("memory://", blocking=False, clock=clock)
+        shadowed = replace(backend, store=Shadow(backend.store))
+        home = Repository("memory://", clock=clock, _backend=shadowed)
+        service = Service(home, RULES, ServiceSettings())
+        request = CheckRequest("user", "ann", "api.search", 10)
+        batch = BatchRequest((request,))
+        first, second = await service.check(request), await service.check(request)
+        [third] = (await service.batch(batch)).results
+        for answer in (second, third):
+            assert isinstance(answer, CheckResult)
+            assert (answer.allowed, answer.shadowed) == (True, True)
+            assert [one.name for one in answer.limits] == [one.name for one in first.limits] != []
 
     run(flow())

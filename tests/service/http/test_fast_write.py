@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ from headgate.service.http.fast_write import admitted_fields, admitted_lines, ba
 from headgate.service.http.write import check_headers
 from headgate.service.program import Options, Program
 from tests.service.http.kit import call
-from tests.walks import Walk, walked
+from tests.walks import Walk, has_short_answer, walked, warm_checks
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns", "user:ann", "api")
@@ -137,3 +139,9 @@ def test_a_warm_check_is_a_short_walk() -> None:
 
     walk = asyncio.run(play())
     assert walk.is_within(calls=36, modules=19), walk  # to become 30 and 12
+
+
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/short.db"])
+def test_a_warm_check_has_a_short_answer(store: str, tmp_path: Path) -> None:
+    walks = asyncio.run(warm_checks(store.format(tmp_path)))
+    assert all(map(has_short_answer, walks)), walks

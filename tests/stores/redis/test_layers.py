@@ -13,7 +13,7 @@ from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
 from tests.stores.redis import servers
-from tests.walks import warm_acquire
+from tests.walks import has_short_answer, warm_acquire, warm_checks
 
 STACKS = {
     "breaker": {"breaker": True, "rejections": False},
@@ -87,3 +87,9 @@ def _evalshas(url: str) -> int:
 def test_a_warm_acquire_is_a_short_walk(redis_url: str) -> None:
     walk = asyncio.run(warm_acquire(redis_url))
     assert walk.is_within(calls=29, modules=14), walk  # to become 28 and 10
+
+
+def test_a_warm_check_has_a_short_answer(redis_url: str) -> None:
+    """Also as part of a batch: an admission is plain whatever type the store tells it with."""
+    walks = asyncio.run(warm_checks(redis_url))
+    assert all(map(has_short_answer, walks)), walks

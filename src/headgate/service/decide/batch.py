@@ -134,8 +134,8 @@ def _results(
             continue
         target, tokens, _, _ = one
         ruling = next(remaining)
-        if type(ruling) is Verdict:
-            admitted = plain_admission(ruling, target) if briefly else None
+        if briefly and isinstance(ruling, Verdict):
+            admitted = plain_admission(ruling, target)
             if admitted is not None:
                 found.append(admitted)
                 admissions.append((target, tokens))

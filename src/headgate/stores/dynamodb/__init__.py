@@ -8,7 +8,7 @@ from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.protocol.state_cache import StateCache
+from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.dynamodb.usage_buffer import UsageBuffer

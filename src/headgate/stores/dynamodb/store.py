@@ -11,16 +11,15 @@ from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttl
 from headgate.core.levels import Page
 from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
+from headgate.stores.dynamodb import usage_buffer as usage
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, OnceAdjuster
 from headgate.stores.dynamodb.protocol.find import forget
 from headgate.stores.dynamodb.protocol.flow import ParallelFlows, outcome_of, run_flow
-from headgate.stores.dynamodb.protocol.item import bucket_key
-from headgate.stores.dynamodb.protocol.outcome import Landed, Refused, record_under
-from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
-from headgate.stores.dynamodb.protocol.take import Taker
+from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
+from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.transaction import take_all
 from headgate.stores.dynamodb.sharding.pool import (
     PooledVerdict,
@@ -28,6 +27,7 @@ from headgate.stores.dynamodb.sharding.pool import (
     judge_pools,
     read_shards,
 )
+from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.dynamodb.usage_buffer import UsageBuffer
 
@@ -56,7 +56,7 @@ UNSENT = (Throttled, Contended, NotApplied)  # certainly not applied
 
 
 class DynamoStore:
-    """All buckets of one table. `tally` collects usage where no aggregator does."""
+    """All buckets of one table. `usage_buffer` collects usage where no aggregator does."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class DynamoStore:
         self._table = table
         self._port = table.port
         self._cache = cache
-        self._tally = usage_buffer
+        self._usage = usage_buffer
         self._taker = Taker(table.name, cache, strict=strict)
-        self._adjuster = Adjuster(self._taker)
+        self._adjuster = Adjuster(table.name, cache)
         self._once = OnceAdjuster(table, cache, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._tally is not None:
-            await self._tally.shed(len(demands) + 1)
+        if self._usage is not None and len(self._usage.held) >= usage.HOURS_MAX:
+            await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
             result = await run_flow(self._port, self._taker.take(demands[0], moment_ms))
@@ -86,8 +86,8 @@ class DynamoStore:
                 verdict = _verdict(demands, [result], moment_ms)
         else:
             verdict = await self._consume_all(demands, moment_ms)
-        if self._tally is not None and verdict.allowed:
-            self._tally.count_all(demands, moment_ms, 1)
+        if self._usage is not None and verdict.allowed:
+            self._usage.count(demands, moment_ms, 1)
         return verdict
 
     async def consume_each(
@@ -106,8 +106,8 @@ class DynamoStore:
     async def _side_by_side(
         self, groups: Sequence[Sequence[Demand]], places: Sequence[int], now_ms: int | None
     ) -> dict[int, Outcome]:
-        if self._tally is not None:
-            await self._tally.shed(len(places) + 1)
+        if self._usage is not None:
+            await self._usage.shed(len(places) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         flows = [outcome_of(self._taker.take(groups[place][0], moment_ms)) for place in places]
         together = ParallelFlows(self._port, flows)
@@ -119,8 +119,8 @@ class DynamoStore:
                 found[place] = result
                 continue
             verdict = found[place] = _verdict(groups[place], [result], moment_ms)
-            if self._tally is not None and verdict.allowed:
-                self._tally.count_all(groups[place], moment_ms, 1)
+            if self._usage is not None and verdict.allowed:
+                self._usage.count(groups[place], moment_ms, 1)
         return found
 
     async def adjust(
@@ -131,16 +131,16 @@ class DynamoStore:
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        if self._tally is not None:
-            await self._tally.shed(len(demands) + 1)
+        if self._usage is not None:
+            await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if once is not None:
             applied = await self._once.adjust(demands, moment_ms, metered=metered, once=once)
         else:
             await self._adjust_all(demands, moment_ms, metered=metered)
             applied = True
-        if self._tally is not None and metered and applied:
-            self._tally.count_all(demands, moment_ms, 0)
+        if self._usage is not None and metered and applied:
+            self._usage.count(demands, moment_ms, 0)
         return applied
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
@@ -191,8 +191,8 @@ class DynamoStore:
 
     async def close(self) -> None:
         try:
-            if self._tally is not None:
-                await self._tally.leave()
+            if self._usage is not None:
+                await self._usage.leave()
         finally:
             await self._port.close()
 
@@ -209,7 +209,8 @@ class DynamoStore:
     async def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         """All in step; what has landed is given back unless everything has (S6)."""
         if self._taker.strict:
-            results = await run_flow(self._port, take_all(self._taker, demands, now_ms))
+            flow = take_all(self._table.name, self._cache, demands, now_ms)
+            results = await run_flow(self._port, flow)
             if results is not None:
                 return _verdict(demands, results, now_ms)
         flows = [self._taker.take(demand, now_ms) for demand in demands]
@@ -259,8 +260,14 @@ class DynamoStore:
     ) -> StoreTrouble | None:
         """Gives back what landed; returns the trouble if some of it may still be taken.
 
-        A credit that certainly was not applied is sent again. A cancellation that arrives before a
-        credit was sent waits until it is: it is raised then.
+        Why an undo and no transaction: a transaction costs twice as much for every call, an undo
+        only where one of several buckets refuses. In between others may see tokens missing that
+        come back: they may be refused too early, and never get too much.
+
+        A credit that certainly was not applied is sent again; one whose answer was lost is not,
+        because applied twice it would hand out tokens that were never taken. A cancellation that
+        arrives before a credit was sent waits until it is, and is raised then: otherwise a caller
+        who gives up would keep what it was refused.
         """
         interrupted: BaseException | None = None
         kept: StoreTrouble | None = None
@@ -315,20 +322,23 @@ class DynamoStore:
 class TakenVerdict(Verdict):
     """Everything landed; how the buckets were and are is made when somebody reads it."""
 
-    __slots__ = ("_landed", "_soft")
+    __slots__ = ("_landed", "untaken")
+
+    untaken: Sequence[tuple[int, str]]
 
     def __init__(self, demands: Sequence[Demand], landed: Sequence[Landed], now_ms: int) -> None:
         self.allowed = True
         self.demands = demands
         self.now_ms = now_ms
-        self.outdated = self._soft = False
+        self.outdated = has_soft = False
         for demand, one in zip(demands, landed, strict=True):
             terms = one.terms
             if terms.soft:
-                self._soft = True
+                has_soft = True
             if demand.terms is not terms and _is_outdated(demand, terms):
                 self.outdated = True
         self._landed = landed
+        self.untaken = self._untaken() if has_soft else ()
 
     def __getattr__(self, name: str) -> Any:
         if name == "before":
@@ -338,10 +348,6 @@ class TakenVerdict(Verdict):
             self.records = [one.after for one in self._landed]
             return self.records
         raise AttributeError(name)
-
-    @property
-    def untaken(self) -> Sequence[tuple[int, str]]:
-        return self._untaken() if self._soft else ()
 
     def _untaken(self) -> list[tuple[int, str]]:
         """As the writes had it: a state that was read again may tell otherwise."""

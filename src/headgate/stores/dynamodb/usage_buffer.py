@@ -29,19 +29,19 @@ class UsageBuffer:
     def __init__(self, add: Add) -> None:
         self._add = add
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, int], tuple[dict[str, int], list[int]]] = {}
+        self.held: dict[tuple[str, int], tuple[dict[str, int], list[int]]] = {}
 
-    def count_all(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+    def count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+        """Adds what these demands consumed."""
         for demand in demands:
-            self.count(demand, now_ms, events)
-
-    def count(self, demand: Demand, now_ms: int, events: int) -> None:
-        place = demand.key.text, now_ms // HOUR_MS
-        with self._lock:
-            counters, count = self._held.setdefault(place, ({}, [0]))
-            count[0] += events
-            for name, amount in demand.counts():
-                counters[name] = counters.get(name, 0) + amount
+            place = demand.key.text, now_ms // HOUR_MS
+            amounts = demand.counted or demand.amounts
+            with self._lock:
+                counters, count = self.held.setdefault(place, ({}, [0]))
+                count[0] += events
+                for spec, amount in zip(demand.terms.specs, amounts, strict=True):
+                    if amount is not None:
+                        counters[spec.name] = counters.get(spec.name, 0) + amount
 
     async def live(
         self, namespace: str, entity_id: str | None, resource: str | None, now_ms: int | None
@@ -53,10 +53,10 @@ class UsageBuffer:
 
         Before a decision, not after it: what was taken must be reported whatever comes of this.
         """
-        if len(self._held) < HOURS_MAX:
+        if len(self.held) < HOURS_MAX:
             return
         with contextlib.suppress(StoreTrouble):  # history may lose what nobody could tell it
-            for text, hour in list(itertools.islice(self._held, count)):
+            for text, hour in list(itertools.islice(self.held, count)):
                 await self._send(BucketKey.from_text(text), hour)
 
     async def flush(
@@ -66,7 +66,7 @@ class UsageBuffer:
         resource: str | None = None,
     ) -> None:
         """All that is held of what is asked for is in history, each bit sent once."""
-        for text, hour in list(self._held):
+        for text, hour in list(self.held):
             key = BucketKey.from_text(text)
             if (
                 namespace in (None, key.namespace)
@@ -80,11 +80,11 @@ class UsageBuffer:
         try:
             await self.flush()
         except StoreTrouble as trouble:
-            _log.warning("usage of %d bucket hours is lost: %s", len(self._held) + 1, trouble)
+            _log.warning("usage of %d bucket hours is lost: %s", len(self.held) + 1, trouble)
 
     async def _send(self, key: BucketKey, hour: int) -> None:
         with self._lock:
-            held = self._held.pop((key.text, hour), None)
+            held = self.held.pop((key.text, hour), None)
         if held is None:
             return
         counters, (events,) = held

@@ -20,10 +20,10 @@ from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.protocol.limit_moves import band_milli
-from headgate.stores.dynamodb.protocol.outcome import Landed
-from headgate.stores.dynamodb.protocol.state_cache import StateCache
-from headgate.stores.dynamodb.protocol.take import Taker
+from headgate.stores.dynamodb.protocol.take import Landed
+from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.interleavings.clients import TABLE
 from proof.interleavings.service import Service
@@ -163,7 +163,7 @@ class Race:
         def give_back(at_ms: float) -> None:
             self.taken -= 1
             now_ms = START_MS + int(at_ms)
-            flow = Adjuster(taker).adjust(self.demand(-1), now_ms, metered=True)
+            flow = Adjuster(taker.table, taker.cache).adjust(self.demand(-1), now_ms, metered=True)
             self._step(at_ms, flow, None, 0, lambda *_: None)
 
         flow = taker.take(self.demand(1), START_MS + int(at_ms))

@@ -11,7 +11,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record, Terms, new_record
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.outcome import aligned_amounts, record_under
+from headgate.stores.dynamodb.protocol.take import aligned_amounts, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding import split as splitting

@@ -11,18 +11,17 @@ from headgate.core.decision import Demand, fits
 from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, new_record
-from headgate.stores.dynamodb.protocol import fast_take as usual
+from headgate.stores.dynamodb.protocol import take as usual
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.fast_take import fast_take_request
 from headgate.stores.dynamodb.protocol.item import (
+    BucketView,
     ItemState,
     bucket_key,
     new_item_state,
     state_from_item,
     with_counters,
 )
-from headgate.stores.dynamodb.protocol.outcome import aligned_amounts, record_under
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.take import aligned_amounts, fast_take_request, record_under
 from headgate.stores.dynamodb.schema import layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 

@@ -87,11 +87,11 @@ def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
     """No acquire waits for all of it, and none fails because history is away."""
     monkeypatch.setattr(tally, "HOURS_MAX", 5)
     store = store_over(kind(Engine(), lambda: START_MS))
-    assert store._tally is not None
+    assert store._usage is not None
     for number in range(40):
         bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
         assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
-        assert len(store._tally._held) <= 5
+        assert len(store._usage.held) <= 5
 
 
 def test_closing_while_history_is_away_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:

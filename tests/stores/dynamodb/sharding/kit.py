@@ -69,9 +69,7 @@ class Bucket:
     def split(self, shard: int = 0) -> bool:
         [seen] = [seen for seen in self.shards() if seen.shard == shard]
         known = self.store._cache.open(self.key)
-        return run(
-            run_flow(self.store._port, self.store._taker.shards.split(known, seen, self.now_ms))
-        )
+        return run(run_flow(self.store._port, self.store._taker.split(known, seen, self.now_ms)))
 
     def split_to(self, count: int) -> None:
         while len(self.shards()) < count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.item import BucketView
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.stores.dynamodb.sharding.kit import Bucket

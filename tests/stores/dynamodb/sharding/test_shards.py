@@ -307,4 +307,9 @@ def test_a_strict_take_knows_a_divided_bucket_by_any_of_its_shards(store: Dynamo
     known = store._cache.open(bucket.key)
     known.shards = {seen.shard: seen for seen in bucket.shards() if seen.shard}
     demands = [bucket.demand(x=1), other.demand(x=1)]
-    assert run(run_flow(store._port, take_all(store._taker, demands, bucket.now_ms))) is None
+    assert (
+        run(
+            run_flow(store._port, take_all(store._table.name, store._cache, demands, bucket.now_ms))
+        )
+        is None
+    )

@@ -142,10 +142,10 @@ def test_a_transaction() -> None:
         ask.delete(("p", "t"), ask.if_unchanged(seen)),
         ask.update(("p", "u"), sets={"a": n(1)}, removes=["b"], guard=ask.if_one_of("c", "x", "y")),
     ]
-    request = ask.transaction("limits", writes, "token")
+    request = ask.transaction("limits", writes)
+    assert len(request.params.pop("ClientRequestToken")) == 32
     assert request.operation == "TransactWriteItems"
     assert request.params == {
-        "ClientRequestToken": "token",
         "TransactItems": [
             {"Put": {
                 "TableName": "limits", "Item": {"PK": s("p"), "SK": s("s")},

@@ -9,13 +9,11 @@ evenly full or evenly in debt.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headgate.core.decision import Demand, is_credit_only
-from headgate.core.errors import Throttled, Unreachable
+from headgate.core.errors import Unreachable
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, cell_of, new_record
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
@@ -25,23 +23,26 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     purge_attributes,
 )
-from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, is_committed, run_flow
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key, new_generation
+from headgate.stores.dynamodb.protocol.flow import Flow, attempts, reasons_of, run_flow, send
+from headgate.stores.dynamodb.protocol.item import (
+    BucketView,
+    ItemState,
+    StateCache,
+    bucket_key,
+    new_generation,
+)
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
-from headgate.stores.dynamodb.protocol.outcome import contention_error, record_under
-from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
-from headgate.stores.dynamodb.protocol.take import ATTEMPTS_MAX, Taker, learn
+from headgate.stores.dynamodb.protocol.take import learn, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
-from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
+from headgate.stores.dynamodb.sharding.pool import read_shard, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 
 SMALL_PART = 4  # an amount up to a fourth of a shard's capacity goes to one shard
 ALONE_TRIES = 2  # of finding one shard that has it, before all are asked
-SENDS_MAX = 2  # of one transaction whose answers are lost
 STILL_TRIES = 5  # of weighing all shards while others write to them; then it is written as it is
 
 
@@ -55,15 +56,17 @@ class PlannedWrite:
 
 
 class Adjuster:
-    def __init__(self, taker: Taker) -> None:
-        self._cache = taker.cache
-        self._table = taker.table
+    def __init__(self, table: str, cache: StateCache) -> None:
+        self._table = table
+        self._cache = cache
 
     def adjust(self, demand: Demand, now_ms: int, *, metered: bool) -> Flow[bool]:
         """Whether there was a bucket to adjust; a credit makes none."""
         known = self._cache.open(demand.key)
         credit = any(amount < 0 for _, amount in demand.counts())
-        for attempt in range(ATTEMPTS_MAX):
+        tries = attempts(demand.key)
+        while True:
+            attempt = next(tries)
             try:
                 writes = yield from self.plan_writes(
                     known, demand, now_ms, attempt, metered=metered
@@ -80,14 +83,13 @@ class Adjuster:
                 done = learn(known, one.shard, outcome, now_ms) is not None
             if done:
                 return True
-        raise contention_error(demand)
 
     def plan_writes(
         self, known: BucketView, demand: Demand, now_ms: int, attempt: int, *, metered: bool
     ) -> Flow[list[PlannedWrite]]:
         """The writes to make, on the state known; none where there is nothing to write."""
         if 0 not in known.shards and is_credit_only(demand):
-            yield from self._read_shard(known, 0, now_ms)  # others may have made it since
+            yield from read_shard(self._table, known, 0, now_ms)  # others may have made it since
         first = known.shards.get(0)
         if first is None:
             return self._creation(demand, now_ms, metered)
@@ -114,7 +116,7 @@ class Adjuster:
         """A shard that can give or take all of it and owes nothing, as far as is known."""
         shard = self._cache.route(known)
         if shard not in known.shards:
-            yield from self._read_shard(known, shard, now_ms)
+            yield from read_shard(self._table, known, shard, now_ms)
         eases = {
             number: ease
             for number, seen in list(known.shards.items())
@@ -125,11 +127,6 @@ class Adjuster:
         if shard not in eases or (eases[shard] < 0 and not is_credit_only(demand)):
             return None
         return known.shards.get(shard)
-
-    def _read_shard(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
-        key = bucket_key(known.key, shard)
-        items = yield from read_items(self._table, [key])
-        known.note(shard, items.get(key), now_ms)
 
     def _creation(self, demand: Demand, now_ms: int, metered: bool) -> list[PlannedWrite]:
         """A bucket that is not there is full: a credit has nothing to add to it."""
@@ -143,26 +140,13 @@ class Adjuster:
         return [PlannedWrite(bucket_key(demand.key), 0, draft)]
 
     def _write_all(self, known: BucketView, writes: list[PlannedWrite], now_ms: int) -> Flow[bool]:
-        """All shards in one transaction; False where another write was in its way.
-
-        Its token makes it happen once however often it is sent, so it is sent again while its
-        answers are lost. Only "done" is then an answer: a sending that was cancelled says nothing
-        of an earlier one, which may still arrive and be applied, beside whatever is planned next.
-        """
+        """All shards in one transaction; False where another write was in its way."""
         parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
-        request = ask.transaction(self._table, parts, secrets.token_hex(16))
-        lost: Unreachable | None = None
-        for _ in range(SENDS_MAX):
-            outcome = yield request
-            if type(outcome) is dict:
-                known.forget()  # the states after it were not told
-                return True
-            if not isinstance(outcome, Unreachable) or isinstance(outcome, NotApplied):
-                break
-            lost = outcome
-        if lost is not None:
-            raise lost
-        return is_committed(outcome)
+        outcome = yield from send(ask.transaction(self._table, parts))
+        if reasons_of(outcome) is not None:
+            return False
+        known.forget()  # the states after it were not told
+        return True
 
 
 def _shard_writes(
@@ -221,7 +205,6 @@ def _without_hold(part: Part) -> Part:
 # Adjustments that happen once for a caller's key: the key and the buckets in one transaction.
 
 ONCE_MS = 24 * HOUR_MS
-ONCE_ATTEMPTS_MAX = 8
 
 
 class OnceAdjuster:
@@ -234,48 +217,28 @@ class OnceAdjuster:
         self, demands: Sequence[Demand], now_ms: int, *, metered: bool, once: str
     ) -> bool:
         """False where the key was used within a day: then nothing is done."""
-        for attempt in range(ONCE_ATTEMPTS_MAX):
+        tries = attempts(demands[0].key)
+        while True:
+            attempt = next(tries)
             writes: list[ask.Write] = [once_write(demands[0].key, once, now_ms)]
-            places: list[tuple[int, int]] = []
-            for at, demand in enumerate(demands):
+            places: list[tuple[BucketView, int]] = []
+            for demand in demands:
                 known = self._cache.open(demand.key)
                 flow = self._adjuster.plan_writes(known, demand, now_ms, attempt, metered=metered)
                 for one in await run_flow(self._table.port, flow):
                     writes.append({"Update": one.draft.write(one.key)})
-                    places.append((at, one.shard))
-            reasons = await self._send(writes)
+                    places.append((known, one.shard))
+            request = ask.transaction(self._table.name, writes)
+            reasons = reasons_of(await run_flow(self._table.port, send(request, is_guarded=True)))
             if reasons is None:
-                for at, _ in places:
-                    self._cache.drop(demands[at].key)  # its state after it was not told
+                for known, _ in places:
+                    self._cache.drop(known.key)  # its state after it was not told
                 return True
-            if reasons[0][0] == "ConditionalCheckFailed":
+            if reasons and reasons[0][0] == "ConditionalCheckFailed":
                 return False
-            for (at, shard), (_, item) in zip(places, reasons[1:], strict=True):
-                known = self._cache.open(demands[at].key)
+            for (known, shard), (_, item) in zip(places, reasons[1:], strict=bool(reasons)):
                 known.forget() if item is None else known.note(shard, item, now_ms)
             await self._table.pause(attempt)
-        raise Throttled(
-            f"{demands[0].key.entity_id} on {demands[0].key.resource} was changed by others in "
-            f"each of {ONCE_ATTEMPTS_MAX} attempts; nothing was written: try again in a moment"
-        )
-
-    async def _send(self, writes: list[ask.Write]) -> list[tuple[str, Any]] | None:
-        """None once it is done; else why not, per write. Its token makes sending it again safe."""
-        request: DynamoRequest = ask.transaction(self._table.name, writes, secrets.token_hex(16))
-        for send in range(SENDS_MAX):
-            try:
-                await self._table.port.call(request)
-                return None
-            except TransactionCancelled as trouble:
-                if trouble.throttled:
-                    raise Throttled(str(trouble)) from trouble
-                return trouble.reasons
-            except NotApplied:
-                raise
-            except Unreachable:
-                if send == SENDS_MAX - 1:
-                    raise
-        raise AssertionError("every send returned or raised")
 
 
 def once_write(key: BucketKey, once: str, now_ms: int) -> ask.Write:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
-from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.client.calls import (
-    ConditionFailed,
-    DynamoRequest,
-    TransactionCancelled,
-)
-from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import GENERATION, ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.table import requests as ask
@@ -82,33 +74,20 @@ def _order(index: str, key: BucketKey) -> str:
 # --------------------------------------------------------------------------------------------------
 # Deleting a bucket with all its shards in one step: none is left behind without the first.
 
-ATTEMPTS_MAX = 8
-
 
 def forget(table: str, known: BucketView) -> Flow[None]:
     """The bucket is gone, as if never used."""
-    for _ in range(ATTEMPTS_MAX):
+    tries = attempts(known.key)
+    while True:
+        next(tries)
         shards = yield from read_shards(table, known, 0)
         if not shards:
             return
-        outcome = yield _deletion(table, known, shards)
-        if isinstance(outcome, ConditionFailed | TransactionCancelled | Contended):
-            continue  # it was split, merged or put under other limits meanwhile
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        return
-    raise Throttled(
-        f"the bucket of {known.key.entity_id} on {known.key.resource} was changed in each of "
-        f"{ATTEMPTS_MAX} attempts to delete it; try again in a moment"
-    )
+        if (yield from commit(table, [_deletion(known, seen) for seen in shards])) is None:
+            return  # else it was split, merged or put under other limits meanwhile
 
 
-def _deletion(table: str, known: BucketView, shards: list[ItemState]) -> DynamoRequest:
-    writes: list[ask.Write] = []
-    for seen in shards:
-        draft = UpdateExpression()
-        draft.equal(GENERATION, seen.generation)
-        writes.append({"Delete": draft.check(bucket_key(known.key, seen.shard))})
-    if len(writes) == 1:
-        return ask.single_write(table, writes[0])
-    return ask.transaction(table, writes, secrets.token_hex(16))
+def _deletion(known: BucketView, seen: ItemState) -> ask.Write:
+    draft = UpdateExpression()
+    draft.equal(GENERATION, seen.generation)
+    return {"Delete": draft.check(bucket_key(known.key, seen.shard))}

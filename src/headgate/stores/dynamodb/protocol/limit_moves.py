@@ -9,8 +9,13 @@ all in terms of the stored tokens:
     hold      nothing                         if tokens >= need         (nothing wanted: no debt)
     passed    count only                      if tokens < need          (a soft limit)
 
-The tokens are not compared with what was seen, so takes of several clients at once do not disturb
-each other; which of the cases it is, a client predicts from the state it has seen.
+Why two ways to take: refill is not stored, so a bucket that nobody used for an hour still holds its
+old tokens and R says how much arrived since. Subtracting from those would hand out the idle hour on
+top of the capacity. So a limit that ran over is first cut off at its brim, in the same write: SET
+to what is left of a full bucket. Below the brim nothing is cut off, and ADD lets takes of several
+clients land in any order without disturbing each other. DynamoDB cannot choose between the two, so
+the client predicts which it is from the state it has seen and lets the condition check the guess;
+a wrong guess changes nothing and its answer tells the true state.
 
 Each function returns the least the tokens can be afterwards, which bounds when the limit is full.
 """
@@ -84,8 +89,10 @@ def take(
     if not wanted:
         draft.at_least(names.tokens, need + spare)
         return cell.tokens_milli
-    # Others can only have taken since: half a band above its edge is safe from them for a while,
-    # and anything below that cannot have run over.
+    # Why half a band: the tokens we saw are an upper bound, because others can only have taken
+    # since. Above the middle of the band the true tokens are most likely still above its lower
+    # edge, so the write below lands. Under the middle the limit cannot have run over, and a plain
+    # ADD is the safe guess.
     if band and cell.tokens_milli > full - band // 2 and need <= full - band:
         draft.set_number(names.tokens, full - band - wanted)
         draft.above(names.tokens, full - band)

@@ -6,7 +6,6 @@ for `strict`. A bucket in several shards is left to the other way.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,21 +13,23 @@ from headgate.core.decision import Demand, fits
 from headgate.core.record import TERMS, Record, cells_of, new_record
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key, new_generation
-from headgate.stores.dynamodb.protocol.outcome import (
+from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.item import (
+    BucketView,
+    ItemState,
+    StateCache,
+    bucket_key,
+    new_generation,
+)
+from headgate.stores.dynamodb.protocol.take import (
     Landed,
     Refused,
     aligned_amounts,
-    contention_error,
+    learn,
     record_under,
 )
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
-from headgate.stores.dynamodb.protocol.take import Taker, learn
 from headgate.stores.dynamodb.sharding.pool import read_items
 from headgate.stores.dynamodb.table import requests as ask
-
-ATTEMPTS_MAX = 8
 
 Results = list[Landed | Refused]
 
@@ -50,17 +51,21 @@ class PlannedTake(NamedTuple):
         return PlannedTake(known, seen, demand, record_under(seen, demand, now_ms))
 
 
-def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Results | None]:
+def take_all(
+    table: str, cache: StateCache, demands: Sequence[Demand], now_ms: int
+) -> Flow[Results | None]:
     """What all came to together; None where one of them is in several shards."""
-    known = [taker.cache.open(demand.key) for demand in demands]
-    for number in range(ATTEMPTS_MAX):
-        yield from _read_unknown(taker.table, known, now_ms)
+    known = [cache.open(demand.key) for demand in demands]
+    tries = attempts(demands[0].key)
+    while True:
+        number = next(tries)
+        yield from _read_unknown(table, known, now_ms)
         if any(seen.depth for one in known for seen in list(one.shards.values())):
             return None
         stands = [PlannedTake.of(*pair, now_ms) for pair in zip(known, demands, strict=True)]
         fitting = all(fits(one.record, one.demand, now_ms) for one in stands)
         if not fitting and number:
-            if (yield from _keep_terms(taker.table, stands, now_ms)):
+            if (yield from _keep_terms(table, stands, now_ms)):
                 return [Refused(one.record) for one in stands]
             continue
         if not fitting:  # as far as was known: now it is asked
@@ -68,12 +73,10 @@ def take_all(taker: Taker, demands: Sequence[Demand], now_ms: int) -> Flow[Resul
                 one.forget()
             continue
         writes = [_write(one, now_ms) for one in stands]
-        outcome = yield ask.transaction(taker.table, writes, secrets.token_hex(16))
-        if is_committed(outcome):
+        if (yield from commit(table, writes)) is None:
             return [_landed_take(one, now_ms) for one in stands]
         for one in known:
             one.forget()
-    raise contention_error(demands[0])
 
 
 def _read_unknown(table: str, known: Sequence[BucketView], now_ms: int) -> Flow[None]:

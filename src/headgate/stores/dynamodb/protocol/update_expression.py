@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from headgate.stores.dynamodb.catalog.items import Item, Key, Value, key_attributes, number
+from headgate.stores.dynamodb.catalog.items import Key, Value, key_attributes, number
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 
 SHAPES_MAX = 2048
@@ -59,77 +59,60 @@ class UpdateExpression:
         self._parts: list[Part] = []
         self._values: list[Value] = []
 
+    def _put(self, form: str, name: str, *values: Value) -> None:
+        self._parts.append((form, name))
+        self._values += values
+
     def set(self, name: str, value: Value) -> None:
-        self._parts.append(("set", name))
-        self._values.append(value)
+        self._put("set", name, value)
 
     def set_number(self, name: str, amount: int) -> None:
-        self._parts.append(("set", name))
-        self._values.append(number(amount))
+        self._put("set", name, number(amount))
+
+    def set_once(self, name: str, value: Value) -> None:
+        self._put("set_once", name, value)
 
     def add(self, name: str, amount: int) -> None:
         if amount:
-            self._parts.append(("add", name))
-            self._values.append(number(amount))
+            self._put("add", name, number(amount))
 
     def touch(self, name: str) -> None:
         """Leaves it as it is, and has an answer of what was moved tell it."""
-        self._parts.append(("add", name))
-        self._values.append(number(0))
+        self._put("add", name, number(0))
 
     def remove(self, name: str) -> None:
-        self._parts.append(("remove", name))
+        self._put("remove", name)
 
     def equal(self, name: str, amount: int) -> None:
-        self._parts.append(("equal", name))
-        self._values.append(number(amount))
-
-    def above(self, name: str, amount: int) -> None:
-        self._parts.append(("above", name))
-        self._values.append(number(amount))
-
-    def below(self, name: str, amount: int) -> None:
-        self._parts.append(("below", name))
-        self._values.append(number(amount))
-
-    def at_least(self, name: str, amount: int) -> None:
-        self._parts.append(("at_least", name))
-        self._values.append(number(amount))
-
-    def at_most(self, name: str, amount: int) -> None:
-        self._parts.append(("at_most", name))
-        self._values.append(number(amount))
-
-    def between(self, name: str, low: int, high: int) -> None:
-        self._parts.append(("between", name))
-        self._values += (number(low), number(high))
-
-    def absent(self, name: str) -> None:
-        self._parts.append(("absent", name))
-
-    def set_once(self, name: str, value: Value) -> None:
-        self._parts.append(("set_once", name))
-        self._values.append(value)
+        self._put("equal", name, number(amount))
 
     def same(self, name: str, value: Value) -> None:
-        self._parts.append(("equal", name))
-        self._values.append(value)
+        self._put("equal", name, value)
+
+    def above(self, name: str, amount: int) -> None:
+        self._put("above", name, number(amount))
+
+    def below(self, name: str, amount: int) -> None:
+        self._put("below", name, number(amount))
+
+    def at_least(self, name: str, amount: int) -> None:
+        self._put("at_least", name, number(amount))
+
+    def at_most(self, name: str, amount: int) -> None:
+        self._put("at_most", name, number(amount))
+
+    def between(self, name: str, low: int, high: int) -> None:
+        self._put("between", name, number(low), number(high))
+
+    def absent(self, name: str) -> None:
+        self._put("absent", name)
 
     def absent_or_begins(self, name: str, prefix: Value) -> None:
-        self._parts.append(("absent_or_begins", name))
-        self._values.append(prefix)
+        self._put("absent_or_begins", name, prefix)
 
     def write(self, key: Key) -> dict[str, Any]:
         """The update, as UpdateItem and TransactWriteItems both take it."""
-        texts = texts_of(tuple(self._parts))
-        return {
-            "Key": key_attributes(key),
-            "UpdateExpression": texts.update,
-            "ConditionExpression": texts.condition,
-            "ExpressionAttributeNames": texts.names,
-            "ExpressionAttributeValues": self._placed(texts),
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
+        return {**self.check(key), "UpdateExpression": texts_of(tuple(self._parts)).update}
 
     def check(self, key: Key) -> dict[str, Any]:
         """The conditions alone, as a deletion takes them."""
@@ -138,7 +121,7 @@ class UpdateExpression:
             "Key": key_attributes(key),
             "ConditionExpression": texts.condition,
             "ExpressionAttributeNames": texts.names,
-            "ExpressionAttributeValues": self._placed(texts),
+            "ExpressionAttributeValues": dict(zip(texts.places, self._values, strict=True)),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
@@ -146,9 +129,6 @@ class UpdateExpression:
         """One write that answers with the whole item, whether it was done or not."""
         params = {"TableName": table, **self.write(key), "ReturnValues": "ALL_NEW"}
         return DynamoRequest("UpdateItem", params, credit)
-
-    def _placed(self, texts: ExpressionTexts) -> Item:
-        return dict(zip(texts.places, self._values, strict=True))
 
 
 @functools.lru_cache(maxsize=SHAPES_MAX)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
 from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
-from headgate.stores.dynamodb.client.calls import TransactionCancelled
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.limit_moves import Hold
-from headgate.stores.dynamodb.protocol.outcome import (
-    Landed,
-    Refused,
-    contention_error,
-    record_under,
-)
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -103,8 +95,6 @@ def even_out(levels: Sequence[int], rooms: Sequence[int], amount: int) -> list[i
     return given
 
 
-ATTEMPTS_MAX = 6
-
 Share = dict[str, int]  # what one shard gives, by limit
 ShardStanding = tuple[ItemState, Record]  # a shard and its record under the demand's terms
 
@@ -113,7 +103,9 @@ def gather(
     table: str, known: BucketView, demand: Demand, now_ms: int
 ) -> Flow[Landed | Refused | None]:
     """Decided over the whole bucket as it is now; None where it is no longer divided."""
-    for _ in range(ATTEMPTS_MAX):
+    tries = attempts(demand.key)
+    while True:
+        next(tries)
         shards = yield from read_shards(table, known, now_ms)
         if len(shards) < 2:
             return None
@@ -124,23 +116,28 @@ def gather(
         )
         waits = pool.waits_ms(demand, now_ms)
         if not _suffices(pool.whole, waits):
-            if any(
-                terms.specs != seen.whole.specs for terms, seen in zip(whole, shards, strict=True)
-            ):
-                yield from _write_all(
-                    table, known, _terms_writes(demand, stands, whole, now_ms), now_ms
-                )
+            # New limits are kept also where they refuse: the wait told counts on their pace.
+            renewed = [
+                _write(demand, stand, terms, {}, now_ms)
+                for stand, terms in zip(stands, whole, strict=True)
+                if terms.specs != stand[0].whole.specs
+            ]
+            if renewed:
+                yield from _write_all(table, known, renewed, now_ms)
                 continue
             return Refused(pool.record(now_ms), waits)
         parts = divide_take(demand, [record for _, record in stands], now_ms)
-        writes = _take_writes(demand, stands, whole, parts, now_ms)
+        writes = [
+            _write(demand, stand, terms, part, now_ms)
+            for stand, terms, part in zip(stands, whole, parts, strict=True)
+            if part
+        ]
         done = yield from _write_all(table, known, writes, now_ms)
         if done:
             after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
             _remember(known, stands, after, parts)
             left = ShardPool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
-    raise contention_error(demand)
 
 
 def _remember(
@@ -185,40 +182,23 @@ def _soft_at(cells: list[LimitCell | None]) -> list[int]:
 Writes = list[tuple[int, ask.Write]]
 
 
-def _take_writes(
-    demand: Demand, stands: list[ShardStanding], whole: list[Terms], parts: list[Share], now_ms: int
-) -> Writes:
-    writes: Writes = []
-    for (seen, record), terms, part in zip(stands, whole, parts, strict=True):
-        if part:
-            amounts = [part.get(spec.name) for spec in record[TERMS].specs]
-            draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
-            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
-    return writes
-
-
-def _terms_writes(
-    demand: Demand, stands: list[ShardStanding], whole: list[Terms], now_ms: int
-) -> Writes:
-    """New limits are kept also where they refuse: the wait that is told counts on their pace."""
-    writes: Writes = []
-    for (seen, record), terms in zip(stands, whole, strict=True):
-        if terms.specs != seen.whole.specs:
-            nothing = [None] * len(record[TERMS].specs)
-            draft = expressions.take_update(seen, record, terms, nothing, now_ms, crowded=False)
-            writes.append((seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}))
-    return writes
+def _write(
+    demand: Demand, stand: ShardStanding, terms: Terms, part: Share, now_ms: int
+) -> tuple[int, ask.Write]:
+    """One shard under these terms, less its part."""
+    seen, record = stand
+    amounts = [part.get(spec.name) for spec in record[TERMS].specs]
+    draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
+    return seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}
 
 
 def _write_all(table: str, known: BucketView, writes: Writes, now_ms: int) -> Flow[bool]:
     """Whether all of it was written; if not, what stood in the way is known now."""
-    token = secrets.token_hex(16)
-    outcome = yield ask.transaction(table, [write for _, write in writes], token)
-    if isinstance(outcome, TransactionCancelled):
-        for (shard, _), (_, item) in zip(writes, outcome.reasons, strict=True):
-            if item is not None:
-                known.note(shard, item, now_ms)
-    return is_committed(outcome)
+    reasons = yield from commit(table, [write for _, write in writes])
+    for (shard, _), (_, item) in zip(writes, reasons or (), strict=bool(reasons)):
+        if item is not None:
+            known.note(shard, item, now_ms)
+    return reasons is None
 
 
 def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:

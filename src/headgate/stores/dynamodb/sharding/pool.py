@@ -12,8 +12,7 @@ from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
 from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.state_cache import BucketView
+from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -155,6 +154,13 @@ def read_items(table: str, keys: Sequence[Key]) -> Flow[dict[Key, Item]]:
             return found
         left = [key_of(key) for key in undone]
     raise Throttled(f"DynamoDB left part of a BatchGetItem on {table} undone; try again later")
+
+
+def read_shard(table: str, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
+    """One shard is known as it is now."""
+    key = bucket_key(known.key, shard)
+    items = yield from read_items(table, [key])
+    known.note(shard, items.get(key), now_ms)
 
 
 def read_shards(table: str, known: BucketView, now_ms: int) -> Flow[list[ItemState]]:

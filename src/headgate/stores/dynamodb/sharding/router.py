@@ -1,4 +1,5 @@
-"""A bucket in several shards: which one to ask, when to divide it further, when to put it together.
+"""A take, from a bucket in one piece or in several shards: which shard to ask, when to divide it
+further, when to put it together.
 
 A partition of DynamoDB bears about a thousand writes a second. A shard that comes near that, or
 that the service holds back, is split; two whose writes one could bear are merged. A take asks one
@@ -7,23 +8,23 @@ shard; where that is drained, another; where no single one has enough, all of th
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Throttled
-from headgate.core.record import cell_of
+from headgate.core.record import Record, Terms, cell_of
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import Flow, is_committed
-from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.outcome import (
-    Attempt,
+from headgate.stores.dynamodb.protocol.flow import Flow, attempts, reasons_of
+from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, StateCache
+from headgate.stores.dynamodb.protocol.take import (
     Landed,
     Refused,
-    ShardTake,
-    contention_error,
+    attempt,
+    create,
     record_under,
 )
-from headgate.stores.dynamodb.protocol.state_cache import BucketView, StateCache
 from headgate.stores.dynamodb.sharding.gather import gather
-from headgate.stores.dynamodb.sharding.pool import read_items, read_shards
+from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shard, read_shards
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import (
     can_merge,
@@ -38,52 +39,112 @@ SETTLE_MS = 20  # after a split, before being held back is a reason for another
 LOOK_MS = 10_000  # between looks at whether shards could be merged
 MERGE_BELOW = 250  # writes a second of two shards together
 ELSEWHERE_MAX = 2  # shards that are asked one by one
-ATTEMPTS_MAX = 12
 
 
-class ShardRouter:
-    def __init__(self, table: str, cache: StateCache, attempt: Attempt) -> None:
-        self._table = table
-        self._cache = cache
-        self._attempt = attempt
+class ShardTake(Landed):
+    """A take from one shard, as seen from the whole bucket, when somebody looks at it."""
 
-    def take(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[Landed | Refused | None]:
-        """None where the bucket is not, or no longer, divided."""
-        yield from self._look(known, now_ms)
+    __slots__ = ("_now_ms", "_shard", "_shards", "_taken")
+
+    def __init__(
+        self, taken: Landed, shard: int, shards: dict[int, ItemState], whole: Terms, now_ms: int
+    ) -> None:
+        """`shards` are all of them, as far as they are known, and nobody else's to change."""
+        self._taken = taken
+        self._shard = shard
+        self._shards = shards
+        self.terms = whole
+        self._now_ms = now_ms
+
+    @property
+    def before(self) -> Record:  # type: ignore[override]
+        return self._pooled(self._taken.before)
+
+    @property
+    def after(self) -> Record:  # type: ignore[override]
+        return self._pooled(self._taken.after)
+
+    def _pooled(self, record: Record) -> Record:
+        others = [seen.record for number, seen in self._shards.items() if number != self._shard]
+        return ShardPool(self.terms, [record, *others]).record(self._now_ms)
+
+    def overdrawn(self, demand: Demand, now_ms: int) -> Collection[str]:
+        """As the shard had it: the others may have had enough."""
+        return self._taken.overdrawn(demand, now_ms)
+
+
+class Taker:
+    """Takes from buckets of one table; `strict` gives away no burst to crowded buckets."""
+
+    def __init__(self, table: str, cache: StateCache, *, strict: bool = False) -> None:
+        self.table = table
+        self.cache = cache
+        self.strict = strict
+
+    def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
+        known = self.cache.buckets.get(demand.key.text) or self.cache.open(demand.key)
+        known.note_demand(demand, now_ms)
+        confirmed: set[int] = set()  # the first shard, once its state is an answer to this call
         out: set[int] = set()  # shards that had not enough, or were held back
-        splits = 0
-        for _ in range(ATTEMPTS_MAX):
-            first = known.shards.get(0)
-            if first is None or not first.depth:
-                return None
-            shard = self._choice(known, demand, out, now_ms)
-            if shard is None:
-                return (yield from gather(self._table, known, demand, now_ms))
-            seen = known.shards.get(shard)
+        has_split = False
+        tries = attempts(demand.key)
+        while True:
+            next(tries)
+            seen = known.shards.get(0)
             if seen is None:
-                yield from self._read(known, shard, now_ms)
+                result = yield from create(self.table, known, demand, now_ms, confirmed)
+            elif seen.depth:
+                seen = yield from self._choose(known, demand, out, now_ms)
+                if seen is None:
+                    result = yield from gather(self.table, known, demand, now_ms)
+            if seen is None:
+                if result is not None:
+                    return result
                 continue
-            if not splits and self.is_hot(known, seen):
-                splits += 1
+            pace = known.paces.get(seen.shard)
+            is_hot = pace is not None and pace.per_s > SPLIT_ABOVE
+            if is_hot and not has_split and can_split(seen, known.largest):
+                has_split = True
                 yield from self.split(known, seen, now_ms)
                 continue
+            told = set() if seen.depth else confirmed
             try:
-                result = yield from self._attempt(known, seen, demand, now_ms, set())
+                result = yield from attempt(
+                    self.table, known, seen, demand, now_ms, told, strict=self.strict
+                )
             except Throttled:
-                yield from self.relieve(known, seen, now_ms, out)
+                yield from self._relieve(known, seen, out, now_ms)
                 continue
             if isinstance(result, Landed):
-                return self._as_whole(known, seen.shard, result, now_ms)
-            if result is not None:
-                out.add(shard)  # whether all of them refuse, gathering will tell
-        raise contention_error(demand)
+                return self._as_whole(known, seen, result, now_ms) if seen.depth else result
+            if result is not None and seen.depth:
+                out.add(seen.shard)  # whether all of them refuse, gathering will tell
+            elif result is not None:
+                return result
 
-    def is_hot(self, known: BucketView, seen: ItemState) -> bool:
-        """Whether the item takes nearly as many writes as its partition bears."""
-        pace = known.paces.get(seen.shard)
-        return pace is not None and pace.per_s > SPLIT_ABOVE and can_split(seen, known.largest)
+    def _choose(
+        self, known: BucketView, demand: Demand, out: set[int], now_ms: int
+    ) -> Flow[ItemState | None]:
+        """A shard that has enough as far as is known; None where none has."""
+        yield from self._merge_cold(known, now_ms)
+        if len(out) >= ELSEWHERE_MAX:
+            return None
+        shard = self.cache.route(known)
+        if shard not in known.shards:
+            yield from read_shard(self.table, known, shard, now_ms)
+        routed = known.shards.get(shard)
+        if routed is not None and not out and _has_enough(routed, demand, now_ms):
+            return routed
+        others = [
+            seen
+            for seen in list(known.shards.values())
+            if seen.shard not in out and _has_enough(seen, demand, now_ms)
+        ]
+        return max(others, key=lambda seen: _level(seen, demand, now_ms), default=None)
 
-    def relieve(self, known: BucketView, seen: ItemState, now_ms: int, out: set[int]) -> Flow[None]:
+    def _relieve(
+        self, known: BucketView, seen: ItemState, out: set[int], now_ms: int
+    ) -> Flow[None]:
         """After the service held a shard back: half of it goes elsewhere, or the caller does.
 
         Where neither helps, that stays what it is: this key is held back.
@@ -92,9 +153,8 @@ class ShardRouter:
             done = yield from self.split(known, seen, now_ms)
             if done:
                 return
-            known.note_throttled(
-                seen.shard, now_ms
-            )  # so that the next take tries to split it first
+            # So that the next take tries to split it first.
+            known.note_throttled(seen.shard, now_ms)
         out.add(seen.shard)
         if len(out) >= ELSEWHERE_MAX or not seen.depth:
             raise Throttled(
@@ -104,53 +164,27 @@ class ShardRouter:
 
     def split(self, known: BucketView, seen: ItemState, now_ms: int) -> Flow[bool]:
         """Whether this call divided the shard; how it stands is known either way."""
-        request = split_request(self._table, known.key, seen, now_ms)
+        request = split_request(self.table, known.key, seen, now_ms)
         done = yield from try_change(request)
         known.paces.pop(seen.shard, None)  # it was measured before
         child = children_of(seen.shard, seen.depth + 1)[-1]
-        yield from self._read(known, seen.shard, now_ms)
+        yield from read_shard(self.table, known, seen.shard, now_ms)
         if done:
-            yield from self._read(known, child, now_ms)
+            yield from read_shard(self.table, known, child, now_ms)
         return done
 
-    def _read(self, known: BucketView, shard: int, now_ms: int) -> Flow[None]:
-        key = bucket_key(known.key, shard)
-        items = yield from read_items(self._table, [key])
-        known.note(shard, items.get(key), now_ms)
-
-    def _choice(self, known: BucketView, demand: Demand, out: set[int], now_ms: int) -> int | None:
-        """A shard that has enough as far as is known; None where none has."""
-        if len(out) >= ELSEWHERE_MAX:
-            return None
-        shard = self._cache.route(known)
-        if not out and self._has_enough(known, shard, demand, out, now_ms):
-            return shard
-        others = [
-            other for other in list(known.shards)
-            if self._has_enough(known, other, demand, out, now_ms)
-        ]  # fmt: skip
-        return max(others, key=lambda other: _fullness(known, other, demand, now_ms), default=None)
-
-    def _has_enough(
-        self, known: BucketView, shard: int, demand: Demand, out: set[int], now_ms: int
-    ) -> bool:
-        seen = known.shards.get(shard)
-        if shard in out:
-            return False
-        return seen is None or fits(record_under(seen, demand, now_ms), demand, now_ms)
-
-    def _as_whole(self, known: BucketView, shard: int, result: Landed, now_ms: int) -> Landed:
+    def _as_whole(self, known: BucketView, seen: ItemState, result: Landed, now_ms: int) -> Landed:
         """The take as seen from the whole bucket, as far as that is known."""
         shards = known.shards.copy()
-        seen = shards.get(shard) or next(iter(shards.values()))
-        return ShardTake(result, shard, shards, seen.whole, now_ms)
+        whole = (shards.get(seen.shard) or next(iter(shards.values()), seen)).whole
+        return ShardTake(result, seen.shard, shards, whole, now_ms)
 
-    def _look(self, known: BucketView, now_ms: int) -> Flow[None]:
+    def _merge_cold(self, known: BucketView, now_ms: int) -> Flow[None]:
         """Once in a while: shards whose writes one could bear are put together."""
         if 0 <= now_ms - known.looked_at_ms < LOOK_MS:
             return
         since_ms, known.looked_at_ms = known.looked_at_ms, now_ms
-        shards = yield from read_shards(self._table, known, now_ms)
+        shards = yield from read_shards(self.table, known, now_ms)
         before, known.written = known.written, {seen.shard: seen.written for seen in shards}
         if not since_ms or now_ms - since_ms < LOOK_MS:
             return
@@ -158,10 +192,10 @@ class ShardRouter:
             child = _youngest(known, elder)
             if child is None or not self._is_cold(elder, child, before, now_ms - since_ms, now_ms):
                 continue
-            request = merge_request(self._table, known.key, elder, child, now_ms)
+            request = merge_request(self.table, known.key, elder, child, now_ms)
             if (yield from try_change(request)):
                 known.shards.pop(child.shard, None)
-                yield from self._read(known, elder.shard, now_ms)
+                yield from read_shard(self.table, known, elder.shard, now_ms)
 
     def _is_cold(
         self,
@@ -183,7 +217,7 @@ def try_change(request: DynamoRequest) -> Flow[bool]:
     """Whether a change of shape was done; one that was in somebody's way can wait."""
     outcome = yield request
     try:
-        return is_committed(outcome)
+        return reasons_of(outcome) is None
     except Throttled:
         return False
 
@@ -194,10 +228,11 @@ def _youngest(known: BucketView, elder: ItemState) -> ItemState | None:
     return known.shards.get(children[-1]) if children else None
 
 
-def _fullness(known: BucketView, shard: int, demand: Demand, now_ms: int) -> int:
-    """How much the shard has of what is wanted, as far as is known, where that is least."""
-    seen = known.shards.get(shard)
-    if seen is None:
-        return 0
+def _has_enough(seen: ItemState, demand: Demand, now_ms: int) -> bool:
+    return fits(record_under(seen, demand, now_ms), demand, now_ms)
+
+
+def _level(seen: ItemState, demand: Demand, now_ms: int) -> int:
+    """How much the shard has of what is wanted, where that is least."""
     cells = [cell_of(seen.record, name) for name, _ in demand.named()]
     return min([cell.level_milli(now_ms) for cell in cells if cell is not None], default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,14 +107,13 @@ def single_write(table: str, write: Write, *, credit: bool = False) -> DynamoReq
     return DynamoRequest(f"{verb}Item", {"TableName": table, **params}, credit)
 
 
-def transaction(table: str, writes: Sequence[Write], token: str) -> DynamoRequest:
-    """All of the writes or none; sent again with the same token it happens once."""
+def transaction(table: str, writes: Sequence[Write]) -> DynamoRequest:
+    """All of the writes or none; the same request sent again happens once, by its token."""
     parts = [
         {verb: {"TableName": table, **params}} for write in writes for verb, params in write.items()
     ]
-    return DynamoRequest(
-        "TransactWriteItems", {"TransactItems": parts, "ClientRequestToken": token}
-    )
+    params = {"TransactItems": parts, "ClientRequestToken": secrets.token_hex(16)}
+    return DynamoRequest("TransactWriteItems", params)
 
 
 def get(table: str, key: Key) -> DynamoRequest:

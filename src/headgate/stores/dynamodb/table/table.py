@@ -8,18 +8,13 @@ its token makes the service do it once.
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
-from headgate.stores.dynamodb.client.calls import (
-    DynamoPort,
-    DynamoRequest,
-    NotApplied,
-    TransactionCancelled,
-)
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, TransactionCancelled
+from headgate.stores.dynamodb.protocol.flow import reasons_of, run_flow, send
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.transport.gates import GateFactory
 
@@ -30,9 +25,6 @@ TRANSACTION_MAX = 100
 ROUNDS_MAX = 12  # of asking for what a batch left undone
 PAUSE_MS = 20
 PAUSE_MS_MAX = 1000
-SENDS_MAX = 2
-
-_OTHERS = {"None", "ConditionalCheckFailed", "TransactionConflict"}
 
 
 class ItemsChanged(Exception):
@@ -118,18 +110,13 @@ class Table:
     async def transact(self, writes: Sequence[ask.Write]) -> None:
         """All of it happened, or it is Changed because somebody was faster."""
         assert 0 < len(writes) <= TRANSACTION_MAX
-        request = ask.transaction(self.name, writes, secrets.token_hex(16))
-        for send in range(SENDS_MAX):
-            try:
-                await self.port.call(request)
-                return
-            except TransactionCancelled as error:
-                raise _cause(error) from error
-            except NotApplied:
-                raise
-            except Unreachable:
-                if send == SENDS_MAX - 1:
-                    raise
+        outcome = await run_flow(
+            self.port, send(ask.transaction(self.name, writes), is_guarded=True)
+        )
+        if isinstance(outcome, TransactionCancelled) and reasons_of(outcome) is not None:
+            raise ItemsChanged from outcome
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
 
     async def page(
         self, request: DynamoRequest, start: Item | None = None
@@ -165,13 +152,6 @@ class Table:
                 raise outcome
             replies.append(outcome)
         return replies
-
-
-def _cause(error: TransactionCancelled) -> Exception:
-    if error.throttled:
-        return Throttled(str(error))
-    codes = {code for code, _ in error.reasons}
-    return ItemsChanged() if codes and codes <= _OTHERS else error
 
 
 def contended(attempts: int) -> Contended:
