@@ -19,6 +19,7 @@ from headgate.core.errors import (
     NamespaceStateError,
 )
 from headgate.core.history import AuditEvent
+from headgate.stores.records import RecordsChanged
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_text import event_as_text
 from headgate.stores.redis.client.port import RedisPort, Script
@@ -38,10 +39,6 @@ CommitGuard = tuple[Part | None, Command]  # what the command replied
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-
-
-class RecordsChanged(Exception):
-    """Somebody changed what this change was decided on; nothing was written."""
 
 
 def retry_if_changed(

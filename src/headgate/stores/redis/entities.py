@@ -10,11 +10,11 @@ from headgate.core.errors import EntityExistsError, EntityNotFoundError
 from headgate.core.history import audit_event
 from headgate.core.levels import LINEAGE_MAX, Entity, Page, change_entity, check_parent
 from headgate.core.store import entity_as_json
+from headgate.stores.records import RecordsChanged
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_steps import (
     Command,
     CommitGuard,
-    RecordsChanged,
     commit_active,
     event_write,
     read_active,
