@@ -18,9 +18,9 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.sqlite import namespaces as tenants
 from headgate.stores.sqlite import open_sqlite
 from headgate.stores.sqlite.port import BlockingSqlitePort
+from headgate.stores.sqlite.records import SqliteCatalog, SqliteRecords
 
 NOW_MS = 1_750_000_000_000
 ENTITIES = ["a", "b", "c", "d", "a:b", "A"]
@@ -173,8 +173,8 @@ def test_a_purge_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> N
         run(backend.store.consume([Demand(key, terms, (1000,))], NOW_MS))
     run(backend.catalog.delete_namespace("team", None, NOW_MS))
     port = BlockingSqlitePort(str(tmp_path / "catalog.db"), 5000, "off")
-    run(port.call(lambda connection: tenants.begin_purge(connection, namespace)))
-    gone, done = run(port.call(lambda connection: tenants.purge_some(connection, namespace, 8)))
+    run(SqliteCatalog(port).begin_purge(namespace))
+    gone, done = run(SqliteRecords(port).purge_some(namespace, 8))
     assert (gone, done) == (10, False)  # eight buckets and both audit events
     with pytest.raises(NamespaceStateError, match="purge it again"):
         run(backend.catalog.recover_namespace(namespace, None, NOW_MS))
