@@ -13,7 +13,7 @@ from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.redis import entities as people
+from headgate.stores.redis import records
 from tests.stores.redis.catalog_kit import NOW_MS, opened, registered
 from tests.stores.sqlite.test_catalog import Call, Changes, everything, outcome, trail
 
@@ -81,7 +81,7 @@ def test_lines_of_parents_end_where_the_reference_ends_them(pair: Pair) -> None:
 
 
 def test_a_large_family_is_freed_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "CHILDREN_PER_BATCH", 3)
+    monkeypatch.setattr(records, "CHILDREN_PER_BATCH", 3)
     catalog, namespace = pair[0][1].catalog, pair[1][1]
     run(catalog.create_entity(namespace, Entity("p"), None, NOW_MS))
     for n in range(10):

@@ -19,8 +19,8 @@ from headgate.core.levels import Entity, Level, Mode
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.redis.catalog import RedisCatalog
-from headgate.stores.redis.catalog_steps import ATTEMPTS_MAX
+from headgate.stores.records import ATTEMPTS_MAX
+from headgate.stores.redis.records import RedisCatalog
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
 RPM = Limit.per_minute("rpm", 10)
