@@ -12,7 +12,7 @@ from headgate.core.levels import LINEAGE_MAX, Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb.catalog import entities as people_leaving
+from headgate.stores.dynamodb.catalog import records
 from headgate.stores.dynamodb.catalog.items import CHILDREN, entity_key, number_of
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.memory import open_memory
@@ -92,8 +92,8 @@ def test_lines_of_parents_end_where_the_reference_ends_them(pair: Pair) -> None:
 def test_what_is_too_much_for_one_transaction_goes_in_steps(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(people_leaving, "CHILDREN_PER_BATCH", 3)
-    monkeypatch.setattr(people_leaving, "LEVELS_PER_BATCH", 2)
+    monkeypatch.setattr(records, "CHILDREN_PER_BATCH", 3)
+    monkeypatch.setattr(records, "LEVELS_PER_BATCH", 2)
     catalog, namespace = pair[0][1].catalog, pair[1][1]
     run(catalog.create_entity(namespace, Entity("p"), None, NOW_MS))
     for n in range(10):
@@ -118,13 +118,13 @@ def test_what_is_too_much_for_one_transaction_goes_in_steps(
 def test_a_parent_with_more_than_one_transaction_of_children(pair: Pair) -> None:
     catalog, namespace = pair[0][1].catalog, pair[1][1]
     run(catalog.create_entity(namespace, Entity("p"), None, NOW_MS))
-    for n in range(people_leaving.CHILDREN_PER_BATCH + 5):
+    for n in range(records.CHILDREN_PER_BATCH + 5):
         run(catalog.create_entity(namespace, Entity(f"c{n}", parent_id="p"), None, NOW_MS))
-    for n in range(people_leaving.LEVELS_PER_BATCH + 5):
+    for n in range(records.LEVELS_PER_BATCH + 5):
         run(catalog.update_stored(namespace, Level("p", f"r{n}"), LIMITS, None, NOW_MS))
     run(catalog.delete_entity(namespace, "p", None, NOW_MS))
     page = run(catalog.list_entities(namespace, parent_id=None, limit=999, cursor=None))
-    assert len(page.items) == people_leaving.CHILDREN_PER_BATCH + 5
+    assert len(page.items) == records.CHILDREN_PER_BATCH + 5
     assert all(entity.parent_id is None for entity in page.items)
 
 

@@ -23,9 +23,9 @@ from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.catalog.records import ATTEMPTS_MAX
 from headgate.stores.dynamodb.client.port import DynamoRequest, TransactionCancelled
 from headgate.stores.dynamodb.table import table
+from headgate.stores.records import ATTEMPTS_MAX
 from headgate.testing import ScriptedPort
 from tests.stores.dynamodb.catalog.kit import (
     NOW_MS,

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable
 from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
 from headgate.stores.dynamodb.client.port import (
     DynamoPort,
@@ -21,6 +21,7 @@ from headgate.stores.dynamodb.client.port import (
     TransactionCancelled,
 )
 from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.records import RecordsChanged
 from headgate.transport.gates import GateFactory
 
 BATCH_GET_MAX = 100
@@ -35,7 +36,7 @@ SENDS_MAX = 2
 _OTHERS = {"None", "ConditionalCheckFailed", "TransactionConflict"}
 
 
-class ItemsChanged(Exception):
+class ItemsChanged(RecordsChanged):
     """Somebody changed what this change was decided on; nothing was written."""
 
 
@@ -172,13 +173,6 @@ def _cause(error: TransactionCancelled) -> Exception:
         return Throttled(str(error))
     codes = {code for code, _ in error.reasons}
     return ItemsChanged() if codes and codes <= _OTHERS else error
-
-
-def contended(attempts: int) -> Contended:
-    return Contended(
-        f"others changed the same records {attempts} times in a row while this change was being "
-        f"made; nothing was written: repeat it, with fewer writers at a time"
-    )
 
 
 def _left_undone(operation: str, name: str) -> Throttled:
