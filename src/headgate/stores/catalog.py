@@ -150,7 +150,7 @@ class RecordsCatalog:
     async def list_entities(
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities(namespace, parent_id, limit, cursor)
+        return await self.records.entities(namespace, parent_id, limit, _sendable(cursor))
 
     @change
     async def update_stored(
@@ -195,7 +195,9 @@ class RecordsCatalog:
     async def list_entities_with_limits(
         self, namespace: str, resource: str, *, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities_with_limits(namespace, resource, limit, cursor)
+        return await self.records.entities_with_limits(
+            namespace, resource, limit, _sendable(cursor)
+        )
 
     @change
     async def register_namespace(
@@ -269,3 +271,11 @@ async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Name
     if found.state == ACTIVE:
         raise NamespaceStateError(found.name, found.state, advice)
     return found
+
+
+def _sendable(cursor: str | None) -> str | None:
+    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
+    Names have none, and what stands in for it sorts behind them as it does."""
+    if cursor is None:
+        return None
+    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
