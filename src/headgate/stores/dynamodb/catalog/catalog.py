@@ -121,24 +121,18 @@ class DynamoCatalog(RecordsCatalog):
         home = system_item_of(own.namespace, found.get(system))
         common = found.get(of_resource)
         read = {of_resource: common, **{key: found.get(key) for key in theirs}}
-        configs = [_entity_config(own.entity_id, theirs, found)]
-        while (wanted := configs[-1].parent_id) is not None and len(configs) < LINEAGE_MAX:
+        configs = [_own_config(own.entity_id, theirs, found)]
+        while (wanted := _cascades_to(configs[-1][1])) and len(configs) < LINEAGE_MAX:
             theirs = _own_keys(own.namespace, wanted, own.resource)
             bucket = BucketKey(own.namespace, wanted, own.resource)
             found = await self._get_with_bucket(bucket, system, *theirs)
             home = system_item_of(own.namespace, found.get(system))
             read.update((key, found.get(key)) for key in theirs)
-            configs.append(_entity_config(wanted, theirs, found))
+            configs.append(_own_config(wanted, theirs, found))
         if is_torn(home.version, home.changes, read):
             return None
         level = cached_level(of_resource, common)
-        return Lookup(
-            home.version,
-            tuple(
-                EntityConfig(one.name, one.entity, one.own, one.own_default, level, home.level)
-                for one in configs
-            ),
-        )
+        return Lookup(home.version, tuple(EntityConfig(*one, level, home.level) for one in configs))
 
     async def _get_with_bucket(self, bucket: BucketKey, *keys: Key) -> dict[Key, Item]:
         place = bucket_key(bucket)
@@ -173,27 +167,18 @@ def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
     return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
 
 
-class _EntityConfig(NamedTuple):
-    name: str
-    entity: Entity | None
-    own: StoredLevel | None
-    own_default: StoredLevel | None
-
-    @property
-    def parent_id(self) -> str | None:
-        """Whom it cascades to."""
-        entity = self.entity
-        return entity.parent_id if entity is not None and entity.cascade else None
+# An entity's id, the entity, its limits for the resource and its limits for every resource.
+OwnConfig = tuple[str, Entity | None, StoredLevel | None, StoredLevel | None]
 
 
-def _entity_config(name: str, keys: Sequence[Key], found: Found) -> _EntityConfig:
+def _own_config(name: str, keys: Sequence[Key], found: Found) -> OwnConfig:
     meta, own, own_default = map(found.get, keys)
-    return _EntityConfig(
-        name,
-        None if meta is None else entity_from_item(meta),
-        level_from_item(own),
-        level_from_item(own_default),
-    )
+    entity = None if meta is None else entity_from_item(meta)
+    return name, entity, level_from_item(own), level_from_item(own_default)
+
+
+def _cascades_to(entity: Entity | None) -> str | None:
+    return entity.parent_id if entity is not None and entity.cascade else None
 
 
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
