@@ -309,8 +309,8 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a limit that cannot be exact is stored",
-        "stores/redis/stored_limits.py",
-        '    check_limits(changes.get("limits", ()))\n',
+        "stores/redis/records.py",
+        "    check_limits(after.limits)\n",
         "",
         (
             "tests/stores/redis/test_store.py::"

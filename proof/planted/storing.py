@@ -430,4 +430,59 @@ MUTANTS = [
         "    if (",
         ("tests/stores/sqlite/test_errors.py::test_every_error_of_the_engine_becomes_ours",),
     ),
+    Mutant(
+        "catalog: an entity is made twice",
+        "stores/catalog.py",
+        "        if seen.entity(entity.id) is not None:\n"
+        "            raise EntityExistsError(entity.id)\n",
+        "",
+        (
+            "tests/stores/test_contract.py::test_contract[memory-entities_are_kept_as_they_were_made-blocking]",
+        ),
+    ),
+    Mutant(
+        "catalog: an operator's switch goes with the limits",
+        "stores/catalog.py",
+        "            left = StoredLevel((), seen.version + 1, None, before.mode)\n",
+        "            left = None\n",
+        (
+            "tests/stores/test_contract.py::test_contract[memory-a_level_is_changed_in_part-blocking]",
+        ),
+    ),
+    Mutant(
+        "catalog: two active namespaces share a name",
+        "stores/catalog.py",
+        "        if holder is not None and holder.id != namespace_id:\n",
+        "        if False:\n",
+        (
+            "tests/stores/test_contract.py::test_contract[memory-a_namespace_lives_dies_and_returns-blocking]",
+        ),
+    ),
+    Mutant(
+        "catalog: what is half purged comes back",
+        "stores/catalog.py",
+        "        if found.state == PURGING:\n",
+        "        if False:\n",
+        (
+            "tests/stores/sqlite/test_catalog.py::"
+            "test_a_purge_that_was_cut_short_is_finished_by_the_next",
+        ),
+    ),
+    Mutant(
+        "catalog: a cursor that is no Unicode text is sent as it is",
+        "stores/catalog.py",
+        '    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")\n',
+        "    return cursor\n",
+        ("tests/stores/sqlite/test_catalog.py::TestModel::test_any_cursor_is_survived[\\ud800]",),
+    ),
+    Mutant(
+        "redis: a level that comes while its entity goes is left over",
+        "stores/redis/records.py",
+        '                (len(levels), ("ZLEXCOUNT", index, *own)),\n',
+        "",
+        (
+            "tests/stores/redis/test_catalog_races.py::TestRaces::"
+            "test_a_level_that_comes_before_the_deletion_goes_along[before0]",
+        ),
+    ),
 ]

@@ -8,9 +8,9 @@ from typing import Any
 from headgate.core.runtime import run
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.catalog import RedisCatalog
 from headgate.stores.redis.client.calls import RedisPort, open_port
 from headgate.stores.redis.ledger import RedisLedger
+from headgate.stores.redis.records import RedisCatalog
 from tests.stores.redis import servers
 
 NOW_MS = 1_750_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.redis.catalog import RedisCatalog
+from headgate.stores.redis.records import RedisCatalog
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}
@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[int, Call]] = {
     "list_namespaces": (1, lambda c, ns: c.list_namespaces(state="active")),
     "register_namespace again": (1, lambda c, ns: c.register_namespace("team", None, NOW_MS)),
     "register_namespace": (4, lambda c, ns: c.register_namespace("more", None, NOW_MS)),
-    "delete_namespace": (5, lambda c, ns: c.delete_namespace("team", None, NOW_MS)),
+    "delete_namespace": (6, lambda c, ns: c.delete_namespace("team", None, NOW_MS)),
     "get_version_record": (1, lambda c, ns: c.get_version_record()),
     "set_version_record": (1, lambda c, ns: c.set_version_record({"a": 1})),
     "prepare": (2, lambda c, ns: c.prepare()),

@@ -20,7 +20,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.redis import keys
-from headgate.stores.redis.catalog import RedisCatalog
+from headgate.stores.redis.records import RedisCatalog
 from tests.stores.redis import servers
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 

@@ -18,9 +18,9 @@ from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import CAPABILITIES
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.catalog import SqliteCatalog
 from headgate.stores.sqlite.connection import BlockingSqlitePort
 from headgate.stores.sqlite.ledger import SqliteLedger
+from headgate.stores.sqlite.records import SqliteCatalog
 from headgate.stores.sqlite.schema import SqliteTransaction
 
 STEPS = 400

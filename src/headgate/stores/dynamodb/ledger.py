@@ -9,7 +9,6 @@ from headgate.core.history import WINDOW_TYPES, AuditEvent, UsageQuery, WindowUs
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
 from headgate.stores.dynamodb import schema
-from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.items import (
     Item,
     Key,
@@ -23,6 +22,7 @@ from headgate.stores.dynamodb.catalog.items import (
     usage_from_item,
     usage_key,
 )
+from headgate.stores.dynamodb.catalog.registry import list_namespaces
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
@@ -210,7 +210,7 @@ class DynamoLedger:
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Rows of every namespace, in whatever state it is."""
         gone = 0
-        for namespace in await tenants.list_every(self._table):
+        for namespace in await list_namespaces(self._table):
             for window_type in WINDOW_TYPES:
                 request = old_usage(self._table.name, namespace.id, window_type, usage_before_ms)
                 gone += await self._trim(request, lambda item: True)

@@ -6,7 +6,7 @@ from headgate.core.runtime import Clock
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.memory.buckets import BUCKETS_MAX, MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
-from headgate.stores.memory.records import MemoryCatalog, MemoryExpiringRecords
+from headgate.stores.memory.records import MemoryCatalog, MemoryExpiringRecords, MemoryRecords
 
 CAPABILITIES = Capabilities(
     name="memory", shared="process", atomic="one step", obeys_clock=True, durable=False
@@ -18,5 +18,5 @@ def open_memory(clock: Clock | None = None, *, buckets_max: int = BUCKETS_MAX) -
     ledger = MemoryLedger()
     store = MemoryStore(clock, ledger=ledger, buckets_max=buckets_max)
     expiring = MemoryExpiringRecords()
-    catalog = MemoryCatalog(store, ledger, expiring)
+    catalog = MemoryCatalog(MemoryRecords(store, ledger, expiring))
     return Backend(store, catalog, ledger, CAPABILITIES, expiring)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
-from headgate.stores.redis.catalog import RedisCatalog, RedisExpiringRecords
 from headgate.stores.redis.client.calls import open_port
 from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.ledger import RedisLedger
+from headgate.stores.redis.records import RedisCatalog, RedisExpiringRecords
 
 
 def open_redis(url: str, *, blocking: bool, usage: bool = True) -> Backend:

@@ -1,31 +1,24 @@
-"""Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
+"""Reading and committing commands of one slot, each in one script.
 
-So the rules about parents and versions exist once, in `core.levels`, and a change is still one
-atomic script: it compares everything its flow was decided on, and writes, moves the version on and
-appends the audit event, or does nothing. Writers get in each other's way only where one changes
-what another one read.
+A commit compares everything its change was decided on, and writes, moves the version on and appends
+the audit event, or does nothing. Writers get in each other's way only where one changes what
+another one read.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from headgate.core.errors import (
-    Contended,
-    IncompatibleSchemaError,
-    NamespaceNotFoundError,
-    NamespaceStateError,
-)
+from headgate.core.errors import IncompatibleSchemaError
 from headgate.core.history import AuditEvent
+from headgate.stores.records import RecordsChanged, check_active
 from headgate.stores.redis import keys
 from headgate.stores.redis.catalog_text import event_as_text
 from headgate.stores.redis.client.calls import RedisPort, Script
 from headgate.stores.redis.scripts import load_script
 
 SCHEMA_VERSION = 1
-ATTEMPTS_MAX = 16
 AUDIT_EVENTS_MAX = 10_000  # per entity or level; the oldest make room, a few hundred at a time
 
 READ = load_script("catalog_read")
@@ -35,33 +28,6 @@ HEAD_FIELDS = ("schema", "state", "name", "version", "turn", "created_ms", "dele
 Part = str | int
 Command = tuple[Part, ...]  # its name, its key, its arguments
 CommitGuard = tuple[Part | None, Command]  # what the command replied
-
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
-
-
-class RecordsChanged(Exception):
-    """Somebody changed what this change was decided on; nothing was written."""
-
-
-def retry_if_changed(
-    flow: Callable[Params, Awaitable[Result]],
-) -> Callable[Params, Awaitable[Result]]:
-    """The flow, begun again when others were faster; Contended if they always are."""
-
-    @functools.wraps(flow)
-    async def bounded(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                return await flow(*args, **kwargs)
-            except RecordsChanged:
-                continue
-        raise Contended(
-            f"others changed the same records {ATTEMPTS_MAX} times in a row while this change was "
-            f"being made; nothing was written: repeat it, with fewer writers at a time"
-        )
-
-    return bounded
 
 
 class RedisNamespaceHead(NamedTuple):
@@ -99,12 +65,7 @@ def check_schema(found: str | None) -> None:
 def active_version(namespace: str, reply: Sequence[str | None]) -> int:
     """The version the namespace is at, if it may be used."""
     head = RedisNamespaceHead.from_reply(reply)
-    if head.state is None:
-        raise NamespaceNotFoundError(namespace)
-    if head.state != "active":
-        raise NamespaceStateError(
-            head.name, head.state, f"recover_namespace('{namespace}') brings it back"
-        )
+    check_active(namespace, head.state, head.name)
     return head.version
 
 
@@ -115,12 +76,11 @@ async def read(port: RedisPort, *commands: Command) -> list[Any]:
     return replies
 
 
-async def read_active(port: RedisPort, namespace: str, *commands: Command) -> list[Any]:
-    """As `read`, in a namespace that may be used."""
+async def read_active(port: RedisPort, namespace: str, *commands: Command) -> tuple[int, list[Any]]:
+    """As `read`, in a namespace that may be used; its version comes first."""
     head = ("HMGET", keys.head(namespace), *HEAD_FIELDS)
     reply, *rest = await read(port, head, *commands)
-    active_version(namespace, reply)
-    return rest
+    return active_version(namespace, reply), rest
 
 
 async def run_active(

@@ -9,9 +9,9 @@ from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
-from headgate.stores.sqlite.catalog import SqliteCatalog, SqliteExpiringRecords
 from headgate.stores.sqlite.connection import AsyncSqlitePort, BlockingSqlitePort
 from headgate.stores.sqlite.ledger import SqliteLedger
+from headgate.stores.sqlite.records import SqliteCatalog, SqliteExpiringRecords
 
 CAPABILITIES = Capabilities(
     name="sqlite", shared="host", atomic="one step", obeys_clock=True, durable=True

@@ -10,7 +10,6 @@ from headgate.core.errors import Damaged
 from headgate.core.history import (
     AuditEvent,
     WindowUsage,
-    audit_event,
     event_time_ms,
     has_uncounted_usage,
     usage_of,
@@ -218,18 +217,3 @@ def add(connection: SqliteTransaction, key: BucketKey, usages: Iterable[WindowUs
 
 def append(connection: SqliteTransaction, namespace: str, event: AuditEvent) -> None:
     connection.execute(AUDIT_ADD, event_as_row(namespace, event))
-
-
-def note(
-    connection: SqliteTransaction,
-    namespace: str,
-    now_ms: int,
-    action: str,
-    entity_id: str,
-    principal: str | None,
-    resource: str | None = None,
-    **details: Any,
-) -> None:
-    """The change made in this transaction is in the audit."""
-    event = audit_event(now_ms, action, entity_id, principal, resource, **details)
-    append(connection, namespace, event)

@@ -12,9 +12,9 @@ from headgate.core.history import WindowUsage
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import system_key
+from headgate.stores.dynamodb.catalog.registry import id_key, name_key
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import table as table_module
@@ -137,7 +137,7 @@ def test_a_purge_cut_short_is_finished_by_the_next_and_by_nothing_else(world: Wo
     for name, ns in cuts:
         [found] = [one for one in run(world.catalog.list_namespaces(state="deleted"))
                    if one.id == ns]  # fmt: skip
-        if found.state == tenants.PURGING:
+        if found.state == "purging":
             begun += 1
             with pytest.raises(NamespaceStateError, match="purge it again"):
                 run(world.catalog.recover_namespace(ns, None, NOW_MS))
@@ -175,7 +175,7 @@ def test_the_records_of_a_namespace_say_the_same(world: World) -> None:
     table = table_of(world.backend)
 
     def states(ns: str) -> list[str | None]:
-        keys = (tenants.name_key("team"), tenants.id_key(ns), system_key(ns))
+        keys = (name_key("team"), id_key(ns), system_key(ns))
         items = [run(table.get(key)) for key in keys]
         return [None if item is None else item["state"]["S"] for item in items]
 
@@ -186,7 +186,7 @@ def test_the_records_of_a_namespace_say_the_same(world: World) -> None:
     run(world.catalog.recover_namespace(ns, None, NOW_MS))
     assert states(ns) == ["active", "active", "active"]
     run(world.catalog.delete_namespace("team", None, NOW_MS))
-    run(tenants.begin_purge(table, ns))
+    run(world.cut.begin_purge(ns))
     assert states(ns) == [None, "purging", "purging"]
     run(world.catalog.purge_namespace(ns, None, NOW_MS))
     assert states(ns) == [None, None, None]

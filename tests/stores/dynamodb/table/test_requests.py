@@ -11,7 +11,7 @@ from headgate.core.levels import Entity, Level, Mode, OnUnavailable, StoredLevel
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import ledger as usage
-from headgate.stores.dynamodb.catalog import lookup as levels_lookup
+from headgate.stores.dynamodb.catalog.catalog import lookup_keys
 from headgate.stores.dynamodb.catalog.items import (
     entity_as_item,
     entity_from_item,
@@ -170,7 +170,7 @@ def test_a_transaction() -> None:
 
 
 def test_a_lookup_reads_five_items_at_once() -> None:
-    keys = levels_lookup.lookup_keys(NS, "user-1", "gpt-4")
+    keys = lookup_keys(NS, "user-1", "gpt-4")
     request = ask.batch_get("limits", keys)
     assert request.operation == "BatchGetItem"
     wanted = request.params["RequestItems"]["limits"]
@@ -186,7 +186,7 @@ def test_a_lookup_reads_five_items_at_once() -> None:
 
 def test_a_key_asked_for_twice_is_sent_once() -> None:
     port = ScriptedPort([{"Responses": {}}])
-    run(table_at("", port=port).get_all(levels_lookup.lookup_keys(NS, "a", "_default_")))
+    run(table_at("", port=port).get_all(lookup_keys(NS, "a", "_default_")))
     [wanted] = port.requests[0].params["RequestItems"].values()
     assert len(wanted["Keys"]) == 4
 

@@ -1,133 +1,190 @@
-"""The catalog's face: entities, stored limits and namespaces in one table."""
+"""The catalog of one table: the shared rules over its records, and the lookup of its own.
+
+A lookup reads what a plan needs in one batch per generation, and the buckets along with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import LINEAGE_MAX, Entity, EntityConfig, Lookup, StoredLevel
+from headgate.core.limits import DEFAULT_RESOURCE
 from headgate.core.record import BucketKey
-from headgate.stores.dynamodb.catalog import entities
-from headgate.stores.dynamodb.catalog import entities as people_leaving
-from headgate.stores.dynamodb.catalog import lookup as levels_lookup
-from headgate.stores.dynamodb.catalog import registry as tenants
-from headgate.stores.dynamodb.catalog import registry as tenants_purge
-from headgate.stores.dynamodb.catalog import stored_limits as levels
-from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.table import create as table_making
-from headgate.stores.dynamodb.table import create as versions
-from headgate.stores.dynamodb.table import migrate as migrations
+from headgate.stores.catalog import RecordsCatalog
+from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb.catalog.items import (
+    LEVEL_VERSION,
+    Item,
+    Key,
+    entity_from_item,
+    level_from_item,
+    system_key,
+)
+from headgate.stores.dynamodb.catalog.records import (
+    DynamoNamespaceHead,
+    DynamoRecords,
+    changes_in,
+    is_torn,
+)
+from headgate.stores.dynamodb.protocol.item import bucket_key
+from headgate.stores.dynamodb.table import create, migrate
 from headgate.stores.dynamodb.table.table import Table
+from headgate.stores.records import contended
+
+# --------------------------------------------------------------------------------------------------
+# Levels that every lookup brings along: an item that is as it was is not read again.
+#
+# Entities without limits of their own get by on the resource's and the system's. Those items come
+# with every lookup and hardly ever change; comparing them costs less than reading them.
+
+LEVELS_MAX = 1024
+
+
+class SystemItem(NamedTuple):
+    """What the system item says to a lookup."""
+
+    item: Item
+    version: int
+    level: StoredLevel | None
+    changes: Mapping[Key, str]  # the last one of each key that the item tells of
+
+
+_system_items: dict[str, SystemItem] = {}
+_levels: dict[Key, tuple[Item, StoredLevel | None]] = {}
+
+
+def system_item_of(namespace: str, item: Item | None) -> SystemItem:
+    """The home of a namespace that may be used."""
+    known = _system_items.get(namespace)
+    if known is not None and known.item == item:
+        return known
+    head = DynamoNamespaceHead.of(namespace, item)
+    level = level_from_item(head.item, LEVEL_VERSION)
+    home = SystemItem(head.item, head.version, level, changes_in(namespace, head.item))
+    if len(_system_items) >= LEVELS_MAX:
+        _system_items.clear()
+    _system_items[namespace] = home
+    return home
+
+
+def cached_level(key: Key, item: Item | None) -> StoredLevel | None:
+    """As `level_from_item`."""
+    if item is None:
+        return None
+    known = _levels.get(key)
+    if known is not None and known[0] == item:
+        return known[1]
+    stored = level_from_item(item)
+    if len(_levels) >= LEVELS_MAX:
+        _levels.clear()
+    _levels[key] = (item, stored)
+    return stored
+
+
+READS_MAX = 8
+
+Found = Mapping[Key, Item]
+Prime = Callable[[BucketKey, Item | None, int], None]
 
 
 def ignore_bucket(key: BucketKey, item: Item | None, now_ms: int) -> None:
     """Who has no buckets needs none brought along."""
 
 
-class DynamoCatalog:
+class DynamoCatalog(RecordsCatalog):
     """`prime` is given the buckets that a lookup reads along with the configuration."""
 
-    def __init__(self, table: Table, prime: levels_lookup.Prime = ignore_bucket) -> None:
+    def __init__(self, table: Table, prime: Prime = ignore_bucket) -> None:
+        super().__init__(DynamoRecords(table))
         self._table = table
         self._prime = prime
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
-        return await levels_lookup.lookup(self._table, namespace, entity_id, resource, self._prime)
+        """The configuration of an entity and those it cascades to, all of one version."""
+        own = BucketKey(namespace, entity_id, resource)
+        for attempt in range(READS_MAX):
+            seen = await self._read_lookup(own)
+            if seen is not None:
+                return seen
+            await self._table.pause(attempt)
+        raise contended(READS_MAX)
 
-    async def create_entity(
-        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
-    ) -> Entity:
-        return await entities.create(self._table, namespace, entity, principal, now_ms)
+    async def _read_lookup(self, own: BucketKey) -> Lookup | None:
+        """The lookup; None where it was torn: read again.
 
-    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
-        return await entities.get(self._table, namespace, entity_id)
+        A parent it cascades to costs one batch more. The head is read along with each, so that the
+        last one tells of every change that came between.
+        """
+        system, of_resource, *theirs = lookup_keys(own.namespace, own.entity_id, own.resource)
+        found = await self._get_with_bucket(own, system, of_resource, *theirs)
+        home = system_item_of(own.namespace, found.get(system))
+        common = found.get(of_resource)
+        read = {of_resource: common, **{key: found.get(key) for key in theirs}}
+        configs = [_own_config(own.entity_id, theirs, found)]
+        while (wanted := _cascades_to(configs[-1][1])) and len(configs) < LINEAGE_MAX:
+            theirs = _own_keys(own.namespace, wanted, own.resource)
+            bucket = BucketKey(own.namespace, wanted, own.resource)
+            found = await self._get_with_bucket(bucket, system, *theirs)
+            home = system_item_of(own.namespace, found.get(system))
+            read.update((key, found.get(key)) for key in theirs)
+            configs.append(_own_config(wanted, theirs, found))
+        if is_torn(home.version, home.changes, read):
+            return None
+        level = cached_level(of_resource, common)
+        return Lookup(home.version, tuple(EntityConfig(*one, level, home.level) for one in configs))
 
-    async def update_entity(
-        self,
-        namespace: str,
-        entity_id: str,
-        changes: Mapping[str, Any],
-        principal: str | None,
-        now_ms: int,
-        *,
-        version: int | None = None,
-    ) -> Entity:
-        return await entities.update(
-            self._table, namespace, entity_id, changes, version, principal, now_ms
-        )
-
-    async def delete_entity(
-        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
-    ) -> None:
-        await people_leaving.delete(self._table, namespace, entity_id, principal, now_ms)
-
-    async def list_entities(
-        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
-    ) -> Page:
-        return await entities.list_entities(self._table, namespace, parent_id, limit, cursor)
-
-    async def update_stored(
-        self,
-        namespace: str,
-        level: Level,
-        changes: Mapping[str, Any],
-        principal: str | None,
-        now_ms: int,
-    ) -> StoredLevel:
-        return await levels.update(self._table, namespace, level, changes, principal, now_ms)
-
-    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
-        return await levels.get(self._table, namespace, level)
-
-    async def delete_stored(
-        self, namespace: str, level: Level, principal: str | None, now_ms: int
-    ) -> bool:
-        return await levels.delete(self._table, namespace, level, principal, now_ms)
-
-    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
-        return await levels.resources(self._table, namespace, of_entities)
-
-    async def list_entities_with_limits(
-        self, namespace: str, resource: str, *, limit: int, cursor: str | None
-    ) -> Page:
-        return await levels.entities(self._table, namespace, resource, limit, cursor)
-
-    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
-        return await tenants.register(self._table, name, principal, now_ms)
-
-    async def get_namespace(self, name: str) -> Namespace | None:
-        return await tenants.get_active(self._table, name)
-
-    async def list_namespaces(self, *, state: str) -> list[Namespace]:
-        return await tenants.list_namespaces(self._table, state)
-
-    async def delete_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
-        return await tenants.delete(self._table, name, principal, now_ms)
-
-    async def recover_namespace(
-        self, namespace_id: str, principal: str | None, now_ms: int
-    ) -> Namespace:
-        return await tenants.recover(self._table, namespace_id, principal, now_ms)
-
-    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
-        return await tenants_purge.purge(self._table, namespace_id)
+    async def _get_with_bucket(self, bucket: BucketKey, *keys: Key) -> dict[Key, Item]:
+        place = bucket_key(bucket)
+        found = await self._table.get_all((*keys, place))
+        self._prime(bucket, found.get(place), self._table.port.now_ms())
+        return found
 
     async def get_version_record(self) -> Mapping[str, Any]:
-        return await versions.get_record(self._table)
+        return await create.get_record(self._table)
 
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
-        await versions.set_notes(self._table, values)
+        await create.set_notes(self._table, values)
 
     async def prepare(self) -> None:
-        await table_making.prepare(self._table)
+        await create.prepare(self._table)
 
     async def upgrade(
-        self, *, dry_run: bool = False, report: migrations.Report | None = None
-    ) -> list[migrations.MigrationProgress]:
-        """See migrations.upgrade."""
-        return await migrations.upgrade(
-            self._table, dry_run=dry_run, report=report or migrations.ignore_progress
+        self, *, dry_run: bool = False, report: migrate.Report | None = None
+    ) -> list[migrate.MigrationProgress]:
+        """See migrate.upgrade."""
+        return await migrate.upgrade(
+            self._table, dry_run=dry_run, report=report or migrate.ignore_progress
         )
 
     async def destroy(self) -> None:
-        await table_making.destroy(self._table)
+        await create.destroy(self._table)
+
+
+def lookup_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
+    """The system's, the resource's, the entity and its two levels."""
+    of_resource = (schema.pk_resource(namespace, resource), schema.sk_config())
+    return [system_key(namespace), of_resource, *_own_keys(namespace, entity_id, resource)]
+
+
+# An entity's id, the entity, its limits for the resource and its limits for every resource.
+OwnConfig = tuple[str, Entity | None, StoredLevel | None, StoredLevel | None]
+
+
+def _own_config(name: str, keys: Sequence[Key], found: Found) -> OwnConfig:
+    meta, own, own_default = map(found.get, keys)
+    entity = None if meta is None else entity_from_item(meta)
+    return name, entity, level_from_item(own), level_from_item(own_default)
+
+
+def _cascades_to(entity: Entity | None) -> str | None:
+    return entity.parent_id if entity is not None and entity.cascade else None
+
+
+def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
+    pk = schema.pk_entity(namespace, entity_id)
+    return [
+        (pk, schema.sk_meta()),
+        (pk, schema.sk_config(resource)),
+        (pk, schema.sk_config(DEFAULT_RESOURCE)),
+    ]

@@ -1,38 +1,64 @@
-"""Changes as optimistic steps: read, decide in Python, commit if nothing that was read has changed.
+"""Entities and stored limits as items, written in transactions that guard what they rely on.
 
 The system item of a namespace says whether it may be used and counts its configuration's version.
 Every lookup reads it anyway, because it holds the system's limits. Every change is one transaction
 that moves this version on from where it was read, so what was read after it is guarded by it, and
 that writes the items with their own guards, because they may have been read before it. The audit
-event goes along. So the rules about parents and versions exist once, in headgate.core.levels.
+event goes along.
+
+An entity's item counts its children. The index that leads to them answers a moment late, so whoever
+deletes a parent knows from the count whether it has seen them all.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
 
-from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
+from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.history import AuditEvent
+from headgate.core.levels import LINEAGE_MAX, Entity, Level, Page, StoredLevel
+from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
+    CHILDREN,
     CONFIG_VERSION,
+    LEVEL_VERSION,
     Item,
     Key,
     Value,
-    event_as_item,
+    entity_as_item,
+    entity_from_item,
+    entity_key,
+    is_limit_attribute,
     key_of,
+    level_as_item,
+    level_from_item,
+    level_key,
+    limits_as_attributes,
     number,
     number_of,
     system_key,
     text,
     text_of,
 )
+from headgate.stores.dynamodb.catalog.registry import DynamoRegistry
+from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import SCHEMA, check_schema
 from headgate.stores.dynamodb.table.requests import Write
-from headgate.stores.dynamodb.table.table import ItemsChanged, Table, contended
+from headgate.stores.records import (
+    Changes,
+    ChangeWork,
+    Document,
+    DocumentKey,
+    EntityFamily,
+    RecordsChanged,
+    Result,
+    Snapshot,
+    check_active,
+    first_page,
+)
 
 # --------------------------------------------------------------------------------------------------
 # Telling a torn read: DynamoDB reads the items of a batch one after the other.
@@ -86,28 +112,14 @@ def _short(key: Key) -> str:
     return f"{key[0].partition('/')[2]} {key[1]}"
 
 
-ATTEMPTS_MAX = 16
 WRITES_MAX = 96  # of one change, beside the system item and the audit event
+CHILDREN_PER_BATCH = 60  # freed in one step
+LEVELS_PER_BATCH = 30  # deleted in one step
+RESOURCES_MAX = 10_000  # that are listed
 
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
+assert CHILDREN_PER_BATCH + LEVELS_PER_BATCH + 2 <= WRITES_MAX  # the entity and its own parent, too
 
-
-def retry_if_changed(
-    flow: Callable[Concatenate[Table, Params], Awaitable[Result]],
-) -> Callable[Concatenate[Table, Params], Awaitable[Result]]:
-    """The flow, begun again when others were faster; Contended if they always are."""
-
-    @functools.wraps(flow)
-    async def bounded(table: Table, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        for attempt in range(ATTEMPTS_MAX):
-            try:
-                return await flow(table, *args, **kwargs)
-            except ItemsChanged:
-                await table.pause(attempt)
-        raise contended(ATTEMPTS_MAX)
-
-    return bounded
+SYSTEM = Level()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +136,7 @@ class DynamoNamespaceHead:
         if item is None or "state" not in item:
             raise NamespaceNotFoundError(namespace)
         check_schema(number_of(item, SCHEMA))
-        state = text_of(item, "state") or ""
-        if state != "active":
-            name = text_of(item, "name") or namespace
-            raise NamespaceStateError(
-                name, state, f"recover_namespace('{namespace}') brings it back"
-            )
+        check_active(namespace, text_of(item, "state"), text_of(item, "name") or namespace)
         return cls(namespace, number_of(item, CONFIG_VERSION), item)
 
     @property
@@ -137,50 +144,257 @@ class DynamoNamespaceHead:
         return self.version + 1
 
 
-async def read(
-    table: Table, namespace: str, *keys: Key
-) -> tuple[DynamoNamespaceHead, dict[Key, Item]]:
-    """The head of a namespace that may be used, and items beside it, in one call."""
-    home = system_key(namespace)
-    now_ms = table.port.now_ms()
-    due = table.retention.due(now_ms)
-    found = await table.get_all((home, *keys, *due))
-    for key in due:
-        table.retention.learn(found.pop(key, {}), now_ms)
-    return DynamoNamespaceHead.of(namespace, found.get(home)), found
+@dataclass(frozen=True, slots=True)
+class ReadItems:
+    """The items a snapshot was made of; None where there is none."""
+
+    head: DynamoNamespaceHead
+    items: dict[DocumentKey, Item | None]
+
+    def snapshot(self) -> Snapshot:
+        documents: dict[DocumentKey, Document] = {}
+        for key, item in self.items.items():
+            if item is None:
+                continue
+            if not isinstance(key, Level):
+                documents[key] = entity_from_item(item)
+            elif (stored := _stored_from_item(key, item)) is not None:
+                documents[key] = stored
+        return Snapshot(self.head.namespace, self.head.version, documents, self)
 
 
-async def commit(
-    table: Table,
-    head: DynamoNamespaceHead,
-    writes: Sequence[Write],
-    event: AuditEvent | None,
-    *,
-    sets: Item | None = None,
-    removes: Iterable[str] = (),
-) -> int:
-    """The version after the writes, which happened all, or it is Changed.
+class DynamoRecords(DynamoRegistry):
+    async def within(self, work: ChangeWork[Result]) -> Result:
+        return await work(self)
 
-    `sets` and `removes` are what changes on the system item itself.
-    """
+    async def read(self, namespace: str, *keys: DocumentKey, ancestors: bool = False) -> Snapshot:
+        """The head comes in the same call, and how long history is kept where that is due."""
+        home, places = system_key(namespace), {key: _place(namespace, key) for key in keys}
+        now_ms = self._table.port.now_ms()
+        due = self._table.retention.due(now_ms)
+        found = await self._table.get_all((home, *places.values(), *due))
+        for place in due:
+            self._table.retention.learn(found.pop(place, {}), now_ms)
+        head = DynamoNamespaceHead.of(namespace, found.get(home))
+        seen = ReadItems(head, {key: found.get(place) for key, place in places.items()})
+        if ancestors:
+            await self._read_ancestors(seen)
+        return seen.snapshot()
+
+    async def read_family(self, namespace: str, entity_id: str) -> EntityFamily:
+        alone = await self.read(namespace, entity_id)
+        seen: ReadItems = alone.evidence
+        item = seen.items[entity_id]
+        if item is None:
+            return EntityFamily(alone, [], [], is_complete=True)
+        level_items = await self._levels(namespace, entity_id)
+        count = number_of(item, CHILDREN)
+        children = await self._children(namespace, entity_id) if count > 0 else []
+        if count > 0 and not children:
+            raise RecordsChanged  # the index does not know them yet
+        levels: list[Level] = []
+        for found in level_items[:LEVELS_PER_BATCH]:
+            levels.append(Level(entity_id, text_of(found, "resource")))
+            seen.items[levels[-1]] = found
+        entities = [entity_from_item(child) for child in children]
+        seen.items.update((one.id, child) for one, child in zip(entities, children, strict=True))
+        is_complete = count <= len(children) and len(level_items) <= LEVELS_PER_BATCH
+        return EntityFamily(seen.snapshot(), entities, levels, is_complete)
+
+    async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
+        read: ReadItems = seen.evidence
+        moved = _moved_children(seen, changes)
+        await self._read_entities(read, [one for one in moved if one not in changes])
+        writes = [
+            _write(read, key, document, moved) for key, document in changes.items() if key != SYSTEM
+        ]
+        writes += [
+            ask.update(
+                entity_key(seen.namespace, parent_id),
+                sets={CONFIG_VERSION: number(read.head.next_version)},
+                adds={CHILDREN: number(by)},
+                guard=ask.if_unchanged(read.items[parent_id]),
+            )
+            for parent_id, by in moved.items()
+            if parent_id not in changes and read.items[parent_id] is not None
+        ]
+        home = _home_write(read.head, changes, writes)
+        events = await self._event_writes(seen.namespace, event)
+        await self._table.transact([home, *writes, *events])
+        return read.head.next_version
+
+    async def entities(
+        self, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        if parent_id is None:
+            return await self._all_entities(namespace, limit, cursor)
+        pk = schema.gsi1_pk(namespace, parent_id)
+        request = ask.query(
+            self._table.name, pk, _after("CHILD", cursor), index=schema.GSI1, limit=limit + 1
+        )
+        items = await self._query(namespace, request, limit + 1)
+        return first_page([entity_from_item(item) for item in items], limit, lambda one: one.id)
+
+    async def entities_with_limits(
+        self, namespace: str, resource: str, limit: int, cursor: str | None
+    ) -> Page:
+        low = None if cursor is None else schema.clip_cursor(cursor) or schema.JUST_AFTER
+        span = None if low is None else ask.above(low)
+        pk = schema.gsi3_pk_entity_config(namespace, resource)
+        request = ask.query(self._table.name, pk, span, index=schema.GSI3, limit=limit + 1)
+        items = await self._query(namespace, request, limit + 1)
+        return first_page([item["GSI3SK"]["S"] for item in items], limit, str)
+
+    async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        if of_entities:
+            return await self._resources_of_entities(namespace)
+        pk = schema.gsi2_pk_configs(namespace)
+        request = ask.query(self._table.name, pk, ask.begins("RESOURCE#"), index=schema.GSI2)
+        items = await self._query(namespace, request)
+        return [schema.last_name(item["GSI2SK"]["S"]) for item in items]
+
+    async def _resources_of_entities(self, namespace: str) -> list[str]:
+        """Each resource once: one step per resource, over all entities that have limits for it."""
+        await self.read(namespace)
+        pk, found = schema.gsi2_pk_configs(namespace), list[str]()
+        span = ask.begins("ENTITY#")
+        while len(found) < RESOURCES_MAX:
+            request = ask.query(self._table.name, pk, span, index=schema.GSI2, limit=1)
+            items, _ = await self._table.page(request)
+            if not items:
+                break
+            found.append(items[0]["GSI2SK"]["S"].split("#")[1])
+            after = f"ENTITY#{found[-1]}{schema.NEXT}"
+            span = ask.between(after, f"ENTITY{schema.NEXT}")
+        return found
+
+    async def _all_entities(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        """All entities by id: their keys from the namespace's index, then what they are now."""
+        request = ask.query(
+            self._table.name,
+            schema.gsi4_pk(namespace),
+            _after(f"{namespace}/ENTITY", cursor),
+            index=schema.GSI4,
+            only_sk=schema.sk_meta(),
+        )
+        items = await self._query(namespace, request, limit + 1)
+        keys = first_page([key_of(item) for item in items], limit, lambda key: key[0])
+        found = await self._table.get_all(keys.items)
+        entities = tuple(entity_from_item(found[key]) for key in keys.items if key in found)
+        return Page(entities, None if keys.cursor is None else schema.entity_of_pk(keys.cursor))
+
+    async def _query(
+        self, namespace: str, request: DynamoRequest, enough: int | None = None
+    ) -> list[Item]:
+        """What an index says of a namespace that may be used."""
+        wanted = ask.get(self._table.name, system_key(namespace))
+        head, first = await self._table.together(wanted, request)
+        DynamoNamespaceHead.of(namespace, head.get("Item"))
+        return await self._table.rest(request, first, enough)
+
+    async def _levels(self, namespace: str, entity_id: str) -> list[Item]:
+        """One more than go in one step, if there are that many."""
+        pk, most = schema.pk_entity(namespace, entity_id), LEVELS_PER_BATCH + 1
+        span = ask.begins(schema.sk_config(""))
+        return await self._table.every(ask.query(self._table.name, pk, span, limit=most), most)
+
+    async def _children(self, namespace: str, parent_id: str) -> list[Item]:
+        """Some of them as they are now; the index may lead to others that have moved away."""
+        pk = schema.gsi1_pk(namespace, parent_id)
+        request = ask.query(self._table.name, pk, index=schema.GSI1, limit=CHILDREN_PER_BATCH)
+        listed, _ = await self._table.page(request)
+        found = await self._table.get_all(key_of(item) for item in listed)
+        return [item for item in found.values() if text_of(item, "parent_id") == parent_id]
+
+    async def _read_ancestors(self, seen: ReadItems) -> None:
+        """Everybody above the entities, a generation at a time.
+
+        They are read after the head, so its version guards them all.
+        """
+        line: list[DocumentKey] = list(seen.items)
+        for _ in range(LINEAGE_MAX):
+            parents = [text_of(seen.items[one] or {}, "parent_id") for one in line]
+            line = [one for one in parents if one is not None]
+            if not line:
+                return
+            await self._read_entities(seen, line)
+
+    async def _read_entities(self, seen: ReadItems, entity_ids: Sequence[DocumentKey]) -> None:
+        """Reads those that are missing."""
+        places = {
+            one: _place(seen.head.namespace, one) for one in entity_ids if one not in seen.items
+        }
+        found = await self._table.get_all(places.values()) if places else {}
+        seen.items.update((one, found.get(place)) for one, place in places.items())
+
+
+def _moved_children(seen: Snapshot, changes: Changes) -> Counter[str]:
+    """How many children more or less each parent has after the changes."""
+    moved = Counter[str]()
+    for key, after in changes.items():
+        before = seen.documents.get(key)
+        for entity, by in ((before, -1), (after, 1)):
+            if isinstance(entity, Entity) and entity.parent_id is not None:
+                moved[entity.parent_id] += by
+    return Counter({parent_id: by for parent_id, by in moved.items() if by})
+
+
+def _write(
+    read: ReadItems, key: DocumentKey, document: Document | None, moved: Counter[str]
+) -> Write:
+    """The document as it is now, or is no more, if its item is as it was."""
+    item, namespace = read.items.get(key), read.head.namespace
+    guard = ask.if_unchanged(item)
+    if document is None:
+        return ask.delete(_place(namespace, key), guard)
+    if isinstance(document, Entity):
+        children = number_of(item or {}, CHILDREN) + moved[document.id]
+        put = entity_as_item(namespace, document, read.head.next_version, children)
+        return ask.put(put, guard)
+    assert isinstance(key, Level)
+    return ask.put(level_as_item(namespace, key, document), guard)
+
+
+def _home_write(head: DynamoNamespaceHead, changes: Changes, writes: Sequence[Write]) -> Write:
+    """The system item: it counts the version, tells of the writes and has the system's level."""
     version = head.next_version
-    touched = recent_changes(head.item, version, [_touched(write) for write in writes])
-    home = ask.update(
+    touched = [_touched(write) for write in writes]
+    sets: Item = {
+        CONFIG_VERSION: number(version),
+        RECENT: recent_changes(head.item, version, touched),
+    }
+    removes: list[str] = []
+    if SYSTEM in changes:
+        level = changes[SYSTEM]
+        if isinstance(level, StoredLevel):
+            sets |= {**limits_as_attributes(level), LEVEL_VERSION: number(level.version)}
+        old = [name for name in head.item if is_limit_attribute(name) or name == LEVEL_VERSION]
+        removes = [name for name in old if name not in sets]
+    return ask.update(
         system_key(head.namespace),
-        sets={CONFIG_VERSION: number(version), RECENT: touched, **(sets or {})},
+        sets=sets,
         removes=removes,
         guard=ask.if_both(ask.if_unchanged(head.item), ask.if_one_of("state", "active")),
     )
-    parts = [home, *writes]
-    if event is not None:
-        periods = await table.periods()
-        now_ms = table.port.now_ms()
-        parts.append(ask.put(event_as_item(head.namespace, event, now_ms, periods.audit_ms)))
-    await table.transact(parts)
-    return version
 
 
 def _touched(write: Write) -> tuple[str, Key]:
     [(verb, params)] = write.items()
     item = params.get("Key") or params["Item"]
     return GONE if verb == "Delete" else PUT, key_of(item)
+
+
+def _stored_from_item(level: Level, item: Item) -> StoredLevel | None:
+    return level_from_item(item, LEVEL_VERSION if level == SYSTEM else CONFIG_VERSION)
+
+
+def _place(namespace: str, key: DocumentKey) -> Key:
+    return level_key(namespace, key) if isinstance(key, Level) else entity_key(namespace, key)
+
+
+def _after(stem: str, cursor: str | None) -> ask.KeyRange:
+    """The keys `stem#name` whose name comes after the cursor."""
+    if cursor is None:
+        return ask.begins(f"{stem}#")
+    low = f"{stem}#{schema.clip_cursor(cursor)}{schema.JUST_AFTER}"
+    return ask.between(low, max(low, f"{stem}{schema.NEXT}"))

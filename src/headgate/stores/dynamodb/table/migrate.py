@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from headgate.stores.dynamodb.catalog import registry as tenants
 from headgate.stores.dynamodb.catalog.items import (
     RECORD,
     Item,
@@ -22,6 +21,7 @@ from headgate.stores.dynamodb.catalog.items import (
     number_of,
     system_key,
 )
+from headgate.stores.dynamodb.catalog.registry import list_namespaces
 from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import MIGRATING_TO, SCHEMA, SCHEMA_VERSION, check_schema
@@ -121,7 +121,7 @@ async def _note(table: Table, version: int, position: Item | None) -> None:
 
 async def _finish(table: Table, version: int) -> None:
     """Every namespace says the new version, then the table does."""
-    for namespace in await tenants.list_every(table):
+    for namespace in await list_namespaces(table):
         stamped = ask.update(
             system_key(namespace.id), sets={SCHEMA: number(version)}, guard=ask.PRESENT
         )

@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headgate.core.errors import Contended, StoreTrouble, Throttled
+from headgate.core.errors import StoreTrouble, Throttled
 from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
 from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, TransactionCancelled
 from headgate.stores.dynamodb.protocol.flow import reasons_of, run_flow, send
 from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.records import RecordsChanged
 from headgate.transport.gates import GateFactory
 
 BATCH_GET_MAX = 100
@@ -27,7 +28,7 @@ PAUSE_MS = 20
 PAUSE_MS_MAX = 1000
 
 
-class ItemsChanged(Exception):
+class ItemsChanged(RecordsChanged):
     """Somebody changed what this change was decided on; nothing was written."""
 
 
@@ -152,13 +153,6 @@ class Table:
                 raise outcome
             replies.append(outcome)
         return replies
-
-
-def contended(attempts: int) -> Contended:
-    return Contended(
-        f"others changed the same records {attempts} times in a row while this change was being "
-        f"made; nothing was written: repeat it, with fewer writers at a time"
-    )
 
 
 def _left_undone(operation: str, name: str) -> Throttled:

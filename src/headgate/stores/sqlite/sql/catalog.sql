@@ -5,13 +5,8 @@ SELECT id, name, state, created_ms, deleted_ms, version FROM namespaces WHERE id
 SELECT id, name, state, created_ms, deleted_ms, version FROM namespaces
 WHERE name = ? AND state = 'active'
 
--- name: namespaces_active
+-- name: namespaces
 SELECT id, name, state, created_ms, deleted_ms, version FROM namespaces
-WHERE state = 'active' ORDER BY name, id
-
--- name: namespaces_deleted
-SELECT id, name, state, created_ms, deleted_ms, version FROM namespaces
-WHERE state <> 'active' ORDER BY name, id
 
 -- name: namespace_add
 INSERT INTO namespaces (id, name, state, version, created_ms) VALUES (?, ?, 'active', 0, ?)
@@ -36,8 +31,9 @@ SET parent_id = excluded.parent_id, version = excluded.version, body = excluded.
 -- name: entity_delete
 DELETE FROM entities WHERE namespace = ? AND id = ?
 
--- name: entity_orphan_children
-UPDATE entities SET parent_id = NULL, version = version + 1 WHERE namespace = ? AND parent_id = ?
+-- name: children
+SELECT id, parent_id, version, body FROM entities INDEXED BY entities_by_parent
+WHERE namespace = ? AND parent_id = ?
 
 -- name: entities
 SELECT id, parent_id, version, body FROM entities
@@ -58,8 +54,8 @@ SET limited = excluded.limited, body = excluded.body
 -- name: stored_delete
 DELETE FROM stored WHERE namespace = ? AND entity_id = ? AND resource = ?
 
--- name: stored_delete_of_entity
-DELETE FROM stored WHERE namespace = ? AND entity_id = ?
+-- name: levels_of_entity
+SELECT resource FROM stored WHERE namespace = ? AND entity_id = ?
 
 -- name: resources
 SELECT DISTINCT resource FROM stored

@@ -1,0 +1,281 @@
+"""Entities, stored limits and namespaces: the same rules for every store.
+
+Every change takes the same steps: read what it depends on, check it, build what comes of it, tell
+of it in an audit event, and commit both at once. If somebody else has changed what was read, then
+nothing is written and the change begins again. How to read and commit is the store's part: see
+`headgate.stores.records`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from headgate.core.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+)
+from headgate.core.history import audit_event
+from headgate.core.levels import (
+    Entity,
+    Level,
+    Mode,
+    Namespace,
+    Page,
+    StoredLevel,
+    change_entity,
+    change_stored,
+    check_parent,
+)
+from headgate.core.limits import new_namespace_id
+from headgate.core.store import entity_as_json, stored_as_json
+from headgate.stores.records import (
+    ACTIVE,
+    DELETED,
+    PURGING,
+    Document,
+    DocumentKey,
+    Records,
+    retry_if_changed,
+)
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def change(
+    flow: Callable[Concatenate[RecordsCatalog, Records, Params], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[RecordsCatalog, Params], Coroutine[Any, Any, Result]]:
+    """A method that reads and commits; it is begun again when others were faster."""
+
+    @functools.wraps(flow)
+    async def method(
+        self: RecordsCatalog, /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> Result:
+        records = self.records
+        return await retry_if_changed(
+            lambda: records.within(lambda bound: flow(self, bound, *args, **kwargs)),
+            records.pause,
+        )
+
+    return method
+
+
+class RecordsCatalog:
+    """A catalog but for `lookup`, the version record and what the store is made of: those are
+    the store's own."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    @change
+    async def create_entity(
+        self, records: Records, namespace: str, entity: Entity, principal: str | None, now_ms: int
+    ) -> Entity:
+        wanted = [one for one in (entity.id, entity.parent_id) if one is not None]
+        seen = await records.read(namespace, *wanted, ancestors=True)
+        if seen.entity(entity.id) is not None:
+            raise EntityExistsError(entity.id)
+        check_parent(entity.id, entity.parent_id, seen.entity)
+        made = replace(entity, created_ms=now_ms, version=1)
+        event = audit_event(now_ms, "entity_created", entity.id, principal,
+                            before=None, after=entity_as_json(made))  # fmt: skip
+        await records.commit(seen, {made.id: made}, event)
+        return made
+
+    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None:
+        return (await self.records.read(namespace, entity_id)).entity(entity_id)
+
+    @change
+    async def update_entity(
+        self,
+        records: Records,
+        namespace: str,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+        *,
+        version: int | None = None,
+    ) -> Entity:
+        wanted = [one for one in (entity_id, changes.get("parent_id")) if one is not None]
+        seen = await records.read(namespace, *wanted, ancestors=True)
+        before = seen.entity(entity_id)
+        if before is None:
+            raise EntityNotFoundError(entity_id)
+        after = change_entity(before, dict(changes), version)
+        check_parent(entity_id, after.parent_id, seen.entity)
+        event = audit_event(now_ms, "entity_changed", entity_id, principal,
+                            before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
+        await records.commit(seen, {entity_id: after}, event)
+        return after
+
+    async def delete_entity(
+        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> None:
+        """The entity and its stored limits are gone; its children stand alone.
+
+        That is one step, unless there is more than one commit of the store takes. Then some go in
+        steps before, and a deletion that was cut short is finished by the next.
+        """
+        while not await self._delete_some(namespace, entity_id, principal, now_ms):
+            pass
+
+    @change
+    async def _delete_some(
+        self, records: Records, namespace: str, entity_id: str, principal: str | None, now_ms: int
+    ) -> bool:
+        """Whether the entity is gone; False where only some of what it has is."""
+        seen, children, levels, is_complete = await records.read_family(namespace, entity_id)
+        before = seen.entity(entity_id)
+        if before is None:
+            raise EntityNotFoundError(entity_id)
+        changes: dict[DocumentKey, Document | None] = {
+            child.id: replace(child, parent_id=None, version=child.version + 1)
+            for child in children
+        }
+        changes.update(dict.fromkeys(levels))
+        if not is_complete:
+            await records.commit(seen, changes, None)
+            return False
+        event = audit_event(now_ms, "entity_deleted", entity_id, principal,
+                            before=entity_as_json(before), after=None)  # fmt: skip
+        await records.commit(seen, {**changes, entity_id: None}, event)
+        return True
+
+    async def list_entities(
+        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        return await self.records.entities(namespace, parent_id, limit, _sendable(cursor))
+
+    @change
+    async def update_stored(
+        self,
+        records: Records,
+        namespace: str,
+        level: Level,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        now_ms: int,
+    ) -> StoredLevel:
+        seen = await records.read(namespace, level)
+        before = seen.stored(level)
+        after = change_stored(before, dict(changes), seen.version + 1)
+        event = audit_event(now_ms, "limits_set", level.audit_id, principal, level.resource,
+                            before=stored_as_json(before), after=stored_as_json(after))  # fmt: skip
+        return replace(after, version=await records.commit(seen, {level: after}, event))
+
+    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None:
+        return (await self.records.read(namespace, level)).stored(level)
+
+    @change
+    async def delete_stored(
+        self, records: Records, namespace: str, level: Level, principal: str | None, now_ms: int
+    ) -> bool:
+        """The level's limits and outage rule are gone (its mode stays); False if it had none."""
+        seen = await records.read(namespace, level)
+        before = seen.stored(level)
+        if before is None:
+            return False
+        left = None
+        if before.mode is not Mode.NORMAL:
+            left = StoredLevel((), seen.version + 1, None, before.mode)
+        event = audit_event(now_ms, "limits_deleted", level.audit_id, principal, level.resource,
+                            before=stored_as_json(before), after=None)  # fmt: skip
+        await records.commit(seen, {level: left}, event)
+        return bool(before.limits) or before.on_unavailable is not None
+
+    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        return await self.records.resources(namespace, of_entities=of_entities)
+
+    async def list_entities_with_limits(
+        self, namespace: str, resource: str, *, limit: int, cursor: str | None
+    ) -> Page:
+        return await self.records.entities_with_limits(
+            namespace, resource, limit, _sendable(cursor)
+        )
+
+    @change
+    async def register_namespace(
+        self, records: Records, name: str, principal: str | None, now_ms: int
+    ) -> Namespace:
+        found = await records.find_namespace(name)
+        if found is not None:
+            return found
+        made = Namespace(new_namespace_id(), name, ACTIVE, now_ms)
+        event = audit_event(now_ms, "namespace_registered", "$SYSTEM", principal,
+                            before=None, after=asdict(made))  # fmt: skip
+        return await records.transition(None, made, event)
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        return await self.records.find_namespace(name)
+
+    async def list_namespaces(self, *, state: str) -> list[Namespace]:
+        """Those of a state by name; one that is half purged counts as deleted."""
+        shown = (DELETED, PURGING) if state == DELETED else (state,)
+        found = [one for one in await self.records.namespaces() if one.state in shown]
+        return sorted(found, key=lambda one: (one.name, one.id))
+
+    @change
+    async def delete_namespace(
+        self, records: Records, name: str, principal: str | None, now_ms: int
+    ) -> Namespace:
+        found = await records.find_namespace(name)
+        if found is None:
+            raise NamespaceNotFoundError(name)
+        after = replace(found, state=DELETED, deleted_ms=now_ms)
+        event = audit_event(now_ms, "namespace_deleted", "$SYSTEM", principal,
+                            before=asdict(found), after=asdict(after))  # fmt: skip
+        return await records.transition(found, after, event)
+
+    @change
+    async def recover_namespace(
+        self, records: Records, namespace_id: str, principal: str | None, now_ms: int
+    ) -> Namespace:
+        found = await _get_deleted(records, namespace_id, "there is nothing to recover")
+        if found.state == PURGING:
+            raise NamespaceStateError(found.name, PURGING, "part of it is gone; purge it again")
+        holder = await records.find_namespace(found.name)
+        if holder is not None and holder.id != namespace_id:
+            raise NamespaceStateError(
+                found.name, "registered again since", "delete that one first, then recover this id"
+            )
+        after = replace(found, state=ACTIVE, deleted_ms=None)
+        event = audit_event(now_ms, "namespace_recovered", "$SYSTEM", principal,
+                            before=asdict(found), after=asdict(after))  # fmt: skip
+        return await records.transition(found, after, event)
+
+    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
+        """How many records went; a purge that was cut short is finished by the next."""
+        await self.begin_purge(namespace_id)
+        return await self.records.purge(namespace_id)
+
+    @change
+    async def begin_purge(self, records: Records, namespace_id: str) -> None:
+        """From now on the namespace cannot be recovered."""
+        advice = "delete_namespace comes before purge_namespace"
+        found = await _get_deleted(records, namespace_id, advice)
+        if found.state != PURGING:
+            await records.transition(found, replace(found, state=PURGING), None)
+
+
+async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Namespace:
+    """A namespace that is deleted, or half purged."""
+    found = await records.get_namespace(namespace_id)
+    if found is None:
+        raise NamespaceNotFoundError(namespace_id)
+    if found.state == ACTIVE:
+        raise NamespaceStateError(found.name, found.state, advice)
+    return found
+
+
+def _sendable(cursor: str | None) -> str | None:
+    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
+    Names have none, and what stands in for it sorts behind them as it does."""
+    if cursor is None:
+        return None
+    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

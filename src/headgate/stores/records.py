@@ -1,0 +1,204 @@
+"""What a store implements so that `headgate.stores.catalog` can run on it.
+
+A namespace holds documents: entities by their id, and stored limits by their level. A change reads
+a snapshot of some of them, decides in Python, and commits: all of its documents and its audit
+event, or nothing if what it was decided on has changed in the meantime. So the rules about parents
+and versions exist once, and no store needs to know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from headgate.core.errors import Contended, NamespaceNotFoundError, NamespaceStateError
+from headgate.core.history import AuditEvent
+from headgate.core.levels import Entity, EntityConfig, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import lineage as find_lineage
+from headgate.core.limits import DEFAULT_RESOURCE
+
+ACTIVE, DELETED = "active", "deleted"
+PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
+ATTEMPTS_MAX = 16
+
+DocumentKey = str | Level  # an entity by its id, or where limits are stored
+Document = Entity | StoredLevel
+Changes = Mapping[DocumentKey, Document | None]  # what documents become; None: they are gone
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class RecordsChanged(Exception):
+    """Somebody changed what this change was decided on; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Documents of an active namespace as they were at one moment.
+
+    `evidence` is what the store wants to see again, unchanged, when a change is committed.
+    """
+
+    namespace: str
+    version: int
+    documents: Mapping[DocumentKey, Document]
+    evidence: Any = None
+
+    def entity(self, entity_id: str) -> Entity | None:
+        found = self.documents.get(entity_id)
+        assert not isinstance(found, StoredLevel)
+        return found
+
+    def stored(self, level: Level) -> StoredLevel | None:
+        found = self.documents.get(level)
+        assert not isinstance(found, Entity)
+        return found
+
+
+class EntityFamily(NamedTuple):
+    """All that goes or changes with an entity, or as much of it as one commit can take."""
+
+    seen: Snapshot  # of the entity and of these children
+    children: Sequence[Entity]
+    levels: Sequence[Level]  # where limits of its own are stored
+    is_complete: bool
+
+
+class Records(Protocol):
+    """The documents and namespaces of one store.
+
+    Methods that are given a namespace's id raise NamespaceNotFoundError or NamespaceStateError
+    unless it is active (see `check_active`), except for those about namespaces themselves.
+    """
+
+    async def within(self, work: ChangeWork[Result]) -> Result:
+        """Runs a change. A store with transactions runs it in one, so that it never meets another;
+        a store without runs it as it is, and tells from the evidence whether it has."""
+        ...
+
+    async def pause(self, attempt: int) -> None:
+        """Waits before a change that met another one is tried again."""
+        ...
+
+    async def read(self, namespace: str, *keys: DocumentKey, ancestors: bool = False) -> Snapshot:
+        """These documents; with `ancestors`, also everybody above the entities among them."""
+        ...
+
+    async def read_family(self, namespace: str, entity_id: str) -> EntityFamily:
+        """An entity with its children and levels; none of these where there is no such entity."""
+        ...
+
+    async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
+        """The namespace's next version, which has these changes; RecordsChanged if the documents of
+        the snapshot, or a family that was read, are not as they were.
+
+        Stored limits, and the event that tells of them, carry `seen.version + 1`. A store that lets
+        other commits pass in between writes the version that it really came to be.
+        """
+        ...
+
+    async def entities(
+        self, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        """Entities by id: all, or the children of one."""
+        ...
+
+    async def entities_with_limits(
+        self, namespace: str, resource: str, limit: int, cursor: str | None
+    ) -> Page:
+        """The ids of those who have limits of their own for a resource."""
+        ...
+
+    async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        """Resources with defaults, or with limits of some entity; in order."""
+        ...
+
+    async def find_namespace(self, name: str) -> Namespace | None:
+        """The active namespace of that name."""
+        ...
+
+    async def get_namespace(self, namespace_id: str) -> Namespace | None:
+        """The namespace, in whatever state."""
+        ...
+
+    async def namespaces(self) -> list[Namespace]:
+        """All of them, in whatever state and order."""
+        ...
+
+    async def transition(
+        self, before: Namespace | None, after: Namespace, event: AuditEvent | None
+    ) -> Namespace:
+        """The namespace in its next state (None before: it is new), recovered at its next version.
+
+        RecordsChanged if it is not as it was `before`, or if another one holds its name. A store
+        that cannot do this in one step finishes what was cut short, and returns what came of it.
+        """
+        ...
+
+    async def purge(self, namespace_id: str) -> int:
+        """Everything of a namespace in state PURGING is gone, itself last; how many records."""
+        ...
+
+
+ChangeWork = Callable[[Records], Coroutine[Any, Any, Result]]
+
+
+async def retry_if_changed(
+    work: Callable[[], Awaitable[Result]], pause: Callable[[int], Awaitable[None]]
+) -> Result:
+    """Runs the work, again when others were faster; Contended if they always are."""
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            return await work()
+        except RecordsChanged:
+            await pause(attempt)
+    raise contended(ATTEMPTS_MAX)
+
+
+def contended(attempts: int) -> Contended:
+    return Contended(
+        f"others changed the same records {attempts} times in a row while this change was being "
+        f"made; nothing was written: repeat it, with fewer writers at a time"
+    )
+
+
+def check_active(namespace_id: str, state: str | None, name: str) -> None:
+    """Raises unless the namespace may be used; None is the state of one that does not exist."""
+    if state is None:
+        raise NamespaceNotFoundError(namespace_id)
+    if state != ACTIVE:
+        raise NamespaceStateError(
+            name, state, f"recover_namespace('{namespace_id}') brings it back"
+        )
+
+
+def first_page(found: Sequence[Item], limit: int, name: Callable[[Item], str]) -> Page:
+    """A page of `limit` items, given one more than that if there are more."""
+    return Page(tuple(found[:limit]), name(found[limit - 1]) if len(found) > limit else None)
+
+
+def build_lookup(
+    version: int,
+    entity_id: str,
+    resource: str,
+    get_entity: Callable[[str], Entity | None],
+    get_stored: Callable[[Level], StoredLevel | None],
+) -> Lookup:
+    """The configuration of an entity and those it cascades to, where each read costs little."""
+    of_resource, of_system = get_stored(Level(None, resource)), get_stored(Level())
+    return Lookup(
+        version,
+        tuple(
+            EntityConfig(
+                name,
+                entity,
+                get_stored(Level(name, resource)),
+                get_stored(Level(name, DEFAULT_RESOURCE)),
+                of_resource,
+                of_system,
+            )
+            for name, entity in find_lineage(entity_id, get_entity)
+        ),
+    )

@@ -1,0 +1,314 @@
+"""Entities and stored limits in hashes, and an index of them in a sorted set.
+
+A commit compares the texts that its snapshot was read from, so changes of other documents may come
+in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headgate.core.history import AuditEvent
+from headgate.core.levels import (
+    LINEAGE_MAX,
+    Entity,
+    EntityConfig,
+    Level,
+    Lookup,
+    Page,
+    StoredLevel,
+)
+from headgate.core.limits import DEFAULT_RESOURCE
+from headgate.core.store import ExpiringRecord
+from headgate.stores.catalog import RecordsCatalog
+from headgate.stores.records import (
+    Changes,
+    ChangeWork,
+    Document,
+    DocumentKey,
+    EntityFamily,
+    RecordsChanged,
+    Result,
+    Snapshot,
+    first_page,
+)
+from headgate.stores.redis import keys
+from headgate.stores.redis import scripts as scan
+from headgate.stores.redis.catalog_steps import (
+    SCHEMA_VERSION,
+    Command,
+    check_schema,
+    commit_active,
+    event_write,
+    read,
+    read_active,
+    run_active,
+)
+from headgate.stores.redis.catalog_text import (
+    as_json,
+    entity_as_text,
+    entity_from_text,
+    from_json,
+    stored_as_text,
+    stored_from_text,
+)
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.encoding import check_limits
+from headgate.stores.redis.registry import SCHEMA, RedisRegistry
+from headgate.stores.redis.scripts import load_script
+
+READ_ANCESTORS = load_script("catalog_kin", "catalog_head")
+PAGE = load_script("catalog_page", "catalog_head")
+LOOKUP = load_script("catalog_lookup", "catalog_head")
+RESOURCES = load_script("catalog_resources", "catalog_head")
+PER_GENERATION = 4  # values of a lookup's reply
+CHILDREN_PER_BATCH = 1000  # children freed in one step
+
+
+class RedisRecords(RedisRegistry):
+    async def within(self, work: ChangeWork[Result]) -> Result:
+        return await work(self)
+
+    async def read(self, namespace: str, *wanted: DocumentKey, ancestors: bool = False) -> Snapshot:
+        if ancestors:
+            names = (keys.entities(namespace),)
+            ids = [one for one in wanted if isinstance(one, str)]
+            args: list[str | int] = [LINEAGE_MAX + 1, *ids]
+            version, rows = await run_active(self._port, READ_ANCESTORS, namespace, names, args)
+            return _snapshot(namespace, version, dict(zip(rows[0::2], rows[1::2], strict=True)))
+        commands = [_read_command(namespace, key) for key in wanted]
+        version, texts = await read_active(self._port, namespace, *commands)
+        return _snapshot(namespace, version, dict(zip(wanted, texts, strict=True)))
+
+    async def read_family(self, namespace: str, entity_id: str) -> EntityFamily:
+        index, entities = keys.index(namespace), keys.entities(namespace)
+        family, own = keys.span("c", entity_id), keys.span("l", entity_id)
+        version, (text, entries, levels, count) = await read_active(
+            self._port,
+            namespace,
+            ("HGET", entities, entity_id),
+            ("ZRANGEBYLEX", index, *family, "LIMIT", 0, CHILDREN_PER_BATCH),
+            ("ZRANGEBYLEX", index, *own),
+            ("ZLEXCOUNT", index, *family),
+        )
+        children = [keys.last_name(entry) for entry in entries]
+        texts = await self._port.command("HMGET", entities, *children) if children else []
+        if None in texts:
+            raise RecordsChanged
+        family_texts: dict[DocumentKey, str | None] = {entity_id: text}
+        family_texts.update(zip(children, texts, strict=True))
+        seen = _snapshot(namespace, version, family_texts)
+        seen.evidence.extend(
+            [
+                (count, ("ZLEXCOUNT", index, *family)),
+                (len(levels), ("ZLEXCOUNT", index, *own)),
+                *((0, ("ZSCORE", index, entry)) for entry in levels),
+            ]
+        )
+        return EntityFamily(
+            seen,
+            [entity_from_text(*pair) for pair in zip(children, texts, strict=True)],
+            [Level(entity_id, keys.last_name(entry)) for entry in levels],
+            is_complete=count <= len(children),
+        )
+
+    async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
+        namespace = seen.namespace
+        writes: list[Command] = []
+        for key, document in changes.items():
+            if isinstance(key, Level):
+                assert not isinstance(document, Entity)
+                writes += _level_writes(namespace, key, document)
+            else:
+                assert not isinstance(document, StoredLevel)
+                writes += _entity_writes(namespace, key, seen.entity(key), document)
+        if event is not None:
+            if any(isinstance(document, StoredLevel) for document in changes.values()):
+                event = _without_version(event)
+            writes.append(event_write(namespace, event))
+        return await commit_active(self._port, namespace, seen.evidence, writes)
+
+    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+        """The configuration of an entity and those it cascades to, in one call."""
+        names = (keys.entities(namespace), keys.levels(namespace))
+        args = (entity_id, resource, DEFAULT_RESOURCE, LINEAGE_MAX)
+        version, reply = await run_active(self._port, LOOKUP, namespace, names, args)
+        of_resource, of_system = _stored(reply[0]), _stored(reply[1])
+        configs = []
+        for at in range(2, len(reply), PER_GENERATION):
+            name, text, own, default = reply[at : at + PER_GENERATION]
+            entity = None if text is None else entity_from_text(name, text)
+            configs.append(
+                EntityConfig(name, entity, _stored(own), _stored(default), of_resource, of_system)
+            )
+        return Lookup(version, tuple(configs))
+
+    async def entities(
+        self, namespace: str, parent_id: str | None, limit: int, cursor: str | None
+    ) -> Page:
+        stem = ("e",) if parent_id is None else ("c", parent_id)
+        names = (keys.index(namespace), keys.entities(namespace))
+        args = (*keys.span(*stem, after=cursor), limit + 1, len(keys.entry(*stem, "")))
+        _, rows = await run_active(self._port, PAGE, namespace, names, args)
+        pairs = zip(rows[0::2], rows[1::2], strict=True)
+        return first_page([entity_from_text(*pair) for pair in pairs], limit, lambda one: one.id)
+
+    async def entities_with_limits(
+        self, namespace: str, resource: str, limit: int, cursor: str | None
+    ) -> Page:
+        span = keys.span("r", resource, after=cursor)
+        return first_page(await self._names(namespace, *span, "LIMIT", 0, limit + 1), limit, str)
+
+    async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        if not of_entities:
+            return await self._names(namespace, *keys.span("d"))
+        names = (keys.index(namespace),)
+        return (await run_active(self._port, RESOURCES, namespace, names, ()))[1]
+
+    async def _names(self, namespace: str, *span: str | int) -> list[str]:
+        """The last names of some entries of the index."""
+        command = ("ZRANGEBYLEX", keys.index(namespace), *span)
+        _, [entries] = await read_active(self._port, namespace, command)
+        return [keys.last_name(entry) for entry in entries]
+
+
+def _snapshot(namespace: str, version: int, texts: Mapping[DocumentKey, str | None]) -> Snapshot:
+    documents: dict[DocumentKey, Document] = {
+        key: stored_from_text(text) if isinstance(key, Level) else entity_from_text(key, text)
+        for key, text in texts.items()
+        if text is not None
+    }
+    evidence = [(text, _read_command(namespace, key)) for key, text in texts.items()]
+    return Snapshot(namespace, version, documents, evidence)
+
+
+def _read_command(namespace: str, key: DocumentKey) -> Command:
+    if isinstance(key, Level):
+        return ("HGET", keys.levels(namespace), keys.level_field(key))
+    return ("HGET", keys.entities(namespace), key)
+
+
+def _entity_writes(
+    namespace: str, entity_id: str, before: Entity | None, after: Entity | None
+) -> list[Command]:
+    """The entity as it is now, or is no more, and the index entries that lead to it."""
+    index, entities = keys.index(namespace), keys.entities(namespace)
+    old = None if before is None else before.parent_id
+    new = None if after is None else after.parent_id
+    writes: list[Command] = []
+    if old is not None and old != new:
+        writes.append(("ZREM", index, keys.entry("c", old, entity_id)))
+    if after is None:
+        return [
+            *writes,
+            ("HDEL", entities, entity_id),
+            ("ZREM", index, keys.entry("e", entity_id)),
+        ]
+    writes.append(("HSET", entities, entity_id, entity_as_text(after)))
+    if before is None:
+        writes.append(("ZADD", index, 0, keys.entry("e", entity_id)))
+    if new is not None:
+        writes.append(("ZADD", index, 0, keys.entry("c", new, entity_id)))
+    return writes
+
+
+def _level_writes(namespace: str, level: Level, after: StoredLevel | None) -> list[Command]:
+    """The level as it is now, or is no more, and the index entries that lead to it."""
+    index, levels, field = keys.index(namespace), keys.levels(namespace), keys.level_field(level)
+    own = keys.entry("l", field)
+    limited = None  # the entry of a level that has limits; the system's needs none
+    if level.resource is not None and level.entity_id is None:
+        limited = keys.entry("d", level.resource)
+    elif level.resource is not None and level.entity_id is not None:
+        limited = keys.entry("r", level.resource, level.entity_id)
+    if after is None:
+        return [("HDEL", levels, field), ("ZREM", index, own, limited or own)]
+    check_limits(after.limits)
+    writes: list[Command] = [("HSET", levels, field, stored_as_text(after))]
+    if level.entity_id is not None:
+        writes.append(("ZADD", index, 0, own))
+    if limited is not None:
+        writes.append(("ZADD", index, 0, limited) if after.limits else ("ZREM", index, limited))
+    return writes
+
+
+def _without_version(event: AuditEvent) -> AuditEvent:
+    """An event about a level, with room for the version that the script will give to both."""
+    after = event.details["after"]
+    if after is None:
+        return event
+    return replace(event, details={**event.details, "after": {**after, "version": None}})
+
+
+def _stored(text: str | None) -> StoredLevel | None:
+    return None if text is None else stored_from_text(text)
+
+
+class RedisCatalog(RecordsCatalog):
+    def __init__(self, port: RedisPort) -> None:
+        records = RedisRecords(port)
+        super().__init__(records)
+        self.lookup = records.lookup
+        self._port = port
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        schema, text = await read(self._port, SCHEMA, ("HGET", keys.META, "notes"))
+        noted = {} if text is None else from_json("note", text)
+        return {**noted, "schema_version": int(schema or SCHEMA_VERSION)}
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        await self._port.command("HSET", keys.META, "notes", as_json(dict(values)))
+
+    async def prepare(self) -> None:
+        """The schema's version is noted; a newer one is refused."""
+        await self._port.command("HSETNX", keys.META, "schema_version", SCHEMA_VERSION)
+        [schema] = await read(self._port, SCHEMA)
+        check_schema(schema)
+
+    async def destroy(self) -> None:
+        await scan.unlink(self._port, await scan.matching_keys(self._port, keys.EVERYTHING))
+
+
+# --------------------------------------------------------------------------------------------------
+# Small texts in a hash of each namespace, with their ends in a sorted set beside it.
+
+PUT = load_script("drawer_put")
+DROP = load_script("drawer_drop")
+DUE = load_script("drawer_due")
+
+
+class RedisExpiringRecords:
+    def __init__(self, port: RedisPort) -> None:
+        self._port = port
+
+    async def put(
+        self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
+    ) -> int | None:
+        args: list[str | int] = [name, text, until_ms, "" if seen is None else seen]
+        version: int = await self._port.script(PUT, _keys(namespace), args)
+        return version or None
+
+    async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
+        found = await self._port.command("HGET", keys.expiring(namespace), name)
+        return None if found is None else _record_from_reply(found)
+
+    async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
+        return bool(await self._port.script(DROP, _keys(namespace), [name, seen]))
+
+    async def due(
+        self, namespace: str, before_ms: int, limit: int
+    ) -> list[tuple[str, ExpiringRecord]]:
+        found = await self._port.script(DUE, _keys(namespace), [before_ms, limit])
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return [(name, _record_from_reply(text)) for name, text in pairs if text]
+
+
+def _keys(namespace: str) -> list[str]:
+    return [keys.expiring(namespace), keys.expiring_ends(namespace)]
+
+
+def _record_from_reply(found: str) -> ExpiringRecord:
+    version, until_ms, text = found.split(" ", 2)
+    return ExpiringRecord(text, int(until_ms), int(version))
