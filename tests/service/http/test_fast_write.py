@@ -69,7 +69,7 @@ def test_both_ways_say_the_same(
     answer = check_result(verdict, [demand], rule, ("user", "api", 1))
     if yes is None:
         shown = answer.limits[0]
-        closer = shown.soft or shown.wait_ms is None  # or full at a time that has no date
+        closer = shown.limit.soft or shown.wait_ms is None  # or full at a time that has no date
         assert not answer.allowed or closer or (shown.reset_at_ms or 0) > TIME_MS_MAX
         return
     content, fields = admitted_fields(yes)

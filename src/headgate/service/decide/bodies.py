@@ -111,7 +111,7 @@ def health_body(answer: HealthResult) -> dict[str, Any]:
 
 
 def violated(answer: CheckResult) -> list[str]:
-    return [limit.name for limit in answer.limits if limit.exceeded and not limit.soft]
+    return [limit.limit_name for limit in answer.limits if limit.refuses]
 
 
 def message_of(code: Code, retry_after_ms: int | None) -> str:
