@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from headgate.core.bucket import MILLI
@@ -11,6 +10,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
     AuditEvent,
+    BucketState,
     EntityCapacity,
     ResourceCapacity,
     UsageQuery,
@@ -21,7 +21,7 @@ from headgate.core.history import (
     parse_window_type,
     summarize,
 )
-from headgate.core.levels import Level
+from headgate.core.levels import Level, Page
 from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name, parse_resource
 from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
@@ -70,21 +70,6 @@ ONCE_LENGTH_MAX = 128
 SUMMARY_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class BucketState:
-    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
-
-    entity_id: str
-    resource: str
-    limit_name: str
-    tokens_milli: int
-    last_refill_ms: int
-    capacity_milli: int
-    refill_amount_milli: int
-    refill_period_ms: int
-    total_consumed_milli: int
-
-
 class Reports(AdminBase):
     """Buckets and history, for people."""
 
@@ -131,8 +116,8 @@ class Reports(AdminBase):
             parse_resource(resource)
         return [
             state
-            for key, record, now_ms in await self._records(entity_id, resource)
-            for state in _states(key, record, now_ms)
+            async for key, record, now_ms in live_buckets(self, entity_id, resource)
+            for state in bucket_states(key, record, now_ms)
         ]
 
     async def get_resource_capacity(
@@ -142,7 +127,7 @@ class Reports(AdminBase):
         parse_resource(resource)
         parse_limit_name(limit_name)
         found = []
-        for key, record, now_ms in await self._records(None, resource):
+        async for key, record, now_ms in live_buckets(self, None, resource):
             cell = cell_of(record, limit_name)
             if cell is None or (parents_only and not await self._is_parent(key.entity_id)):
                 continue
@@ -217,23 +202,6 @@ class Reports(AdminBase):
         page = await self.backend.ledger.usage(namespace, asked, self._store_ms())
         return list(page.items), page.cursor
 
-    async def _records(
-        self, entity_id: str | None, resource: str | None
-    ) -> list[tuple[BucketKey, Record, int]]:
-        namespace = await self.configs.namespace_id()
-        found: list[tuple[BucketKey, Record, int]] = []
-        cursor: str | None = None
-        while True:
-            page = await self.backend.store.find(
-                namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
-            )
-            seen = await self.backend.store.peek(page.items, self._store_ms())
-            pairs = zip(page.items, seen.records, strict=True)
-            found += [(key, record, seen.now_ms) for key, record in pairs if record is not None]
-            if page.cursor is None:
-                return found
-            cursor = page.cursor
-
     async def _is_parent(self, entity_id: str) -> bool:
         page = await self.backend.catalog.list_entities(
             await self.configs.namespace_id(), parent_id=entity_id, limit=1, cursor=None
@@ -247,7 +215,40 @@ class Reports(AdminBase):
         await self.backend.ledger.append(await self.configs.namespace_id(), event)
 
 
-def _states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
+async def live_buckets(
+    admin: AdminBase, entity_id: str | None, resource: str | None
+) -> AsyncIterator[tuple[BucketKey, Record, int]]:
+    """The buckets that exist, of one entity and resource or (None) of every one, each with the
+    store's time when it was read."""
+    namespace, store = await admin.configs.namespace_id(), admin.backend.store
+
+    async def page_after(cursor: str | None) -> Page:
+        return await store.find(
+            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
+        )
+
+    async for keys in pages(page_after):
+        seen = await store.peek(keys, admin._store_ms())
+        for key, record in zip(keys, seen.records, strict=True):
+            if record is not None:
+                yield key, record, seen.now_ms
+
+
+async def pages(
+    page_after: Callable[[str | None], Awaitable[Page]],
+) -> AsyncIterator[tuple[Any, ...]]:
+    """The items of every page, a page at a time; the last page has no cursor."""
+    cursor: str | None = None
+    while True:
+        page = await page_after(cursor)
+        yield page.items
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def bucket_states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
+    """Every limit of one bucket."""
     return [
         BucketState(
             key.entity_id,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX, live_buckets
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Entity, Level, StoredLevel, resolve
@@ -164,7 +164,7 @@ async def preview(
     looked_at = 0
     seen: set[str] = set()
     for scope in _scopes(wanted):
-        async for key, record, now_ms in _live_buckets(repository, *scope):
+        async for key, record, now_ms in live_buckets(repository, *scope):
             if key.text in seen:
                 continue
             if looked_at >= BUCKETS_LOOKED_AT_MAX:
@@ -188,26 +188,6 @@ def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]
         },
         key=lambda scope: (scope[0] or "", scope[1] or ""),
     )
-
-
-async def _live_buckets(
-    repository: Repository, entity_id: str | None, resource: str | None
-) -> AsyncIterator[tuple[BucketKey, Record, int]]:
-    namespace = await repository.configs.namespace_id()
-    store = repository.backend.store
-    now_ms = repository.clock() if repository.drives_time else None
-    cursor: str | None = None
-    while True:
-        page = await store.find(
-            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
-        )
-        sighting = await store.peek(page.items, now_ms)
-        for key, record in zip(page.items, sighting.records, strict=True):
-            if record is not None:
-                yield key, record, sighting.now_ms
-        if page.cursor is None:
-            return
-        cursor = page.cursor
 
 
 async def _over_limits(

@@ -26,10 +26,11 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
+from headgate.core.history import iso_time_or_none
 from headgate.core.http_fields import sf_string
 from headgate.core.limits import Limit
 from headgate.service.decide.answers import CheckResult
-from headgate.service.decide.bodies import check_body, iso_time
+from headgate.service.decide.bodies import check_body
 from headgate.service.decide.problems import (
     PROBLEMS,
     Code,
@@ -158,4 +159,4 @@ def test_of_limits_that_share_a_name_the_tightest_is_told() -> None:
     ],
 )
 def test_times(time_ms: int | None, text: str | None) -> None:
-    assert iso_time(time_ms) == text
+    assert iso_time_or_none(time_ms) == text

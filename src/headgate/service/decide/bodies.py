@@ -6,9 +6,9 @@ they look for.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headgate.core.history import iso_time_or_none
 from headgate.service.decide.answers import (
     AcquireResult,
     BatchAnswer,
@@ -19,18 +19,7 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TIME_MS_MAX = 253_402_300_799_999  # the last that has a date with four digits
-
 DEGRADED_WARNING = "the store gave no answer: admitted within this process's own bounds"
-
-
-def iso_time(time_ms: int | None) -> str | None:
-    """ISO 8601 with milliseconds; None where there is no such time."""
-    if time_ms is None or not 0 <= time_ms <= TIME_MS_MAX:
-        return None
-    moment = _EPOCH + timedelta(milliseconds=time_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def check_body(answer: CheckResult) -> dict[str, Any]:
@@ -38,7 +27,7 @@ def check_body(answer: CheckResult) -> dict[str, Any]:
         "allowed": answer.allowed,
         "tokens_remaining": answer.tokens_remaining,
         "tokens_capacity": answer.tokens_capacity,
-        "reset_at": iso_time(answer.reset_at_ms),
+        "reset_at": iso_time_or_none(answer.reset_at_ms),
         "degraded": answer.degraded,
     }
     if answer.dry_run:
@@ -60,7 +49,7 @@ def combined_body(answer: CombinedResult) -> dict[str, Any]:
         "allowed": answer.allowed,
         "tokens_remaining": foremost.tokens_remaining,
         "tokens_capacity": foremost.tokens_capacity,
-        "reset_at": iso_time(foremost.reset_at_ms),
+        "reset_at": iso_time_or_none(foremost.reset_at_ms),
         "degraded": answer.degraded,
         "results": [_result(result) for result in answer.results],
         "blocking": _named(answer, answer.blocking),
@@ -87,7 +76,7 @@ def lease_body(answer: LeaseResult) -> dict[str, Any]:
     return {
         "lease_id": answer.lease_id,
         "state": answer.state.value,
-        "expires_at": iso_time(answer.expires_at_ms),
+        "expires_at": iso_time_or_none(answer.expires_at_ms),
         "held": dict(answer.held),
         "degraded": answer.degraded,
     }
@@ -151,7 +140,7 @@ def _result(answer: CheckResult) -> dict[str, Any]:
         "allowed": answer.allowed,
         "tokens_remaining": answer.tokens_remaining,
         "tokens_capacity": answer.tokens_capacity,
-        "reset_at": iso_time(answer.reset_at_ms),
+        "reset_at": iso_time_or_none(answer.reset_at_ms),
     }
     if not answer.allowed:
         wait_ms = answer.retry_after_ms

@@ -20,11 +20,11 @@ from headgate.core.errors import (
     Throttled,
     Unreachable,
 )
+from headgate.core.history import TIME_MS_MAX
 from headgate.core.record import TERMS
 from headgate.layers.breaker import BreakerOpen
 from headgate.layers.shadow import ShadowVerdict
 from headgate.service.decide.answers import Admission, CheckResult, tightest_of
-from headgate.service.decide.bodies import TIME_MS_MAX
 from headgate.service.decide.problems import STORE_RETRY_MS, Code
 from headgate.service.decide.rules import Rule
 from headgate.service.decide.targets import Target
@@ -158,11 +158,9 @@ def _limits(verdict: Verdict, part: Sequence[Demand], rule: Rule | None) -> tupl
     if len(verdict.demands) > 1:
         wanted = {(demand.key.entity_id, demand.key.resource) for demand in part}
         found = [one for one in found if (one.entity_id, one.resource) in wanted]
-    if rule is not None:
+    if rule is not None:  # _make takes half of the time of _replace
         found = [
-            LimitStatus(
-                *one[:2], rule.label(one.limit_name), *one[3:]
-            )  # half of what _replace takes
+            LimitStatus._make((*one[:2], rule.label(one.limit_name), *one[3:]))
             if one.source == "limiter"
             else one
             for one in found

@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
+from headgate.core.history import iso_time
 from headgate.core.http_fields import SF_INTEGER_MAX, policy_item, sf_string
 from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
-from headgate.service.decide.bodies import batch_body, iso_time
+from headgate.service.decide.bodies import batch_body
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.targets import LimitConstants
 
@@ -108,7 +109,7 @@ def _template_for(frame: LimitConstants) -> AnswerTemplate:
 @lru_cache(CACHED)
 def _moment(second: int) -> bytes:
     """A second as ISO 8601 without its zone."""
-    return (iso_time(second * 1000) or "")[:19].encode()
+    return iso_time(second * 1000)[:19].encode()
 
 
 def _escaped(text: str) -> bytes:
