@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
-from headgate.admin.reports import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX, pages
 from headgate.core.errors import ValidationError
 from headgate.core.history import UsageSnapshot, parse_time_ms, parse_window_type, window_around
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable
@@ -66,9 +66,7 @@ async def export_lines(repository: Repository, *, usage: bool = True) -> AsyncIt
 
 
 async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLine]:
-    cursor: str | None = None
-    while True:
-        entities, cursor = await repository.list_entities(PAGE_MAX, cursor)
+    async for entities in pages(lambda cursor: repository.list_entities(PAGE_MAX, cursor)):
         for entity in entities:
             shown = entity_as_json(entity)
             yield {
@@ -76,8 +74,6 @@ async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLin
                 **{name: shown[name] for name in ENTITY_FIELDS},
                 "metadata": dict(entity.metadata),  # whole: nothing of it may get lost on the way
             }
-        if cursor is None:
-            break
     namespace = await repository.configs.namespace_id()
     async for level in stored_levels(repository):
         stored = await repository.backend.catalog.get_stored(namespace, level)
@@ -89,12 +85,12 @@ async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLin
                 "resource": level.resource,
                 **{name: shown[name] for name in ("limits", "on_unavailable", "mode")},
             }
-    while usage:
-        shots, cursor = await repository.get_usage_snapshots(limit=PAGE_MAX, next_key=cursor)
-        for shot in shots:
-            yield {"kind": "usage", **usage_as_json(shot)}
-        if cursor is None:
-            break
+    if usage:
+        async for shots in pages(
+            lambda cursor: repository.get_usage_snapshots(limit=PAGE_MAX, next_key=cursor)
+        ):
+            for shot in shots:
+                yield {"kind": "usage", **usage_as_json(shot)}
 
 
 class LineError(ValidationError):
@@ -147,18 +143,11 @@ def _check_header(kind: object, line: Mapping[str, Any]) -> None:
 
 
 def _parse_line(number: int, kind: object, line: ExportLine) -> ExportedItem:
-    readers: dict[str, Callable[[ExportLine], ExportedItem]] = {
-        "entity": _entity,
-        "level": _level,
-        "usage": _usage,
-    }
-    reader = readers.get(kind) if isinstance(kind, str) else None
+    reader = READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         raise LineError(number, f"is of the unknown kind {kind!r}")
     try:
         return reader(line)
-    except LineError:
-        raise
     except KeyError as error:
         raise LineError(number, f"has no {error}") from error
     except (ValidationError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -217,3 +206,10 @@ def _usage(line: ExportLine) -> UsageSnapshot:
         counters,
         parse_amount("total_events", line["total_events"]),
     )
+
+
+READERS: dict[str, Callable[[ExportLine], ExportedItem]] = {
+    "entity": _entity,
+    "level": _level,
+    "usage": _usage,
+}

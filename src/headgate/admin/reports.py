@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
@@ -21,7 +22,7 @@ from headgate.core.history import (
     parse_window_type,
     summarize,
 )
-from headgate.core.levels import Level, Page
+from headgate.core.levels import Level
 from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name, parse_resource
 from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
@@ -32,6 +33,7 @@ from headgate.core.store import Backend
 # What every operator flow stands on: a backend, its configuration cache, a clock.
 
 PAGE_MAX = 1000
+Item = TypeVar("Item")
 
 
 class AdminBase:
@@ -53,8 +55,9 @@ class AdminBase:
         return self.clock() if self.drives_time else None
 
     async def _change_level(
-        self, level: Level, changes: dict[str, Any], principal: str | None
+        self, level: Level, changes: Mapping[str, Any], principal: str | None
     ) -> None:
+        """Some of limits, on_unavailable and mode of one level are other ones from now on."""
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.update_stored(namespace, level, changes, principal, self.clock())
         self.configs.invalidate()
@@ -177,16 +180,13 @@ class Reports(AdminBase):
         """Totals over all snapshots of one window type; at most SUMMARY_MAX of them."""
         query = _parse_query(entity_id, resource, window_type, start_time, end_time)
         found: list[UsageSnapshot] = []
-        cursor: str | None = None
-        while True:
-            page, cursor = await self._usage(query, PAGE_MAX, cursor)
-            found += page
-            if cursor is None:
-                return summarize(found)
+        async for page in pages(lambda cursor: self._usage(query, PAGE_MAX, cursor)):
             if len(found) >= SUMMARY_MAX:
                 raise ValidationError(
                     "usage", len(found), "snapshots are too many to sum; narrow the time or entity"
                 )
+            found += page
+        return summarize(found)
 
     def _defaults(self) -> Defaults:
         return NO_DEFAULTS
@@ -195,10 +195,7 @@ class Reports(AdminBase):
         self, query: UsageQuery, limit: int, cursor: str | None
     ) -> tuple[list[UsageSnapshot], str | None]:
         namespace = await self.configs.namespace_id()
-        asked = UsageQuery(
-            query.entity_id, query.resource, query.window_type,
-            query.start_ms, query.end_ms, limit, cursor,
-        )  # fmt: skip
+        asked = replace(query, limit=limit, cursor=cursor)
         page = await self.backend.ledger.usage(namespace, asked, self._store_ms())
         return list(page.items), page.cursor
 
@@ -222,12 +219,13 @@ async def live_buckets(
     store's time when it was read."""
     namespace, store = await admin.configs.namespace_id(), admin.backend.store
 
-    async def page_after(cursor: str | None) -> Page:
-        return await store.find(
+    async def fetch(cursor: str | None) -> tuple[Sequence[BucketKey], str | None]:
+        page = await store.find(
             namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
         )
+        return page.items, page.cursor
 
-    async for keys in pages(page_after):
+    async for keys in pages(fetch):
         seen = await store.peek(keys, admin._store_ms())
         for key, record in zip(keys, seen.records, strict=True):
             if record is not None:
@@ -235,16 +233,14 @@ async def live_buckets(
 
 
 async def pages(
-    page_after: Callable[[str | None], Awaitable[Page]],
-) -> AsyncIterator[tuple[Any, ...]]:
-    """The items of every page, a page at a time; the last page has no cursor."""
-    cursor: str | None = None
-    while True:
-        page = await page_after(cursor)
-        yield page.items
-        cursor = page.cursor
-        if cursor is None:
-            return
+    fetch: Callable[[str | None], Awaitable[tuple[Sequence[Item], str | None]]],
+) -> AsyncIterator[Sequence[Item]]:
+    """A listing page by page. `fetch` reads one from a cursor on; the last page has no cursor."""
+    page, cursor = await fetch(None)
+    yield page
+    while cursor is not None:
+        page, cursor = await fetch(cursor)
+        yield page
 
 
 def bucket_states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
