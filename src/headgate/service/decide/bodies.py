@@ -43,7 +43,7 @@ def combined_body(answer: CombinedResult) -> dict[str, Any]:
 
 
 def batch_body(answer: BatchAnswer) -> dict[str, Any]:
-    return {"results": [_batch_item(result) for result in answer.results]}
+    return {"results": [batch_item(result) for result in answer.results]}
 
 
 def lease_body(answer: LeaseResult) -> dict[str, Any]:
@@ -134,15 +134,11 @@ def _result(answer: CheckResult) -> dict[str, Any]:
     return found
 
 
-def _batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
+def batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
     """Each item carries the status it would have had alone."""
     if isinstance(result, ServiceError):
-        body = problem_body(result)
-        return {
-            "allowed": False,
-            **body,
-            "error": {"code": result.code.value, "message": result.detail},
-        }
+        error = {"code": result.code.value, "message": result.detail}
+        return {"allowed": False, **problem_body(result), "error": error}
     return {"status": result.http_status, **check_body(result)}
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from headgate.core.history import iso_time
 from headgate.core.http_fields import SF_INTEGER_MAX, policy_item, sf_string
-from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
-from headgate.service.decide.bodies import batch_body
+from headgate.service.decide.answers import Admission, CheckResult
+from headgate.service.decide.bodies import batch_item
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.targets import LimitConstants
 
@@ -90,14 +90,13 @@ def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> 
     """The whole document of a batch, most of it the short way."""
     items: list[bytes] = []
     for result in results:
-        if type(result) is Admission:
+        if isinstance(result, Admission):
             frame, remaining, _, reset_ms = result
             wording = frame.wording or _template_for(frame)
             moment = _moment(reset_ms // 1000)
             items.append(wording.item % (remaining, moment, reset_ms % 1000))
         else:
-            told = batch_body(BatchAnswer((result,)))  # type: ignore[arg-type]
-            items.append(_encode(told["results"][0]))
+            items.append(_encode(batch_item(result)))
     return b'{"results":[%b]}' % b",".join(items)
 
 
