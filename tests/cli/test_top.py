@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import BucketState, Limit, SyncRateLimiter, SyncRepository
-from headgate.admin.rates import BucketSample, busiest, sample_buckets
+from headgate.admin.reports import BucketSample, busiest, sample_buckets
 from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.admin.documents import bucket_as_json
-from headgate.admin.rates import BucketSample, LimitRate, busiest, sample_buckets
+from headgate.admin.reports import BucketSample, LimitRate, busiest, sample_buckets
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import OutputTable, amount, bar, console, pluralize, show, table
 from headgate.core.history import BucketState, iso_time
