@@ -34,7 +34,8 @@ A limit is typed as `rpm:1000/min:1500` (name, amount per period, burst), or lik
 
 An error is three lines on standard error: what, why, what to do. With `--json` standard output is
 one JSON document and nothing else, in case of an error `{"error": {"exit_code", "what", "why",
-"do"}}`. What would ask for consent needs `--yes` there.
+"do"}}`. What would ask for consent needs `--yes` there. Entities, limits, buckets,
+namespaces, audit events and usage have the same fields as in the REST service ([wire](wire.md)).
 
 Completion: `eval "$(headgate completion bash)"` in `~/.bashrc`; zsh and fish alike.
 """

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.quota import parse_quota, parse_quotas
+from headgate.core.decision import LimitStatus
 from headgate.core.http_fields import sf_string
+from headgate.core.limits import PERIOD_SECONDS_MAX, Limit
 from headgate.service.decide import requests
-from headgate.service.decide.answers import AppliedLimit, CheckResult
+from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.targets import (
     entity_id_of,
@@ -119,17 +121,20 @@ def test_header_fields_of_any_server_never_raise(headers: dict[str, str], now_ms
 
 names = st.text(min_size=1, max_size=20)
 counts = st.integers(0, 10**15 - 1)
+windows_s = st.one_of(st.none(), st.integers(1, PERIOD_SECONDS_MAX))
 waits_ms = st.one_of(st.none(), st.integers(0, 10**9))
 
 
 @FUZZ
-@given(names, st.integers(1, 10**15 - 1), counts, st.one_of(st.none(), counts), waits_ms)
+@given(names, st.integers(1, 10**15 - 1), counts, windows_s, waits_ms)
 def test_our_fields_tell_a_client_what_they_mean(
     name: str, capacity: int, left: int, window_s: int | None, wait_ms: int | None
 ) -> None:
     now_ms = 1_750_000_000_000
-    applied = AppliedLimit(name, capacity, left, window_s, wait_ms, False, "policy", False)
-    answer = answer_with(applied)
+    limit = Limit("policy", capacity, capacity if window_s else 0, window_s or 1)
+    answer = answer_with(
+        LimitStatus("user:a", "api", name, limit, left, 1, False, 0, "limiter", wait_ms)
+    )
     [quota] = [one for one in parse_quotas(dict(check_headers(answer)), now_ms) if one.policy]
     assert (quota.limit, quota.remaining, quota.window_s) == (capacity, left, window_s)
     if name.isascii() and name.isprintable():
@@ -138,7 +143,7 @@ def test_our_fields_tell_a_client_what_they_mean(
         assert quota.reset_at_ms == now_ms + -(-wait_ms // 1000) * 1000
 
 
-def answer_with(applied: AppliedLimit) -> CheckResult:
+def answer_with(applied: LimitStatus) -> CheckResult:
     blank = dict.fromkeys(CheckResult._fields)
     return CheckResult(**{**blank, "allowed": True, "limits": (applied,)})  # type: ignore[arg-type]
 

@@ -180,7 +180,7 @@ MUTANTS = [
     ),
     Mutant(
         "the shortest of several waits is told",
-        "core/decision.py",
+        "core/errors.py",
         "return max(known, default=0) if len(known) == len(waits) else None",
         "return min(known, default=0) if len(known) == len(waits) else None",
         (
@@ -246,8 +246,8 @@ MUTANTS = [
     Mutant(
         "errors: a passed soft limit counts as a violation",
         "core/errors.py",
-        "[status for status in self.statuses if status.exceeded and not status.limit.soft]",
-        "[status for status in self.statuses if status.exceeded]",
+        "return [status for status in self.statuses if status.refuses]",
+        "return [status for status in self.statuses if status.exceeded]",
         ("tests/flows/test_acquire.py::test_a_refusal_is_of_the_hard_limits_only",),
     ),
 ]

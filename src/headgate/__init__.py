@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.admin.reports import BucketState
     from headgate.core.decision import LimitStatus, Verdict
     from headgate.core.errors import (
         DemandTooLarge,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
         ValidationError,
         VersionMismatchError,
     )
-    from headgate.core.history import AuditEvent, UsageSnapshot
+    from headgate.core.history import AuditEvent, BucketState, UsageSnapshot
     from headgate.core.levels import Entity, OnUnavailable
     from headgate.core.limits import Limit
     from headgate.core.plan_cache import CacheStats
@@ -85,11 +84,10 @@ _PLACES = {
         "LeaseExpiredError NamespaceNotFoundError NamespaceStateError RateLimitExceeded "
         "RateLimiterUnavailable StoreDenied ValidationError VersionMismatchError"
     ),
-    "core.history": "AuditEvent UsageSnapshot",
+    "core.history": "AuditEvent BucketState UsageSnapshot",
     "limiter": "Lease RateLimiter",
     "core.limits": "Limit",
     "core.runtime": "Event",
-    "admin.reports": "BucketState",
     "repository": "Repository",
     "sync": "SyncLease SyncRateLimiter SyncRepository",
 }

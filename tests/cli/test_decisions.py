@@ -88,7 +88,7 @@ def test_a_store_that_is_away(run: Any) -> None:
 
 def test_explain_shows_the_ladder(run: Any, well: Any) -> None:
     found = well("explain", "key-1", "gpt-4")
-    assert [(one["name"], one["level"]) for one in found["limits"]] == [
+    assert [(one["limit"]["name"], one["level"]) for one in found["limits"]] == [
         ("rpm", "entity"),
         ("tpm", "resource"),
     ]

@@ -55,6 +55,23 @@ def test_what_comes_out_goes_in_again(run: Any, well: Any, exported_file: Path) 
     assert well(*other, "explain", "alpha", "gpt-4")["parents"][0]["entity_id"] == "middle"
 
 
+def test_an_older_export_can_still_be_read(well: Any, exported_file: Path) -> None:
+    """Files of before said `soft` of soft limits only, and not where a window ends."""
+    older = []
+    for line in map(json.loads, exported_file.read_text().splitlines()):
+        for limit in line.get("limits", ()):
+            assert limit.pop("soft") is False
+        if line["kind"] == "usage":
+            del line["window_end"]
+        older.append(json.dumps(line) + "\n")
+    exported_file.with_name("older.jsonl").write_text("".join(older))
+    other = ("-u", "sqlite:///other.db")
+    done = well(*other, "import", str(exported_file.with_name("older.jsonl")))
+    assert done["written"] == {"entity": 3, "level": 4, "usage": 9}
+    again = well(*other, "import", str(exported_file))
+    assert again["skipped"] == {"entity": 3, "level": 4, "usage": 9}
+
+
 def test_importing_again_changes_nothing(well: Any, exported_file: Path) -> None:
     other = ("-u", "sqlite:///other.db")
     well(*other, "import", str(exported_file))

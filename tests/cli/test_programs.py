@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.app import COMMANDS, Entry
-
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.cli"]
 
 
@@ -168,14 +166,9 @@ def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_a_program_elsewhere_is_one_line_of_the_table(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = Entry("deploy", "headgate.elsewhere.deploy:main", "Make the stack.", extra="aws")
-    monkeypatch.setitem(COMMANDS, "deploy", entry)
-    assert "pip install 'headgate[aws]'" in run("deploy").err
-    Program(monkeypatch, "headgate.elsewhere.deploy", "main", len)
-    assert run("deploy", "--stack", "x").code == 2
+def test_what_a_program_needs_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "headgate.service.demo.program", None)
+    assert "pip install 'headgate[service]'" in run("demo").err
 
 
 def test_demo_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
-from headgate import Limit, SyncRateLimiter, SyncRepository
-from headgate.admin.rates import BucketSample, LimitRate, busiest, sample_buckets
+from headgate import BucketState, Limit, SyncRateLimiter, SyncRepository
+from headgate.admin.reports import BucketSample, busiest, sample_buckets
 from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 
 
-def _row(name: str, available: int, consumed: int = 0) -> LimitRate:
-    return LimitRate(name, "r", "rpm", available, 100, consumed)
+def _row(name: str, available: int, consumed: int = 0) -> BucketState:
+    return BucketState(
+        name, "r", "rpm", available * 1000, 0, 100_000, 100_000, 60_000, consumed * 1000
+    )
 
 
 def test_without_a_look_before_the_emptiest_come_first() -> None:
     seen = BucketSample(0, [_row("full", 100), _row("debt", -5), _row("half", 50)], 3, True)
-    assert [row.entity_id for row in busiest(seen, None, 2)] == ["debt", "half"]
+    assert [row.state.entity_id for row in busiest(seen, None, 2)] == ["debt", "half"]
 
 
 def test_those_used_fastest_come_first() -> None:
@@ -27,7 +29,9 @@ def test_those_used_fastest_come_first() -> None:
         3000, [_row("slow", 0, 11), _row("fast", 50, 50), _row("new", 99, 4)], 3, True
     )
     rows = busiest(now, before, 10)
-    assert [(row.entity_id, row.rate) for row in rows] == [("fast", 20), ("new", 2), ("slow", 0.5)]
+    assert [(row.state.entity_id, row.rate) for row in rows] == [
+        ("fast", 20), ("new", 2), ("slow", 0.5)
+    ]  # fmt: skip
 
 
 def test_a_look_sees_every_bucket_at_one_moment() -> None:
@@ -50,7 +54,7 @@ def test_once(run: Any, well: Any) -> None:
     well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
     well("check", "b", "r", "rpm=60", "--limit", "rpm:60/day", "--take")
     items = well("top", "--count", "1")["items"]
-    assert [(one["entity_id"], one["consumed"]) for one in items] == [("b", 60)]
+    assert [(one["entity_id"], one["total_consumed"]) for one in items] == [("b", 60)]
     shown = run("top", "--once", "--resource", "r").out
     assert shown.index("\nb ") < shown.index("\na ")
 

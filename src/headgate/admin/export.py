@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports import PAGE_MAX
+from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
+from headgate.admin.reports import PAGE_MAX, pages
 from headgate.core.errors import ValidationError
 from headgate.core.history import UsageSnapshot, parse_time_ms, parse_window_type, window_around
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable
@@ -25,13 +26,13 @@ from headgate.core.limits import (
     parse_limits,
     parse_resource,
 )
-from headgate.core.store import limits_as_json
 from headgate.declare.apply import stored_levels
 from headgate.repository import Repository
 
 FORMAT = 1
 LINE_BYTES_MAX = 64 * 1024
 COUNTERS_MAX = 64
+ENTITY_FIELDS = ("id", "name", "parent_id", "cascade", "mode")  # those that a store does not make
 
 ExportLine = dict[str, Any]
 
@@ -65,56 +66,31 @@ async def export_lines(repository: Repository, *, usage: bool = True) -> AsyncIt
 
 
 async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLine]:
-    cursor: str | None = None
-    while True:
-        entities, cursor = await repository.list_entities(PAGE_MAX, cursor)
+    async for entities in pages(lambda cursor: repository.list_entities(PAGE_MAX, cursor)):
         for entity in entities:
-            yield _entity_line(entity)
-        if cursor is None:
-            break
+            shown = entity_as_json(entity)
+            yield {
+                "kind": "entity",
+                **{name: shown[name] for name in ENTITY_FIELDS},
+                "metadata": dict(entity.metadata),  # whole: nothing of it may get lost on the way
+            }
     namespace = await repository.configs.namespace_id()
     async for level in stored_levels(repository):
         stored = await repository.backend.catalog.get_stored(namespace, level)
         if stored is not None:
-            rule = stored.on_unavailable
+            shown = stored_as_json(stored) or {}
             yield {
                 "kind": "level",
                 "entity_id": level.entity_id,
                 "resource": level.resource,
-                "limits": limits_as_json(stored.limits),
-                "on_unavailable": rule.value if rule else None,
-                "mode": stored.mode.value,
+                **{name: shown[name] for name in ("limits", "on_unavailable", "mode")},
             }
-    while usage:
-        shots, cursor = await repository.get_usage_snapshots(limit=PAGE_MAX, next_key=cursor)
-        for shot in shots:
-            yield _usage_line(shot)
-        if cursor is None:
-            break
-
-
-def _entity_line(entity: Entity) -> ExportLine:
-    return {
-        "kind": "entity",
-        "id": entity.id,
-        "name": entity.name,
-        "parent_id": entity.parent_id,
-        "cascade": entity.cascade,
-        "metadata": dict(entity.metadata),
-        "mode": entity.mode.value,
-    }
-
-
-def _usage_line(shot: UsageSnapshot) -> ExportLine:
-    return {
-        "kind": "usage",
-        "entity_id": shot.entity_id,
-        "resource": shot.resource,
-        "window_type": shot.window_type,
-        "window_start": shot.window_start,
-        "counters": dict(shot.counters),
-        "total_events": shot.total_events,
-    }
+    if usage:
+        async for shots in pages(
+            lambda cursor: repository.get_usage_snapshots(limit=PAGE_MAX, next_key=cursor)
+        ):
+            for shot in shots:
+                yield {"kind": "usage", **usage_as_json(shot)}
 
 
 class LineError(ValidationError):
@@ -167,18 +143,11 @@ def _check_header(kind: object, line: Mapping[str, Any]) -> None:
 
 
 def _parse_line(number: int, kind: object, line: ExportLine) -> ExportedItem:
-    readers: dict[str, Callable[[ExportLine], ExportedItem]] = {
-        "entity": _entity,
-        "level": _level,
-        "usage": _usage,
-    }
-    reader = readers.get(kind) if isinstance(kind, str) else None
+    reader = READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         raise LineError(number, f"is of the unknown kind {kind!r}")
     try:
         return reader(line)
-    except LineError:
-        raise
     except KeyError as error:
         raise LineError(number, f"has no {error}") from error
     except (ValidationError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -237,3 +206,10 @@ def _usage(line: ExportLine) -> UsageSnapshot:
         counters,
         parse_amount("total_events", line["total_events"]),
     )
+
+
+READERS: dict[str, Callable[[ExportLine], ExportedItem]] = {
+    "entity": _entity,
+    "level": _level,
+    "usage": _usage,
+}

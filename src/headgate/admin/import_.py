@@ -120,11 +120,9 @@ class _Importer:
                 entity.id, entity.name, None, False, entity.metadata, self.principal
             )
         except EntityExistsError:
-            if await self._is_same(entity) or self.existing is Existing.SKIP:
-                self.counts.count("entity", False)
+            same = await self._is_same(entity)
+            if self._is_kept("entity", same, f"another entity {entity.id!r}"):
                 return
-            if self.existing is Existing.FAIL:
-                raise AlreadyStored(f"another entity {entity.id!r}") from None
         await self._update(entity, {"name": entity.name, "metadata": entity.metadata})
         self._orphans.append(entity)
         self.counts.count("entity", True)
@@ -133,20 +131,13 @@ class _Importer:
         catalog = self.repository.backend.catalog
         stored = await catalog.get_stored(self.namespace, moved.level)
         if stored is not None and (stored.limits or stored.mode is not Mode.NORMAL):
-            if (stored.limits, stored.mode) == (moved.limits, moved.mode):
-                self.counts.count("level", False)
-                return
-            if self.existing is Existing.FAIL:
-                raise AlreadyStored(f"what is stored for {moved.level.audit_id}")
-            if self.existing is Existing.SKIP:
-                self.counts.count("level", False)
+            same = (stored.limits, stored.mode) == (moved.limits, moved.mode)
+            if self._is_kept("level", same, f"what is stored for {moved.level.audit_id}"):
                 return
         changes: dict[str, Any] = {"limits": moved.limits, "mode": moved.mode}
         if moved.on_unavailable is not None:
             changes["on_unavailable"] = moved.on_unavailable
-        await catalog.update_stored(
-            self.namespace, moved.level, changes, self.principal, self.repository.clock()
-        )
+        await self.repository._change_level(moved.level, changes, self.principal)
         self.counts.count("level", True)
 
     async def usage(self, shot: UsageSnapshot) -> None:
@@ -164,6 +155,15 @@ class _Importer:
             await self._update(entity, tied)
         self.repository.configs.invalidate()
 
+    def _is_kept(self, kind: str, same: bool, what: str) -> bool:
+        """Whether what is there already stays; AlreadyStored where nobody said what to do."""
+        if not same and self.existing is Existing.FAIL:
+            raise AlreadyStored(what) from None
+        kept = same or self.existing is Existing.SKIP
+        if kept:
+            self.counts.count(kind, False)
+        return kept
+
     async def _is_same(self, entity: Entity) -> bool:
         found = await self.repository.get_entity(entity.id)
         return found is not None and all(
@@ -176,9 +176,7 @@ class _Importer:
         found = await catalog.get_entity(self.namespace, entity.id)
         changed = {key: value for key, value in changes.items() if getattr(found, key) != value}
         if changed:
-            await catalog.update_entity(
-                self.namespace, entity.id, changed, self.principal, self.repository.clock()
-            )
+            await self.repository._change_entity(entity.id, changed, self.principal)
 
     async def _flush(self) -> None:
         held, self._pending = self._pending, []

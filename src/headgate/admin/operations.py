@@ -108,7 +108,7 @@ class EntityAdmin(AdminBase):
         }
         if cascade is not None:
             changes["cascade"] = _parse_flag("cascade", cascade)
-        return await self._change(entity_id, changes, principal, version)
+        return await self._change_entity(entity_id, changes, principal, version)
 
     async def disable(
         self,
@@ -150,14 +150,19 @@ class EntityAdmin(AdminBase):
         if entity_id is not None:
             if await self.get_entity(entity_id) is None:
                 await self.create_entity(entity_id, principal=principal)
-            await self._change(entity_id, {"mode": mode}, principal, None)
+            await self._change_entity(entity_id, {"mode": mode}, principal)
             return
         level = Level(None, parse_resource(resource))
         await self._change_level(level, {"mode": mode}, principal)
 
-    async def _change(
-        self, entity_id: str, changes: dict[str, Any], principal: str | None, version: int | None
+    async def _change_entity(
+        self,
+        entity_id: str,
+        changes: Mapping[str, Any],
+        principal: str | None,
+        version: int | None = None,
     ) -> Entity:
+        """Some of name, parent_id, cascade, metadata and mode are other ones from now on."""
         parse_entity_id(entity_id)
         namespace = await self.configs.namespace_id()
         after = await self.backend.catalog.update_entity(
@@ -258,6 +263,7 @@ class LimitAdmin(AdminBase):
         return [] if stored is None else list(stored.limits)
 
     async def _delete_level(self, level: Level, principal: str | None) -> None:
+        """The limits of one level and its rule for outages are gone."""
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
         self.configs.invalidate()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
     AuditEvent,
+    BucketState,
     EntityCapacity,
     ResourceCapacity,
     UsageQuery,
@@ -32,6 +33,7 @@ from headgate.core.store import Backend
 # What every operator flow stands on: a backend, its configuration cache, a clock.
 
 PAGE_MAX = 1000
+Item = TypeVar("Item")
 
 
 class AdminBase:
@@ -53,8 +55,9 @@ class AdminBase:
         return self.clock() if self.drives_time else None
 
     async def _change_level(
-        self, level: Level, changes: dict[str, Any], principal: str | None
+        self, level: Level, changes: Mapping[str, Any], principal: str | None
     ) -> None:
+        """Some of limits, on_unavailable and mode of one level are other ones from now on."""
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.update_stored(namespace, level, changes, principal, self.clock())
         self.configs.invalidate()
@@ -68,21 +71,6 @@ def parse_page(limit: object) -> int:
 
 ONCE_LENGTH_MAX = 128
 SUMMARY_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class BucketState:
-    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
-
-    entity_id: str
-    resource: str
-    limit_name: str
-    tokens_milli: int
-    last_refill_ms: int
-    capacity_milli: int
-    refill_amount_milli: int
-    refill_period_ms: int
-    total_consumed_milli: int
 
 
 class Reports(AdminBase):
@@ -131,8 +119,8 @@ class Reports(AdminBase):
             parse_resource(resource)
         return [
             state
-            for key, record, now_ms in await self._records(entity_id, resource)
-            for state in _states(key, record, now_ms)
+            async for key, record, now_ms in live_buckets(self, entity_id, resource)
+            for state in bucket_states(key, record, now_ms)
         ]
 
     async def get_resource_capacity(
@@ -142,7 +130,7 @@ class Reports(AdminBase):
         parse_resource(resource)
         parse_limit_name(limit_name)
         found = []
-        for key, record, now_ms in await self._records(None, resource):
+        async for key, record, now_ms in live_buckets(self, None, resource):
             cell = cell_of(record, limit_name)
             if cell is None or (parents_only and not await self._is_parent(key.entity_id)):
                 continue
@@ -192,16 +180,13 @@ class Reports(AdminBase):
         """Totals over all snapshots of one window type; at most SUMMARY_MAX of them."""
         query = _parse_query(entity_id, resource, window_type, start_time, end_time)
         found: list[UsageSnapshot] = []
-        cursor: str | None = None
-        while True:
-            page, cursor = await self._usage(query, PAGE_MAX, cursor)
-            found += page
-            if cursor is None:
-                return summarize(found)
+        async for page in pages(lambda cursor: self._usage(query, PAGE_MAX, cursor)):
             if len(found) >= SUMMARY_MAX:
                 raise ValidationError(
                     "usage", len(found), "snapshots are too many to sum; narrow the time or entity"
                 )
+            found += page
+        return summarize(found)
 
     def _defaults(self) -> Defaults:
         return NO_DEFAULTS
@@ -210,29 +195,9 @@ class Reports(AdminBase):
         self, query: UsageQuery, limit: int, cursor: str | None
     ) -> tuple[list[UsageSnapshot], str | None]:
         namespace = await self.configs.namespace_id()
-        asked = UsageQuery(
-            query.entity_id, query.resource, query.window_type,
-            query.start_ms, query.end_ms, limit, cursor,
-        )  # fmt: skip
+        asked = replace(query, limit=limit, cursor=cursor)
         page = await self.backend.ledger.usage(namespace, asked, self._store_ms())
         return list(page.items), page.cursor
-
-    async def _records(
-        self, entity_id: str | None, resource: str | None
-    ) -> list[tuple[BucketKey, Record, int]]:
-        namespace = await self.configs.namespace_id()
-        found: list[tuple[BucketKey, Record, int]] = []
-        cursor: str | None = None
-        while True:
-            page = await self.backend.store.find(
-                namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
-            )
-            seen = await self.backend.store.peek(page.items, self._store_ms())
-            pairs = zip(page.items, seen.records, strict=True)
-            found += [(key, record, seen.now_ms) for key, record in pairs if record is not None]
-            if page.cursor is None:
-                return found
-            cursor = page.cursor
 
     async def _is_parent(self, entity_id: str) -> bool:
         page = await self.backend.catalog.list_entities(
@@ -247,7 +212,39 @@ class Reports(AdminBase):
         await self.backend.ledger.append(await self.configs.namespace_id(), event)
 
 
-def _states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
+async def live_buckets(
+    admin: AdminBase, entity_id: str | None, resource: str | None
+) -> AsyncIterator[tuple[BucketKey, Record, int]]:
+    """The buckets that exist, of one entity and resource or (None) of every one, each with the
+    store's time when it was read."""
+    namespace, store = await admin.configs.namespace_id(), admin.backend.store
+
+    async def fetch(cursor: str | None) -> tuple[Sequence[BucketKey], str | None]:
+        page = await store.find(
+            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
+        )
+        return page.items, page.cursor
+
+    async for keys in pages(fetch):
+        seen = await store.peek(keys, admin._store_ms())
+        for key, record in zip(keys, seen.records, strict=True):
+            if record is not None:
+                yield key, record, seen.now_ms
+
+
+async def pages(
+    fetch: Callable[[str | None], Awaitable[tuple[Sequence[Item], str | None]]],
+) -> AsyncIterator[Sequence[Item]]:
+    """A listing page by page. `fetch` reads one from a cursor on; the last page has no cursor."""
+    page, cursor = await fetch(None)
+    yield page
+    while cursor is not None:
+        page, cursor = await fetch(cursor)
+        yield page
+
+
+def bucket_states(key: BucketKey, record: Record, now_ms: int) -> list[BucketState]:
+    """Every limit of one bucket."""
     return [
         BucketState(
             key.entity_id,
@@ -288,3 +285,61 @@ def _parse_once(key: object) -> str | None:
             "idempotency_key", key, f"must be 1 to {ONCE_LENGTH_MAX} printable characters"
         )
     return key
+
+
+# --------------------------------------------------------------------------------------------------
+# Buckets looked at again and again: how full each is, and how fast it is being used.
+
+BUCKETS_MAX = 10_000
+
+
+class LimitRate(NamedTuple):
+    """One limit of one bucket; `rate` is tokens per second since the sample before."""
+
+    state: BucketState
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSample:
+    """The buckets of a namespace at one moment; `whole` unless there are too many."""
+
+    now_ms: int
+    rows: Sequence[BucketState]
+    buckets: int
+    whole: bool
+
+
+async def sample_buckets(admin: AdminBase, resource: str | None = None) -> BucketSample:
+    """Every bucket in use, BUCKETS_MAX at most."""
+    rows: list[BucketState] = []
+    buckets, now_ms = 0, admin.clock()
+    async for key, record, now_ms in live_buckets(admin, None, resource):
+        if buckets == BUCKETS_MAX:
+            return BucketSample(now_ms, rows, buckets, False)
+        buckets += 1
+        rows += bucket_states(key, record, now_ms)
+    return BucketSample(now_ms, rows, buckets, True)
+
+
+def busiest(now: BucketSample, before: BucketSample | None, count: int) -> list[LimitRate]:
+    """Those used fastest since the sample before; without one, or alike, the emptiest first."""
+    rows = [LimitRate(state) for state in now.rows] if before is None else _rates(now, before)
+    return sorted(rows, key=_rank)[:count]
+
+
+def _rank(row: LimitRate) -> tuple[float, float, tuple[str, str, str]]:
+    return -(row.rate or 0), row.state.available / row.state.capacity, _key(row.state)
+
+
+def _rates(now: BucketSample, before: BucketSample) -> list[LimitRate]:
+    was = {_key(state): state.consumed for state in before.rows}
+    passed_ms = max(1, now.now_ms - before.now_ms)
+    return [
+        LimitRate(state, (state.consumed - was.get(_key(state), 0)) * 1000 / passed_ms)
+        for state in now.rows
+    ]
+
+
+def _key(state: BucketState) -> tuple[str, str, str]:
+    return state.entity_id, state.resource, state.limit_name

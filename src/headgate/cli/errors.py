@@ -27,21 +27,25 @@ class ErrorReport(NamedTuple):
     advice: str
 
 
-# The first line that fits counts, so special errors stand before general ones.
+# What the error is called, and what to do. The first line that fits counts, so special errors stand
+# before general ones. A command (with {}) is the best advice, then the error's own, then this one.
 TITLES: tuple[tuple[type[Exception], int, str, str], ...] = (
     (errors.ValidationError, USAGE, "the input cannot be used", "see --help for examples"),
     (errors.RateLimitExceeded, LIMITED, "limited", "wait, or raise the limit"),
-    (errors.DisabledError, LIMITED, "disabled", "headgate entity enable, or resource enable"),
+    (errors.DisabledError, LIMITED, "disabled", "headgate {0.kind} enable {0.name}"),
     (errors.DemandTooLarge, ERROR, "this can never pass", "ask for less, or raise the capacity"),
-    (errors.EntityNotFoundError, ERROR, "there is no such entity", ""),
-    (errors.EntityExistsError, ERROR, "the entity exists already", ""),
-    (errors.NamespaceNotFoundError, ERROR, "there is no such namespace", ""),
+    (errors.EntityNotFoundError, ERROR, "there is no such entity",
+     "headgate entity create {0.entity_id}"),
+    (errors.EntityExistsError, ERROR, "the entity exists already",
+     "headgate entity show {0.entity_id}; set-limits and set-parent change it"),
+    (errors.NamespaceNotFoundError, ERROR, "there is no such namespace",
+     "headgate namespace register {0.namespace}; namespace list shows them"),
     (errors.NamespaceStateError, ERROR, "the namespace is in another state", ""),
     (errors.VersionMismatchError, ERROR, "somebody else changed it meanwhile", ""),
     (errors.IncompatibleSchemaError, ERROR, "the store has another schema", "headgate upgrade"),
     (errors.HeadgateError, ERROR, "it did not work", "--debug shows where"),
     (OSError, ERROR, "the system refused", "check the path and its permissions"),
-)
+)  # fmt: skip
 
 
 def error_report(error: BaseException) -> ErrorReport:
@@ -64,9 +68,9 @@ def error_report(error: BaseException) -> ErrorReport:
     for kind, exit_code, what, advice in TITLES:
         if isinstance(error, kind):
             why, _, said = str(error).partition("; ")
-            own = _command_for(error)
             title: str = getattr(error, "title", what)
-            return ErrorReport(exit_code, title, why, own or said or advice)
+            best = advice.format(error) if "{" in advice else said or advice
+            return ErrorReport(exit_code, title, why, best)
     kind_name = type(error).__name__
     return ErrorReport(
         ERROR, "headgate itself failed", f"{kind_name}: {error}", "--debug shows where"
@@ -85,20 +89,6 @@ def _store_report(error: errors.StoreTrouble | errors.RateLimiterUnavailable) ->
     return ErrorReport(UNAVAILABLE, what, str(cause), advice)
 
 
-def _command_for(error: BaseException) -> str:
-    """The command that helps, where one does."""
-    match error:
-        case errors.EntityNotFoundError():
-            return f"headgate entity create {error.entity_id}"
-        case errors.EntityExistsError():
-            return f"headgate entity show {error.entity_id}; set-limits and set-parent change it"
-        case errors.NamespaceNotFoundError():
-            return f"headgate namespace register {error.namespace}; namespace list shows them"
-        case errors.DisabledError():
-            return f"headgate {error.kind} enable {error.name}"
-    return ""
-
-
 def report_error(error: BaseException, session: Session, given: Sequence[str]) -> int:
     """Says what went wrong on standard error, and with --json also on standard output."""
     if isinstance(error, BrokenPipeError):
@@ -109,9 +99,8 @@ def report_error(error: BaseException, session: Session, given: Sequence[str]) -
     report = error_report(error)
     if session.as_json or "--json" in given:
         with contextlib.suppress(OSError):  # a full disk is what went wrong, maybe
-            click.echo(
-                json.dumps({"error": as_document(report)}, ensure_ascii=not is_utf8_output())
-            )
+            told = dict(zip(("exit_code", "what", "why", "do"), report, strict=True))
+            click.echo(json.dumps({"error": told}, ensure_ascii=not is_utf8_output()))
     click.echo(as_lines(report), err=True)
     return report.exit_code
 
@@ -124,12 +113,3 @@ def as_lines(report: ErrorReport) -> str:
 def _indent(text: str) -> str:
     """Several reasons stand below one another."""
     return "\n       ".join(clean(line) for line in text.split("\n"))
-
-
-def as_document(report: ErrorReport) -> dict[str, object]:
-    return {
-        "exit_code": report.exit_code,
-        "what": report.what,
-        "why": report.why,
-        "do": report.advice,
-    }

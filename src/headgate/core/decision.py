@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.core import bucket
 from headgate.core.bucket import MILLI
+from headgate.core.errors import longest_wait_ms
 from headgate.core.limits import Limit
 from headgate.core.record import (
     CELLS,
@@ -19,7 +19,6 @@ from headgate.core.record import (
     TERMS,
     TOKENS,
     BucketKey,
-    LimitCell,
     Record,
     Terms,
     apply_terms,
@@ -83,9 +82,13 @@ class Demand:
         return Demand(self.key, self.terms, amounts)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitStatus:
-    """How one limit stands towards one demand; amounts in whole tokens."""
+class LimitStatus(NamedTuple):
+    """One limit after a decision, as the library, the service and the integrations tell it.
+
+    Amounts are whole tokens. `retry_after_ms` is the least wait until this demand fits: 0 where it
+    did, None where no refill will help. `next_ms` is the time until there is one token more, None
+    where the limit is full or never refills; `reset_at_ms` is when it is full.
+    """
 
     entity_id: str
     resource: str
@@ -96,11 +99,36 @@ class LimitStatus:
     exceeded: bool
     retry_after_ms: int | None
     source: str
+    next_ms: int | None = None
+    reset_at_ms: int | None = None
 
     @property
     def retry_after_seconds(self) -> float:
         """The least wait; infinite where no refill will help."""
         return math.inf if self.retry_after_ms is None else self.retry_after_ms / 1000
+
+    @property
+    def wait_ms(self) -> int | None:
+        """The time until there is more: enough for this demand, or a token where it did fit."""
+        return self.retry_after_ms if self.exceeded else self.next_ms
+
+    @property
+    def window_s(self) -> int | None:
+        """The time to fill the limit from empty; None where it never refills."""
+        limit = self.limit
+        if not limit.refill_amount:
+            return None
+        return bucket.div_ceil(limit.capacity * limit.refill_period_seconds, limit.refill_amount)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the demand fails on this limit; a soft one never refuses."""
+        return self.exceeded and not self.limit.soft
+
+    @property
+    def fraction_left(self) -> float:
+        """What is left of the capacity; negative in debt."""
+        return self.available / self.limit.capacity
 
     @property
     def deficit(self) -> int:
@@ -130,7 +158,8 @@ class LimitStatus:
 class Verdict:
     """Allowed or not, decided over all demands together at one moment.
 
-    `records` are the buckets after the decision. A dry run decides the same and keeps nothing.
+    `records` are the buckets after the decision, `before` the same ones before it, under the same
+    terms. A dry run decides the same and keeps nothing.
     `outdated` says that a bucket holds a newer configuration than its demand came with.
     """
 
@@ -173,14 +202,15 @@ class Verdict:
     def statuses(self) -> list[LimitStatus]:
         """One status per wanted limit, in the order asked."""
         return [
-            status
-            for demand, before, after in zip(self.demands, self.before, self.records, strict=True)
-            for status in _statuses(demand, before, after, self.now_ms)
+            build_limit_status(self, index, name, wanted)
+            for index, (demand, record) in enumerate(zip(self.demands, self.records, strict=True))
+            for name, wanted in demand.named()
+            if name in record[TERMS].index
         ]
 
     @property
     def violations(self) -> list[LimitStatus]:
-        return [status for status in self.statuses if status.exceeded and not status.limit.soft]
+        return [status for status in self.statuses if status.refuses]
 
     @property
     def untaken(self) -> Sequence[tuple[int, str]]:
@@ -203,9 +233,7 @@ class Verdict:
     @property
     def retry_after_ms(self) -> int | None:
         """0 if allowed; else the least wait; None where no wait will do."""
-        waits = [status.retry_after_ms for status in self.violations]
-        known = [wait_ms for wait_ms in waits if wait_ms is not None]
-        return max(known, default=0) if len(known) == len(waits) else None
+        return longest_wait_ms(self.violations)
 
     @property
     def retry_after_seconds(self) -> float:
@@ -348,33 +376,29 @@ def is_credit_only(demand: Demand) -> bool:
 
 
 def build_limit_status(
-    key: BucketKey, before: LimitCell, after: LimitCell, wanted_milli: int, now_ms: int, source: str
+    verdict: Verdict, index: int, limit_name: str, wanted_milli: int
 ) -> LimitStatus:
-    """How a limit stands: refused or not as it was before, available as it is after."""
-    wait_ms = bucket.calculate_retry_after(
-        before.tokens_milli, before.epoch_ms, now_ms, before.spec.rate, wanted_milli
-    )
-    return LimitStatus(
-        key.entity_id,
-        key.resource,
-        after.spec.name,
-        Limit.from_spec(after.spec),
-        after.level_milli(now_ms) // MILLI,
-        wanted_milli // MILLI,
-        wait_ms != 0,
-        wait_ms,
-        source,
-    )
-
-
-def _statuses(demand: Demand, before: Record, after: Record, now_ms: int) -> Iterator[LimitStatus]:
+    """How one limit of a verdict's bucket stands: exceeded or not as the decision found it,
+    available as the decision left it."""
+    key, after = verdict.demands[index].key, verdict.records[index]
     terms: Terms = after[TERMS]
-    for name, wanted in demand.named():
-        now = cell_of(after, name)
-        was = now if before is after else cell_of(before, name)
-        if was is not None and now is not None:
-            source = terms.sources[terms.index[name]]
-            yield build_limit_status(demand.key, was, now, wanted, now_ms, source)
+    place = terms.index[limit_name]
+    spec = terms.specs[place]
+    rate = spec.rate
+    at = CELLS + STRIDE * place
+    available, next_ms, full_ms = bucket.forecast(
+        after[at + TOKENS], after[at], verdict.now_ms, rate
+    )
+    wait_ms: int | None = 0
+    if spec.soft or not verdict.allowed:  # a hard limit of an admission had enough
+        before = verdict.before[index]
+        wait_ms = bucket.calculate_retry_after(
+            before[at + TOKENS], before[at], verdict.now_ms, rate, wanted_milli
+        )
+    return LimitStatus(
+        key.entity_id, key.resource, limit_name, Limit.from_spec(spec), available,
+        wanted_milli // MILLI, wait_ms != 0, wait_ms, terms.sources[place], next_ms, full_ms,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------

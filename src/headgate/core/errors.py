@@ -59,12 +59,12 @@ class RateLimitExceeded(HeadgateError):
     @property
     def violations(self) -> list[LimitStatus]:
         """The limits that refused. A soft limit never refuses, so it is none of them."""
-        return [status for status in self.statuses if status.exceeded and not status.limit.soft]
+        return [status for status in self.statuses if status.refuses]
 
     @property
     def passed(self) -> list[LimitStatus]:
         """The limits that did not refuse: those with room, and every soft one."""
-        return [status for status in self.statuses if not status.exceeded or status.limit.soft]
+        return [status for status in self.statuses if not status.refuses]
 
     @property
     def primary_violation(self) -> LimitStatus:
@@ -74,9 +74,7 @@ class RateLimitExceeded(HeadgateError):
     @property
     def retry_after_ms(self) -> int | None:
         """The least wait after which a lone caller gets in; None where no refill will help."""
-        waits = [status.retry_after_ms for status in self.violations]
-        known = [wait_ms for wait_ms in waits if wait_ms is not None]
-        return max(known, default=0) if len(known) == len(waits) else None
+        return longest_wait_ms(self.violations)
 
     @property
     def retry_after_seconds(self) -> float:
@@ -300,6 +298,13 @@ class Throttled(StoreTrouble):
     def __init__(self, reason: str, wait_ms: int = 1000) -> None:
         self.wait_ms = wait_ms
         super().__init__(reason)
+
+
+def longest_wait_ms(violations: Sequence[LimitStatus]) -> int | None:
+    """The wait after which all of them have room; None where one of them never will."""
+    waits = [status.retry_after_ms for status in violations]
+    known = [wait_ms for wait_ms in waits if wait_ms is not None]
+    return max(known, default=0) if len(known) == len(waits) else None
 
 
 def _shown(value: object) -> str:

@@ -27,6 +27,8 @@ from headgate.core.record import (
 
 WINDOW_TYPES = ("hourly", "daily", "monthly")
 DAY_MS = 24 * HOUR_MS
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999
 
 _sequence = itertools.count()
 
@@ -80,6 +82,36 @@ class AuditEvent:
     principal: str | None
     resource: str | None
     details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    tokens_milli: int
+    last_refill_ms: int
+    capacity_milli: int
+    refill_amount_milli: int
+    refill_period_ms: int
+    total_consumed_milli: int
+
+    @property
+    def available(self) -> int:
+        """Whole tokens that can be taken; negative in debt."""
+        return self.tokens_milli // MILLI
+
+    @property
+    def capacity(self) -> int:
+        """Whole tokens that the limit holds at most."""
+        return self.capacity_milli // MILLI
+
+    @property
+    def consumed(self) -> int:
+        """Whole tokens that were taken so far, less those given back."""
+        return self.total_consumed_milli // MILLI
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +198,8 @@ def snapshot(entity_id: str, resource: str, usage: WindowUsage) -> UsageSnapshot
     return UsageSnapshot(
         entity_id,
         resource,
-        iso_time(start_ms),
-        iso_time(end_ms),
+        window_time(start_ms),
+        window_time(end_ms),
         usage.window_type,
         {name: milli // MILLI for name, milli in usage.counters_milli.items()},
         usage.events,
@@ -215,9 +247,19 @@ def event_time_ms(event: AuditEvent) -> int:
 
 
 def iso_time(time_ms: int) -> str:
-    moment = datetime.datetime.fromtimestamp(time_ms // 1000, datetime.UTC)
-    fraction = f".{time_ms % 1000:03d}" if time_ms % 1000 else ""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + fraction + "Z"
+    """A moment as ISO 8601, always with milliseconds."""
+    moment = EPOCH + datetime.timedelta(milliseconds=time_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_time_or_none(time_ms: int | None) -> str | None:
+    """The same; None where there is no moment, or none that has a date of four digits."""
+    return iso_time(time_ms) if time_ms is not None and 0 <= time_ms <= TIME_MS_MAX else None
+
+
+def window_time(time_ms: int) -> str:
+    """Where a window begins or ends, without milliseconds: stores keep usage under this text."""
+    return f"{iso_time(time_ms)[:19]}Z"
 
 
 def parse_time_ms(field: str, text: object) -> int | None:
@@ -225,19 +267,14 @@ def parse_time_ms(field: str, text: object) -> int | None:
     if text is None or type(text) is int:
         return text
     try:
-        moment = text if isinstance(text, datetime.datetime) else _from_iso(text)
-    except ValueError as error:
+        moment = (
+            text if isinstance(text, datetime.datetime) else datetime.datetime.fromisoformat(text)  # type: ignore[arg-type]
+        )
+    except (TypeError, ValueError) as error:
         raise ValidationError(field, text, "is not ISO 8601, e.g. 2026-01-31T00:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return since // datetime.timedelta(milliseconds=1)
-
-
-def _from_iso(text: object) -> datetime.datetime:
-    if not isinstance(text, str):
-        raise ValueError("not text")
-    return datetime.datetime.fromisoformat(text)
+    return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from headgate.core.bucket import div_ceil
+from headgate.core.decision import LimitStatus
 from headgate.core.limits import ENTITY_LENGTH_MAX
 
 Headers = list[tuple[str, str]]
 
 SF_INTEGER_MAX = 999_999_999_999_999
+
+
+def limit_fields(limits: Sequence[LimitStatus]) -> Headers:
+    """Every limit in `RateLimit-Policy` and in `RateLimit`."""
+    policies = [policy_item(one.limit_name, one.limit.capacity, one.window_s) for one in limits]
+    items = [status_item(one.limit_name, one.available, one.wait_ms) for one in limits]
+    return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(items))]
 
 
 def policy_item(name: str, capacity: int, window_s: int | None) -> str:

@@ -102,7 +102,7 @@ def refusal_error(verdict: Verdict) -> HeadgateError:
     """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
     statuses = verdict.statuses
     for status in statuses:
-        if status.exceeded and status.never and not status.limit.soft:
+        if status.refuses and status.never:
             return DemandTooLarge(
                 status.entity_id,
                 status.resource,

@@ -6,7 +6,7 @@ import functools
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from headgate.core.bucket import MILLI, Rate
@@ -251,13 +251,7 @@ class Limit:
 
     def to_dict(self) -> dict[str, Any]:
         """The limit as plain data; `from_dict` reads it back."""
-        found: dict[str, Any] = {
-            "name": self.name,
-            "capacity": self.capacity,
-            "refill_amount": self.refill_amount,
-            "refill_period_seconds": self.refill_period_seconds,
-        }
-        return {**found, "soft": True} if self.soft else found
+        return asdict(self)
 
     @property
     def refill_rate(self) -> float:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
-from headgate.core.history import AuditEvent, UsageQuery
+from headgate.core.history import AuditEvent, UsageQuery, iso_time
 from headgate.core.levels import (
     HIDDEN,
     Entity,
@@ -371,7 +371,8 @@ def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
 
 
 def entity_as_json(entity: Entity) -> dict[str, Any]:
-    """An entity as audit events and people are told of it."""
+    """An entity as audit events and people are told of it: values of metadata whose names begin
+    with `$` are not shown."""
     return {
         "id": entity.id,
         "name": entity.name,
@@ -383,6 +384,7 @@ def entity_as_json(entity: Entity) -> dict[str, Any]:
         },
         "mode": entity.mode.value,
         "version": entity.version,
+        "created_at": iso_time(entity.created_ms),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.admin.reports import PAGE_MAX
+from headgate.admin.reports import PAGE_MAX, live_buckets, pages
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Entity, Level, StoredLevel, resolve
@@ -83,11 +84,8 @@ async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
         if resource != DEFAULT_RESOURCE:
             yield Level(None, resource)
     for resource in of_entities:
-        cursor: str | None = None
-        while True:
-            ids, cursor = await repository.list_entities_with_custom_limits(
-                resource, PAGE_MAX, cursor
-            )
+        listing = functools.partial(repository.list_entities_with_custom_limits, resource, PAGE_MAX)
+        async for ids in pages(listing):
             seen += len(ids)
             if seen > LEVELS_MAX:
                 raise ValidationError(
@@ -95,8 +93,6 @@ async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
                 )
             for entity_id in ids:
                 yield Level(entity_id, resource)
-            if cursor is None:
-                break
 
 
 async def plan_changes(
@@ -110,50 +106,26 @@ async def apply_changes(
     repository: Repository, wanted: Changes, principal: str | None, report: Report = silent
 ) -> int:
     """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
-    done = 0
-    for entity_change in wanted.entities:
-        await _apply_entity(repository, entity_change, principal)
-        done += 1
+    changes: list[EntityChange | LevelChange] = [*wanted.entities, *wanted.levels]
+    for done, change in enumerate(changes, start=1):
+        if isinstance(change, LevelChange):
+            await _apply_level(repository, change, principal)
+        elif change.action is Action.CREATE:
+            await repository.create_entity(change.entity_id, principal=principal, **change.after)
+        else:
+            await repository._change_entity(change.entity_id, change.after, principal)
         report(done)
-    for level_change in wanted.levels:
-        await _apply_level(repository, level_change, principal)
-        done += 1
-        report(done)
-    return done
-
-
-async def _apply_entity(
-    repository: Repository, change: EntityChange, principal: str | None
-) -> None:
-    if change.action is Action.CREATE:
-        await repository.create_entity(change.entity_id, principal=principal, **change.after)
-        return
-    namespace = await repository.configs.namespace_id()
-    changed: dict[str, Any] = dict(change.after)
-    await repository.backend.catalog.update_entity(
-        namespace, change.entity_id, changed, principal, repository.clock()
-    )
-    repository.configs.invalidate()
+    return len(changes)
 
 
 async def _apply_level(repository: Repository, change: LevelChange, principal: str | None) -> None:
-    level = change.level
-    if level.entity_id is not None and level.resource is not None:
-        if change.action is Action.DELETE:
-            await repository.delete_limits(level.entity_id, level.resource, principal)
-        else:
-            await repository.set_limits(
-                level.entity_id, list(change.after), level.resource, principal
-            )
-    elif level.resource is not None:
-        if change.action is Action.DELETE:
-            await repository.delete_resource_defaults(level.resource, principal)
-        else:
-            await repository.set_resource_defaults(level.resource, list(change.after), principal)
-    elif change.action is Action.DELETE:
-        await repository.delete_system_defaults(principal)
-    else:
-        await repository.set_system_defaults(list(change.after), change.rule_after, principal)
+    if change.action is Action.DELETE:
+        await repository._delete_level(change.level, principal)
+        return
+    changes: dict[str, Any] = {"limits": change.after}
+    if change.rule_after is not None:
+        changes["on_unavailable"] = change.rule_after
+    await repository._change_level(change.level, changes, principal)
 
 
 async def preview(
@@ -164,7 +136,7 @@ async def preview(
     looked_at = 0
     seen: set[str] = set()
     for scope in _scopes(wanted):
-        async for key, record, now_ms in _live_buckets(repository, *scope):
+        async for key, record, now_ms in live_buckets(repository, *scope):
             if key.text in seen:
                 continue
             if looked_at >= BUCKETS_LOOKED_AT_MAX:
@@ -188,26 +160,6 @@ def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]
         },
         key=lambda scope: (scope[0] or "", scope[1] or ""),
     )
-
-
-async def _live_buckets(
-    repository: Repository, entity_id: str | None, resource: str | None
-) -> AsyncIterator[tuple[BucketKey, Record, int]]:
-    namespace = await repository.configs.namespace_id()
-    store = repository.backend.store
-    now_ms = repository.clock() if repository.drives_time else None
-    cursor: str | None = None
-    while True:
-        page = await store.find(
-            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
-        )
-        sighting = await store.peek(page.items, now_ms)
-        for key, record in zip(page.items, sighting.records, strict=True):
-            if record is not None:
-                yield key, record, sighting.now_ms
-        if page.cursor is None:
-            return
-        cursor = page.cursor
 
 
 async def _over_limits(

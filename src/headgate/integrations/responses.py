@@ -10,8 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.core.bucket import div_ceil, forecast
-from headgate.core.decision import LimitStatus, Verdict
+from headgate.core.decision import LimitStatus
 from headgate.core.engine import Decision
 from headgate.core.errors import (
     DemandTooLarge,
@@ -20,91 +19,21 @@ from headgate.core.errors import (
     RateLimiterUnavailable,
     RateLimitExceeded,
 )
-from headgate.core.http_fields import (
-    Headers,
-    policy_item,
-    retry_fields,
-    status_fields,
-    status_item,
-)
-from headgate.core.limits import Limit
-from headgate.core.record import cell_of
-
-# --------------------------------------------------------------------------------------------------
-# How the limits of a decision stand, as callers are told.
+from headgate.core.http_fields import Headers, limit_fields, retry_fields, status_fields
 
 
-class LimitSummary(NamedTuple):
-    """One limit after the decision; amounts in whole tokens.
-
-    `wait_ms` is the time until there is more: enough for this request where it was refused. None
-    where it is full, or never refills. `window_s` is the time to fill it from empty.
-    """
-
-    name: str
-    capacity: int
-    remaining: int
-    window_s: int | None
-    wait_ms: int | None
-    reset_at_ms: int | None
-    exceeded: bool
-
-
-def summarize(verdict: Verdict) -> list[LimitSummary]:
-    """One for each limit name, the tightest where several buckets share it."""
-    found: dict[str, LimitSummary] = {}
-    buckets = {demand.key: record for demand, record in zip(verdict.demands, verdict.records)}  # noqa: B905
-    for status in verdict.statuses:
-        wait_ms, reset_at_ms = status.retry_after_ms or None, None
-        for key, record in buckets.items():
-            cell = cell_of(record, status.limit_name)
-            if cell and (key.entity_id, key.resource) == (status.entity_id, status.resource):
-                _, next_ms, reset_at_ms = forecast(
-                    cell.tokens_milli, cell.epoch_ms, verdict.now_ms, cell.spec.rate
-                )
-                wait_ms = status.retry_after_ms if status.exceeded else next_ms
-        _keep_tightest(found, limit_summary(status, wait_ms, reset_at_ms))
+def _once_each(statuses: Sequence[LimitStatus]) -> list[LimitStatus]:
+    """One for each limit name, the most pressing where several buckets share it."""
+    found: dict[str, LimitStatus] = {}
+    for one in statuses:
+        twin = found.setdefault(one.limit_name, one)
+        found[one.limit_name] = min(twin, one, key=_pressure)
     return list(found.values())
 
 
-def summarize_refusal(statuses: Sequence[LimitStatus]) -> list[LimitSummary]:
-    """The same from a refusal's statuses alone."""
-    found: dict[str, LimitSummary] = {}
-    for status in statuses:
-        _keep_tightest(found, limit_summary(status, status.retry_after_ms or None, None))
-    return list(found.values())
-
-
-def limit_summary(
-    status: LimitStatus, wait_ms: int | None, reset_at_ms: int | None
-) -> LimitSummary:
-    limit = status.limit
-    refused = status.exceeded and not limit.soft
-    return LimitSummary(
-        status.limit_name, limit.capacity, status.available, window_s(limit), wait_ms, reset_at_ms,
-        refused,
-    )  # fmt: skip
-
-
-def window_s(limit: Limit) -> int | None:
-    if not limit.refill_amount:
-        return None
-    return div_ceil(limit.capacity * limit.refill_period_seconds, limit.refill_amount)
-
-
-def tightest(found: Sequence[LimitSummary]) -> LimitSummary | None:
-    """What refuses, else the least left of its capacity."""
-    return min(found, key=_left, default=None)
-
-
-def _keep_tightest(found: dict[str, LimitSummary], one: LimitSummary) -> None:
-    twin = found.get(one.name)
-    if twin is None or _left(one) < _left(twin):
-        found[one.name] = one
-
-
-def _left(one: LimitSummary) -> tuple[bool, float]:
-    return not one.exceeded, one.remaining / one.capacity
+def _pressure(one: LimitStatus) -> tuple[bool, float]:
+    """What refuses comes first, then the least left of its capacity."""
+    return not one.refuses, one.fraction_left
 
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -144,7 +73,7 @@ OFF = Answer(200, [])
 def decision_answer(ruling: Decision) -> Answer:
     """The answer to a decision that was made."""
     verdict = ruling.verdict
-    found = summarize(verdict)
+    found = _once_each(verdict.statuses)
     headers = _fields(found)
     if ruling.trouble is not None:
         headers.append(("x-ratelimit-degraded", "true"))
@@ -157,7 +86,7 @@ def error_answer(error: HeadgateError) -> Answer:
     """The answer to a decision that could not be made as usual. What is a bug is raised, and so
     is a missing right (StoreDenied): the app's operator has to see it."""
     if isinstance(error, RateLimitExceeded):
-        found = summarize_refusal(error.statuses)
+        found = _once_each(error.statuses)
         return _refusal_answer(found, _fields(found), error.retry_after_ms)
     if isinstance(error, RateLimiterUnavailable):
         headers = [("x-ratelimit-degraded", "true"), *retry_fields(STORE_RETRY_MS)]
@@ -175,7 +104,7 @@ def error_answer(error: HeadgateError) -> Answer:
     raise error
 
 
-def _refusal_answer(found: Sequence[LimitSummary], headers: Headers, wait_ms: int | None) -> Answer:
+def _refusal_answer(found: Sequence[LimitStatus], headers: Headers, wait_ms: int | None) -> Answer:
     detail = (
         "The limit is used up and never refills; have it raised or topped up."
         if wait_ms is None
@@ -186,7 +115,7 @@ def _refusal_answer(found: Sequence[LimitSummary], headers: Headers, wait_ms: in
         "title": "A rate limit is exceeded",
         "status": 429,
         "detail": detail,
-        "violated-policies": [one.name for one in found if one.exceeded],
+        "violated-policies": [one.limit_name for one in found if one.refuses],
         "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
     }
     return Answer(429, [*headers, *retry_fields(wait_ms)], problem, wait_ms)
@@ -197,14 +126,11 @@ def _problem(status: int, name: str, title: str, detail: str) -> dict[str, Any]:
     return {"type": kind, "title": title, "status": status, "detail": detail}
 
 
-def _fields(found: Sequence[LimitSummary]) -> Headers:
-    most_pressing = tightest(found)
-    if most_pressing is None:
+def _fields(found: Sequence[LimitStatus]) -> Headers:
+    if not found:
         return []
-    capacity, remaining = most_pressing.capacity, most_pressing.remaining
-    headers = status_fields(capacity, remaining, most_pressing.reset_at_ms)
-    policies = [policy_item(one.name, one.capacity, one.window_s) for one in found]
-    headers.append(("ratelimit-policy", ", ".join(policies)))
-    items = [status_item(one.name, one.remaining, one.wait_ms) for one in found]
-    headers.append(("ratelimit", ", ".join(items)))
-    return headers
+    first = min(found, key=_pressure)
+    return [
+        *status_fields(first.limit.capacity, first.available, first.reset_at_ms),
+        *limit_fields(found),
+    ]

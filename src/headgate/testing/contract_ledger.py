@@ -127,7 +127,7 @@ async def every_change_is_audited(arena: Arena) -> None:
     ]  # fmt: skip
     changed = events[2]
     assert changed.principal == "bob"
-    assert changed.timestamp == "1970-01-01T00:00:02Z"
+    assert changed.timestamp == "1970-01-01T00:00:02.000Z"
     assert changed.details["before"]["cascade"] is False
     assert changed.details["after"]["cascade"] is True
     rest = await ledger.audit(ns, "a", limit=10, before=events[1].event_id)

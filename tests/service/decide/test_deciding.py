@@ -68,7 +68,7 @@ def test_what_is_stored_goes_before_policies_as_a_whole() -> None:
         await ns.set_limits("user:vip", STORED)
         answer = await world.ask("check", ask(identifier="vip", tokens=20))
         assert answer.allowed
-        assert [limit.name for limit in answer.limits] == ["rpm", "tpm"]
+        assert [limit.limit_name for limit in answer.limits] == ["rpm", "tpm"]
         assert (answer.tokens_remaining, answer.tokens_capacity) == (10, 30)
         found, explained = await world.service.explain("default", "user", "vip", "api.search")
         assert found is not None
@@ -94,7 +94,7 @@ def test_where_nothing_is_stored_and_no_policy_fits_it_is_a_configuration_error(
 def test_without_policies_there_is_the_global_default() -> None:
     async def flow() -> None:
         answer = await World(NoPolicies()).ask("check", ask())
-        assert (answer.tokens_remaining, answer.limits[0].name) == (999, "global_default")
+        assert (answer.tokens_remaining, answer.limits[0].limit_name) == (999, "global_default")
 
     run(flow())
 
@@ -106,7 +106,7 @@ def test_new_rules_carry_the_level_over() -> None:
         world.service.rules = TableRules({("user", None): rule("renamed", 20, 1)})
         answer = await world.ask("check", ask(tokens=1))
         assert (answer.tokens_remaining, answer.tokens_capacity) == (1, 20)
-        assert answer.limits[0].name == "renamed"
+        assert answer.limits[0].limit_name == "renamed"
 
     run(flow())
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core import errors
+from headgate.core.decision import LimitStatus
 from headgate.core.errors import (
     DemandTooLarge,
     DisabledError,
@@ -25,9 +26,11 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
+from headgate.core.history import iso_time_or_none
 from headgate.core.http_fields import sf_string
-from headgate.service.decide.answers import AppliedLimit, CheckResult
-from headgate.service.decide.bodies import check_body, iso_time
+from headgate.core.limits import Limit
+from headgate.service.decide.answers import CheckResult
+from headgate.service.decide.bodies import check_body
 from headgate.service.decide.problems import (
     PROBLEMS,
     Code,
@@ -124,7 +127,8 @@ def test_names_become_strings_a_header_may_hold(name: str) -> None:
 
 
 def test_numbers_stay_within_what_a_header_may_hold() -> None:
-    limit = AppliedLimit("big", 2**53 - 1, -5, 10**17, 10**20, None, True, False)
+    slow = Limit.custom("big", 2**53 - 1, 1, 60)
+    limit = LimitStatus("user:a", "api", "big", slow, -5, 1, True, 10**20, "limiter")
     answer = CheckResult(
         False, "user", "api", 1, -5, 2**53 - 1, 10**20, None, (limit,), Code.RATE_LIMIT_EXCEEDED
     )
@@ -136,8 +140,9 @@ def test_numbers_stay_within_what_a_header_may_hold() -> None:
 
 
 def test_of_limits_that_share_a_name_the_tightest_is_told() -> None:
-    roomy = AppliedLimit("same", 10, 9, 10, 1000, 0, False, False)
-    tight = AppliedLimit("same", 10, 1, 10, 1000, 0, False, False)
+    ten = Limit.per_second("same", 10)
+    roomy = LimitStatus("user:a", "api", "same", ten, 9, 1, False, 0, "limiter", 1000, 0)
+    tight = roomy._replace(available=1)
     answer = CheckResult(True, "user", "api", 1, 1, 10, limits=(roomy, tight))
     assert dict(check_headers(answer))["ratelimit"] == '"same";r=1;t=1'
 
@@ -154,4 +159,4 @@ def test_of_limits_that_share_a_name_the_tightest_is_told() -> None:
     ],
 )
 def test_times(time_ms: int | None, text: str | None) -> None:
-    assert iso_time(time_ms) == text
+    assert iso_time_or_none(time_ms) == text

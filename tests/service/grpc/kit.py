@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from headgate.service.decide.answers import AppliedLimit, BatchAnswer, CheckResult, CombinedResult
+from headgate.core.decision import LimitStatus
+from headgate.core.limits import Limit
+from headgate.service.decide.answers import BatchAnswer, CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
@@ -133,25 +136,24 @@ def check_answer(reply: pb.CheckRateLimitResponse) -> CheckResult:
         maybe(reply, "tokens_capacity"),
         wait_of(reply),
         ms_of(reply, "reset_at"),
-        tuple(
-            AppliedLimit(
-                limit.name,
-                limit.capacity,
-                limit.remaining,
-                maybe(limit, "window_seconds"),
-                maybe(limit, "wait_ms"),
-                ms_of(limit, "reset_at"),
-                limit.exceeded,
-                limit.shadow,
-            )
-            for limit in reply.limits
-        ),
+        tuple(limit_status(limit) for limit in reply.limits),
         code_of(reply),
         reply.degraded,
         maybe(reply, "degraded_reason"),
         reply.shadowed,
         reply.dry_run,
     )
+
+
+def limit_status(told: pb.AppliedLimit) -> LimitStatus:
+    """What the wire says of a limit; whose it is and what was asked it does not say."""
+    window_s, wait_ms = maybe(told, "window_seconds"), maybe(told, "wait_ms")
+    limit = Limit("told", told.capacity, told.capacity if window_s else 0, window_s or 1)
+    return LimitStatus(
+        "", "", told.name, replace(limit, soft=told.shadow), told.remaining, 0, told.exceeded,
+        wait_ms if told.exceeded else 0, "", None if told.exceeded else wait_ms,
+        ms_of(told, "reset_at"),
+    )  # fmt: skip
 
 
 def result_of(result: pb.BatchResult) -> CheckResult | ServiceError:

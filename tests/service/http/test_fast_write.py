@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict, decide
+from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.layers.shadow import ShadowVerdict
 from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
-from headgate.service.decide.bodies import TIME_MS_MAX, batch_body, check_body
+from headgate.service.decide.bodies import batch_body, check_body
 from headgate.service.decide.evaluate import check_result, plain_admission
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule
@@ -71,7 +72,7 @@ def test_both_ways_say_the_same(
     answer = check_result(verdict, [demand], rule, ("user", "api", 1))
     if yes is None:
         shown = answer.limits[0]
-        closer = shown.soft or shown.wait_ms is None  # or full at a time that has no date
+        closer = shown.limit.soft or shown.wait_ms is None  # or full at a time that has no date
         assert not answer.allowed or closer or (shown.reset_at_ms or 0) > TIME_MS_MAX
         return
     content, fields = admitted_fields(yes)

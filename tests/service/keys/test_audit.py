@@ -259,10 +259,10 @@ def test_the_file_has_a_trail_beside_it(tmp_path: Path) -> None:
     made, revoked = trail(file)
     assert (made["action"], made["principal"], made["before"]) == ("key_created", "ann", None)
     assert made["after"]["entity_prefix"] == "team-a:"
-    assert made["at"] == "1970-01-01T00:00:07Z"
+    assert made["at"] == "1970-01-01T00:00:07.000Z"
     assert (revoked["action"], revoked["principal"]) == ("key_revoked", "bob")
     assert revoked["before"] == made["after"]
-    assert revoked["after"]["revoked_at"] == "1970-01-01T00:00:09Z"
+    assert revoked["after"]["revoked_at"] == "1970-01-01T00:00:09.000Z"
     assert no_digest(trail(file))
     assert key.digest not in Path(f"{file}.audit").read_text()
     assert stat.S_IMODE(os.stat(f"{file}.audit").st_mode) == 0o600

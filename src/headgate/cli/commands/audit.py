@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import click
 
+from headgate.admin.documents import event_as_json
 from headgate.cli.options import Misuse, Session, command_group, pass_session
 from headgate.cli.output import OutputTable, show
 
@@ -198,7 +199,7 @@ def list_(
         with session.repository() as repository:
             events = repository.get_audit_events(subject, limit, start_event_id)
     following = events[-1].event_id if len(events) == limit else None
-    document = {"items": [asdict(event) for event in events], "next": following}
+    document = {"items": [event_as_json(event) for event in events], "next": following}
     rows = [
         (
             event.timestamp, event.entity_id, event.action, event.resource, event.principal,

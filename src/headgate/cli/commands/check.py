@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.admin.documents import explanation_as_json
 from headgate.cli.arguments import amounts_argument, amounts_of, parse_limit
-from headgate.cli.documents import explanation_document, status_rows
+from headgate.cli.documents import status_rows
 from headgate.cli.errors import LIMITED, OK
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import duration, show
@@ -101,4 +102,4 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     """Which level gave each limit, what it overrides, and the parents it cascades to."""
     with session.limiter() as limiter:
         found = limiter.explain(entity_id, resource)
-    show(session, explanation_document(found), str(found))
+    show(session, explanation_as_json(found), str(found))

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.admin.documents import limits_as_json
 from headgate.cli.arguments import limits_argument
-from headgate.cli.documents import limit_rows, limits_document
+from headgate.cli.documents import limit_rows
 from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import OutputTable, show
 
@@ -36,7 +37,7 @@ def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> None
     """Store the limits everybody has on a resource, in place of those stored."""
     with session.repository() as repository:
         repository.set_resource_defaults(name, list(limits), session.audit_principal)
-    document = {"resource": name, "limits": limits_document(limits)}
+    document = {"resource": name, "limits": limits_as_json(limits)}
     show(session, document, f"everybody on {name}:", limit_rows(limits))
 
 
@@ -47,7 +48,7 @@ def get_defaults(session: Session, name: str) -> None:
     """The default limits stored for a resource."""
     with session.repository() as repository:
         limits = repository.get_resource_defaults(name)
-    document = {"resource": name, "limits": limits_document(limits)}
+    document = {"resource": name, "limits": limits_as_json(limits)}
     show(session, document, limit_rows(limits))
 
 
@@ -159,5 +160,5 @@ def delete_system_defaults(session: Session) -> None:
 
 def _show(session: Session, limits: list[Limit], rule: object) -> None:
     said = getattr(rule, "value", None)
-    document = {"limits": limits_document(limits), "on_unavailable": said}
+    document = {"limits": limits_as_json(limits), "on_unavailable": said}
     show(session, document, limit_rows(limits), f"while the store is away: {said or 'not set'}")

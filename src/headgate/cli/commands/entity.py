@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.admin.documents import bucket_as_json, entity_as_json, limits_as_json
 from headgate.cli.arguments import (
     amounts_argument,
     amounts_of,
@@ -15,12 +16,9 @@ from headgate.cli.arguments import (
     yes_option,
 )
 from headgate.cli.documents import (
-    bucket_document,
     bucket_rows,
-    entity_document,
     entity_rows,
     limit_rows,
-    limits_document,
 )
 from headgate.cli.options import CommandGroup, Session, command_group, pass_session
 from headgate.cli.output import confirm, show
@@ -142,7 +140,7 @@ def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], reso
     with session.repository() as repository:
         repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
     document = {
-        "entity_id": entity_id, "resource": resource, "limits": limits_document(limits),
+        "entity_id": entity_id, "resource": resource, "limits": limits_as_json(limits),
     }  # fmt: skip
     show(session, document, f"{entity_id} on {_resource_text(resource)}:", limit_rows(limits))
 
@@ -155,7 +153,7 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
     with session.repository() as repository:
         limits = repository.get_limits(entity_id, resource)
     document = {
-        "entity_id": entity_id, "resource": resource, "limits": limits_document(limits),
+        "entity_id": entity_id, "resource": resource, "limits": limits_as_json(limits),
     }  # fmt: skip
     show(session, document, limit_rows(limits))
 
@@ -215,7 +213,7 @@ def create(
         made = repository.create_entity(
             entity_id, name, parent_id, cascade, metadata, session.audit_principal
         )  # fmt: skip
-    show(session, entity_document(made), f"created {made.id}")
+    show(session, entity_as_json(made), f"created {made.id}")
 
 
 @entity.command("show", examples="headgate entity show key-1")
@@ -230,9 +228,9 @@ def show_(session: Session, entity_id: str) -> None:
             raise EntityNotFoundError(entity_id)
         children = repository.get_children(entity_id)
     document = {
-        "entity": None if found is None else entity_document(found),
+        "entity": None if found is None else entity_as_json(found),
         "children": [child.id for child in children],
-        "buckets": [bucket_document(state) for state in buckets],
+        "buckets": [bucket_as_json(state) for state in buckets],
     }
     named = f"{entity_id} (not registered)" if found is None else _headline(document)
     below = f"children: {', '.join(child.id for child in children)}" if children else "no children"
@@ -288,7 +286,7 @@ def list_(
             found = repository.get_children(parent_id)
         else:
             found, following = repository.list_entities(limit, cursor)
-    document = {"items": [entity_document(one) for one in found], "next": following}
+    document = {"items": [entity_as_json(one) for one in found], "next": following}
     show(session, document, entity_rows(found), *_more(following))
 
 
@@ -328,7 +326,7 @@ def set_parent(
         raise click.UsageError("name a parent, or say --none")
     with session.repository() as repository:
         after = repository.set_parent(entity_id, parent_id, cascade, session.audit_principal)
-    show(session, entity_document(after), f"{entity_id}: parent {after.parent_id or 'none'}")
+    show(session, entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 
 add_limit_commands(entity)

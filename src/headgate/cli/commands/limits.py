@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headgate.admin.documents import limits_as_json
 from headgate.cli.arguments import yes_option
 from headgate.cli.errors import ERROR
 from headgate.cli.options import Session, command_group, pass_session
@@ -23,7 +24,6 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.runtime import run
-from headgate.core.store import limits_as_json
 from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
 from headgate.declare.declaration import (
     Action,

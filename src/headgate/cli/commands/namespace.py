@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from headgate.admin.documents import namespace_as_json
 from headgate.cli.arguments import yes_option
-from headgate.cli.documents import namespace_document, namespace_rows
+from headgate.cli.documents import namespace_rows
 from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import confirm, progress, show
 from headgate.core.errors import NamespaceNotFoundError
@@ -60,7 +61,7 @@ def list_(session: Session) -> None:
     """The namespaces in use."""
     with session.repository() as repository:
         found = repository.list_namespaces()
-    document = {"items": [namespace_document(one) for one in found]}
+    document = {"items": [namespace_as_json(one) for one in found]}
     show(session, document, namespace_rows(found, "no namespaces"))
 
 
@@ -73,7 +74,7 @@ def show_(session: Session, name: str) -> None:
         found = repository.get_namespace(name)
     if found is None:
         raise NamespaceNotFoundError(name)
-    show(session, namespace_document(found), namespace_rows([found], ""))
+    show(session, namespace_as_json(found), namespace_rows([found], ""))
 
 
 @namespace.command("delete", examples="headgate namespace delete eu")
@@ -99,7 +100,7 @@ def recover(session: Session, namespace_id: str) -> None:
     """
     with session.repository() as repository, _explain_unknown_id(namespace_id):
         found = repository.recover_namespace(namespace_id, session.audit_principal)
-    show(session, namespace_document(found), namespace_rows([found], ""))
+    show(session, namespace_as_json(found), namespace_rows([found], ""))
 
 
 @namespace.command("orphans", examples="headgate namespace orphans")
@@ -108,7 +109,7 @@ def orphans(session: Session) -> None:
     """Deleted namespaces whose data is still there."""
     with session.repository() as repository:
         found = repository.list_orphan_namespaces()
-    document = {"items": [namespace_document(one) for one in found]}
+    document = {"items": [namespace_as_json(one) for one in found]}
     show(session, document, namespace_rows(found, "no deleted namespaces"))
 
 

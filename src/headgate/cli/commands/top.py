@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.admin.rates import BucketSample, LimitRate, busiest, sample_buckets
+from headgate.admin.documents import bucket_as_json
+from headgate.admin.reports import BucketSample, LimitRate, busiest, sample_buckets
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import OutputTable, amount, bar, console, pluralize, show, table
-from headgate.core.history import iso_time
+from headgate.core.history import BucketState, iso_time
 from headgate.core.runtime import run
 
 if TYPE_CHECKING:
@@ -92,20 +93,20 @@ def _rows(rows: list[LimitRate]) -> OutputTable:
         COLUMNS,
         [
             (
-                row.entity_id, row.resource, row.limit_name, _gauge(row),
-                amount(row.available), amount(row.capacity),
-                "" if row.rate is None else f"{row.rate:.1f}",
+                state.entity_id, state.resource, state.limit_name, _gauge(state),
+                amount(state.available), amount(state.capacity),
+                "" if rate is None else f"{rate:.1f}",
             )
-            for row in rows
+            for state, rate in rows
         ],
         "no buckets in use",
     )  # fmt: skip
 
 
-def _gauge(row: LimitRate) -> str:
-    if row.available < 0:
+def _gauge(state: BucketState) -> str:
+    if state.available < 0:
         return "in debt".ljust(BAR_WIDTH)
-    return bar(row.available / row.capacity, BAR_WIDTH).ljust(BAR_WIDTH, "·")
+    return bar(state.available / state.capacity, BAR_WIDTH).ljust(BAR_WIDTH, "·")
 
 
 def _document(seen: BucketSample, rows: list[LimitRate]) -> dict[str, Any]:
@@ -113,15 +114,5 @@ def _document(seen: BucketSample, rows: list[LimitRate]) -> dict[str, Any]:
         "time": iso_time(seen.now_ms),
         "buckets": seen.buckets,
         "all_buckets": seen.whole,
-        "items": [
-            {
-                "entity_id": row.entity_id,
-                "resource": row.resource,
-                "limit": row.limit_name,
-                "available": row.available,
-                "capacity": row.capacity,
-                "consumed": row.consumed,
-            }
-            for row in rows
-        ],
+        "items": [bucket_as_json(row.state) for row in rows],
     }

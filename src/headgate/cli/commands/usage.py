@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from headgate.admin.documents import usage_as_json
 from headgate.cli.arguments import page_options
 from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import OutputTable, amount, bar, show
@@ -59,7 +60,7 @@ def list_(
         found, following = repository.get_usage_snapshots(
             **asked, window_type=window_type, limit=limit, next_key=cursor
         )
-    document = {"items": [asdict(shot) for shot in found], "next": following}
+    document = {"items": [usage_as_json(shot) for shot in found], "next": following}
     rows = [
         (
             shot.window_start, shot.window_type, shot.entity_id, shot.resource,

@@ -6,26 +6,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.core.decision import LimitStatus
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.decide.targets import LimitConstants
-
-
-class AppliedLimit(NamedTuple):
-    """One limit as it stands after the decision; amounts in whole tokens.
-
-    `wait_ms` is the time until there is more: enough for this demand where it was refused, one
-    token else; None where it is full or never refills. `window_s` is the time to fill it from
-    empty.
-    """
-
-    name: str
-    capacity: int
-    remaining: int
-    window_s: int | None
-    wait_ms: int | None
-    reset_at_ms: int | None
-    exceeded: bool
-    soft: bool
 
 
 class CheckResult(NamedTuple):
@@ -45,7 +28,7 @@ class CheckResult(NamedTuple):
     tokens_capacity: int | None = None
     retry_after_ms: int | None = 0
     reset_at_ms: int | None = None
-    limits: tuple[AppliedLimit, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()
     code: Code | None = None
     degraded: bool = False
     degraded_reason: str | None = None
@@ -144,12 +127,8 @@ class HealthResult(NamedTuple):
     leases: int
 
 
-def tightest_of(limits: Sequence[AppliedLimit]) -> AppliedLimit | None:
+def tightest_of(limits: Sequence[LimitStatus]) -> LimitStatus | None:
     """The limit with the least left of its capacity; one on trial only where there is no other."""
     if len(limits) == 1:
         return limits[0]
-    return min(limits, key=_left, default=None)
-
-
-def _left(limit: AppliedLimit) -> tuple[bool, float]:
-    return limit.soft, limit.remaining / limit.capacity
+    return min(limits, key=lambda one: (one.limit.soft, one.fraction_left), default=None)

@@ -6,9 +6,9 @@ they look for.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headgate.core.history import iso_time_or_none
 from headgate.service.decide.answers import (
     AcquireResult,
     BatchAnswer,
@@ -19,75 +19,38 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TIME_MS_MAX = 253_402_300_799_999  # the last that has a date with four digits
-
 DEGRADED_WARNING = "the store gave no answer: admitted within this process's own bounds"
 
 
-def iso_time(time_ms: int | None) -> str | None:
-    """ISO 8601 with milliseconds; None where there is no such time."""
-    if time_ms is None or not 0 <= time_ms <= TIME_MS_MAX:
-        return None
-    moment = _EPOCH + timedelta(milliseconds=time_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def check_body(answer: CheckResult) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "allowed": answer.allowed,
-        "tokens_remaining": answer.tokens_remaining,
-        "tokens_capacity": answer.tokens_capacity,
-        "reset_at": iso_time(answer.reset_at_ms),
-        "degraded": answer.degraded,
-    }
-    if answer.dry_run:
-        body["dry_run"] = True
+    body = {**_decision(answer, answer), "degraded": answer.degraded}
     if answer.shadowed:
         body["shadowed"] = True
-    if answer.degraded:
-        body["degraded_reason"] = answer.degraded_reason
-        if answer.allowed:
-            body["warning"] = DEGRADED_WARNING
-    if answer.code is not None:
-        _refusal(body, answer.code, answer.retry_after_ms, violated(answer), answer.instance)
-    return body
+    return _with_circumstances(body, answer, answer.instance, violated(answer))
 
 
 def combined_body(answer: CombinedResult) -> dict[str, Any]:
     foremost = answer.foremost
-    body: dict[str, Any] = {
-        "allowed": answer.allowed,
-        "tokens_remaining": foremost.tokens_remaining,
-        "tokens_capacity": foremost.tokens_capacity,
-        "reset_at": iso_time(foremost.reset_at_ms),
+    body = {
+        **_decision(answer, foremost),
         "degraded": answer.degraded,
         "results": [_result(result) for result in answer.results],
         "blocking": _named(answer, answer.blocking),
         "most_restrictive": _named(answer, answer.tightest),
     }
-    if answer.dry_run:
-        body["dry_run"] = True
-    if answer.degraded:
-        body["degraded_reason"] = answer.degraded_reason
-        if answer.allowed:
-            body["warning"] = DEGRADED_WARNING
-    if answer.code is not None:
-        names = [name for result in answer.results for name in violated(result)]
-        names = list(dict.fromkeys(names))
-        _refusal(body, answer.code, answer.retry_after_ms, names, foremost.instance)
-    return body
+    names = dict.fromkeys(name for result in answer.results for name in violated(result))
+    return _with_circumstances(body, answer, foremost.instance, list(names))
 
 
 def batch_body(answer: BatchAnswer) -> dict[str, Any]:
-    return {"results": [_batch_item(result) for result in answer.results]}
+    return {"results": [batch_item(result) for result in answer.results]}
 
 
 def lease_body(answer: LeaseResult) -> dict[str, Any]:
     return {
         "lease_id": answer.lease_id,
         "state": answer.state.value,
-        "expires_at": iso_time(answer.expires_at_ms),
+        "expires_at": iso_time_or_none(answer.expires_at_ms),
         "held": dict(answer.held),
         "degraded": answer.degraded,
     }
@@ -111,7 +74,7 @@ def health_body(answer: HealthResult) -> dict[str, Any]:
 
 
 def violated(answer: CheckResult) -> list[str]:
-    return [limit.name for limit in answer.limits if limit.exceeded and not limit.soft]
+    return [limit.limit_name for limit in answer.limits if limit.refuses]
 
 
 def message_of(code: Code, retry_after_ms: int | None) -> str:
@@ -123,36 +86,46 @@ def message_of(code: Code, retry_after_ms: int | None) -> str:
     return f"A rate limit is exceeded; try again in {retry_after_ms / 1000:g} s."
 
 
-def _refusal(
+def _decision(answer: CheckResult | CombinedResult, tightest: CheckResult) -> dict[str, Any]:
+    return {
+        "allowed": answer.allowed,
+        "tokens_remaining": tightest.tokens_remaining,
+        "tokens_capacity": tightest.tokens_capacity,
+        "reset_at": iso_time_or_none(tightest.reset_at_ms),
+    }
+
+
+def _with_circumstances(
     body: dict[str, Any],
-    code: Code,
-    retry_after_ms: int | None,
-    violations: list[str],
+    answer: CheckResult | CombinedResult,
     instance: str | None,
-) -> None:
+    violations: list[str],
+) -> dict[str, Any]:
+    """The body with what only some answers say: a dry run, a store that is away, a refusal."""
+    if answer.dry_run:
+        body["dry_run"] = True
+    if answer.degraded:
+        body["degraded_reason"] = answer.degraded_reason
+        if answer.allowed:
+            body["warning"] = DEGRADED_WARNING
+    code, wait_ms = answer.code, answer.retry_after_ms
+    if code is None:
+        return body
     problem = PROBLEMS[code]
-    message = message_of(code, retry_after_ms)
-    body["retry_after_seconds"] = None if retry_after_ms is None else retry_after_ms / 1000
+    message = message_of(code, wait_ms)
+    body["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
     body["error"] = {"code": code.value, "message": message}
-    body["type"] = problem.type_uri
-    body["title"] = problem.title
-    body["status"] = problem.http_status
+    body |= {"type": problem.type_uri, "title": problem.title, "status": problem.http_status}
     body["detail"] = message
     if code is Code.RATE_LIMIT_EXCEEDED:
         body["violated-policies"] = violations
     if instance is not None:
         body["instance"] = instance
+    return body
 
 
 def _result(answer: CheckResult) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "scope": answer.scope,
-        "resource": answer.resource,
-        "allowed": answer.allowed,
-        "tokens_remaining": answer.tokens_remaining,
-        "tokens_capacity": answer.tokens_capacity,
-        "reset_at": iso_time(answer.reset_at_ms),
-    }
+    found = {"scope": answer.scope, "resource": answer.resource, **_decision(answer, answer)}
     if not answer.allowed:
         wait_ms = answer.retry_after_ms
         found["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
@@ -161,15 +134,11 @@ def _result(answer: CheckResult) -> dict[str, Any]:
     return found
 
 
-def _batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
+def batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
     """Each item carries the status it would have had alone."""
     if isinstance(result, ServiceError):
-        body = problem_body(result)
-        return {
-            "allowed": False,
-            **body,
-            "error": {"code": result.code.value, "message": result.detail},
-        }
+        error = {"code": result.code.value, "message": result.detail}
+        return {"allowed": False, **problem_body(result), "error": error}
     return {"status": result.http_status, **check_body(result)}
 
 

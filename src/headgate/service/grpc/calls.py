@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from headgate.core.decision import LimitStatus
 from headgate.service.decide.answers import (
     AcquireResult,
-    AppliedLimit,
     BatchAnswer,
     CheckResult,
     CombinedResult,
@@ -164,16 +164,16 @@ def timestamp(time_ms: int | None) -> Timestamp | None:
     return Timestamp(seconds=time_ms // 1000, nanos=time_ms % 1000 * 1_000_000)
 
 
-def _applied(limit: AppliedLimit) -> pb.AppliedLimit:
+def _applied(limit: LimitStatus) -> pb.AppliedLimit:
     return pb.AppliedLimit(
-        name=limit.name,
-        capacity=limit.capacity,
-        remaining=limit.remaining,
+        name=limit.limit_name,
+        capacity=limit.limit.capacity,
+        remaining=limit.available,
         window_seconds=_bounded(limit.window_s),
         wait_ms=_bounded(limit.wait_ms),
         reset_at=timestamp(limit.reset_at_ms),
         exceeded=limit.exceeded,
-        shadow=limit.soft,
+        shadow=limit.limit.soft,
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.admin.documents import entity_as_json, limits_as_json, namespace_as_json
 from headgate.core.errors import EntityNotFoundError, ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
 from headgate.service.decide.requests import parse_flag, parse_list
 from headgate.service.http.callers import Document, RouteCall
-from headgate.service.http.documents import entity_json, limits_json, namespace_json
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.key import KeyScope
 
@@ -23,19 +23,19 @@ MODES = ("normal", "disabled", "bypass")
 
 async def list_namespaces(call: RouteCall) -> Document:
     found = await call.service.repository.list_namespaces()
-    return {"items": [namespace_json(one) for one in found if one.name != KEYS_NAMESPACE]}
+    return {"items": [namespace_as_json(one) for one in found if one.name != KEYS_NAMESPACE]}
 
 
 async def list_deleted(call: RouteCall) -> Document:
     found = await call.service.repository.list_orphan_namespaces()
-    return {"items": [namespace_json(one) for one in found if one.name != KEYS_NAMESPACE]}
+    return {"items": [namespace_as_json(one) for one in found if one.name != KEYS_NAMESPACE]}
 
 
 async def get_namespace(call: RouteCall) -> Document:
     found = await call.service.repository.get_namespace(call.path["namespace"])
     if found is None:
         raise not_found()
-    return namespace_json(found)
+    return namespace_as_json(found)
 
 
 async def put_namespace(call: RouteCall) -> Document:
@@ -53,7 +53,7 @@ async def recover_namespace(call: RouteCall) -> Document:
     found = await call.service.repository.recover_namespace(
         call.path["namespace_id"], call.principal
     )
-    return namespace_json(found)
+    return namespace_as_json(found)
 
 
 async def purge_namespace(call: RouteCall) -> Document:
@@ -64,7 +64,7 @@ async def purge_namespace(call: RouteCall) -> Document:
 async def list_entities(call: RouteCall) -> Document:
     ns = await call.namespace()
     found, cursor = await ns.list_entities(call.query.get("limit", PAGE), call.query.get("cursor"))
-    return {"items": [entity_json(one) for one in found], "cursor": cursor}
+    return {"items": [entity_as_json(one) for one in found], "cursor": cursor}
 
 
 async def create_entity(call: RouteCall) -> Document:
@@ -79,7 +79,7 @@ async def create_entity(call: RouteCall) -> Document:
         given.get("metadata"),
         call.principal,
     )
-    return entity_json(made)
+    return entity_as_json(made)
 
 
 async def get_entity(call: RouteCall) -> Document:
@@ -87,7 +87,7 @@ async def get_entity(call: RouteCall) -> Document:
     found = await ns.get_entity(call.path["entity_id"])
     if found is None:
         raise EntityNotFoundError(call.path["entity_id"])
-    return entity_json(found)
+    return entity_as_json(found)
 
 
 async def change_entity(call: RouteCall) -> Document:
@@ -129,7 +129,7 @@ async def delete_entity(call: RouteCall) -> None:
 async def list_children(call: RouteCall) -> Document:
     ns = await call.namespace()
     found = await ns.get_children(call.path["entity_id"])
-    return {"items": [entity_json(one) for one in found if _reaches(call, READ, one.id)]}
+    return {"items": [entity_as_json(one) for one in found if _reaches(call, READ, one.id)]}
 
 
 async def switch_resource(call: RouteCall) -> Document:
@@ -141,7 +141,7 @@ async def switch_resource(call: RouteCall) -> Document:
 async def get_system_limits(call: RouteCall) -> Document:
     ns = await call.namespace()
     limits, rule = await ns.get_system_defaults()
-    return {**limits_json(limits), "on_unavailable": rule.value if rule else None}
+    return {"limits": limits_as_json(limits), "on_unavailable": rule.value if rule else None}
 
 
 async def put_system_limits(call: RouteCall) -> Document:
@@ -168,7 +168,7 @@ async def list_resource_limits(call: RouteCall) -> Document:
 
 async def get_resource_limits(call: RouteCall) -> Document:
     ns = await call.namespace()
-    return limits_json(await ns.get_resource_defaults(call.path["resource"]))
+    return {"limits": limits_as_json(await ns.get_resource_defaults(call.path["resource"]))}
 
 
 async def put_resource_limits(call: RouteCall) -> Document:
@@ -185,7 +185,9 @@ async def delete_resource_limits(call: RouteCall) -> None:
 
 async def get_entity_limits(call: RouteCall) -> Document:
     ns = await call.namespace()
-    return limits_json(await ns.get_limits(call.path["entity_id"], call.path["resource"]))
+    return {
+        "limits": limits_as_json(await ns.get_limits(call.path["entity_id"], call.path["resource"]))
+    }
 
 
 async def put_entity_limits(call: RouteCall) -> Document:

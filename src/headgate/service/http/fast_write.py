@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
+from headgate.core.history import iso_time
 from headgate.core.http_fields import SF_INTEGER_MAX, policy_item, sf_string
-from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
-from headgate.service.decide.bodies import batch_body, iso_time
+from headgate.service.decide.answers import Admission, CheckResult
+from headgate.service.decide.bodies import batch_item
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.targets import LimitConstants
 
@@ -89,14 +90,13 @@ def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> 
     """The whole document of a batch, most of it the short way."""
     items: list[bytes] = []
     for result in results:
-        if type(result) is Admission:
+        if isinstance(result, Admission):
             frame, remaining, _, reset_ms = result
             wording = frame.wording or _template_for(frame)
             moment = _moment(reset_ms // 1000)
             items.append(wording.item % (remaining, moment, reset_ms % 1000))
         else:
-            told = batch_body(BatchAnswer((result,)))  # type: ignore[arg-type]
-            items.append(_encode(told["results"][0]))
+            items.append(_encode(batch_item(result)))
     return b'{"results":[%b]}' % b",".join(items)
 
 
@@ -108,7 +108,7 @@ def _template_for(frame: LimitConstants) -> AnswerTemplate:
 @lru_cache(CACHED)
 def _moment(second: int) -> bytes:
     """A second as ISO 8601 without its zone."""
-    return (iso_time(second * 1000) or "")[:19].encode()
+    return iso_time(second * 1000)[:19].encode()
 
 
 def _escaped(text: str) -> bytes:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from headgate.admin.documents import (
+    bucket_as_json,
+    event_as_json,
+    explanation_as_json,
+    usage_as_json,
+)
 from headgate.admin.reports import Reports
 from headgate.core.errors import ValidationError
+from headgate.core.history import iso_time_or_none
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_entity_id
 from headgate.core.plan_cache import Defaults
 from headgate.service.decide.bodies import health_body
@@ -17,17 +25,9 @@ from headgate.service.decide.requests import (
     parse_resource_field,
     parse_scope,
 )
+from headgate.service.decide.rules import Rule
 from headgate.service.http.callers import Document, RouteCall
 from headgate.service.http.deadlines import run_in_thread
-from headgate.service.http.documents import (
-    bucket_json,
-    event_json,
-    explanation_json,
-    key_json,
-    policy_status_json,
-    rule_json,
-    usage_json,
-)
 from headgate.service.keys.key import (
     ANY_NAMESPACE,
     Key,
@@ -39,7 +39,7 @@ from headgate.service.keys.key import (
 )
 from headgate.service.keys.stored import KeyStore
 from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import ReloadResult
+from headgate.service.policies.watch import PolicyStatus, ReloadResult
 
 PAGE = 100
 MS_DIGITS_MAX = 15
@@ -49,7 +49,7 @@ DETAIL_LENGTH_MAX = 2000
 async def get_buckets(call: RouteCall) -> Document:
     ns = await call.namespace()
     found = await ns.get_buckets(call.path["entity_id"], call.query.get("resource"))
-    return {"items": [bucket_json(one) for one in found]}
+    return {"items": [bucket_as_json(one) for one in found]}
 
 
 async def reset_bucket(call: RouteCall) -> None:
@@ -87,7 +87,7 @@ async def list_usage(call: RouteCall) -> Document:
         query.get("limit", PAGE),
         query.get("cursor"),
     )
-    return {"items": [usage_json(one) for one in found], "cursor": cursor}
+    return {"items": [usage_as_json(one) for one in found], "cursor": cursor}
 
 
 async def list_audit(call: RouteCall) -> Document:
@@ -95,7 +95,7 @@ async def list_audit(call: RouteCall) -> Document:
     found = await ns.get_audit_events(
         call.query["entity_id"], call.query.get("limit", PAGE), call.query.get("after")
     )
-    return {"items": [event_json(one) for one in found]}
+    return {"items": [event_as_json(one) for one in found]}
 
 
 async def explain(call: RouteCall) -> Document:
@@ -113,14 +113,14 @@ async def explain(call: RouteCall) -> Document:
         rule, found = await call.service.explain_entity(
             namespace, parse_entity_id(entity_id), resource
         )
-    return {"policy": rule_json(rule), **explanation_json(found)}
+    return {"policy": _rule_json(rule), **explanation_as_json(found)}
 
 
 async def get_policies(call: RouteCall) -> Document:
     rules, watcher = call.service.rules, call.program.watcher
     if not isinstance(rules, Policies) or watcher is None:
         return {"digest": None, "rate_limits": [], "token_costs": [], "standing": None}
-    return {**rules.as_json(), "standing": policy_status_json(watcher.standing())}
+    return {**rules.as_json(), "standing": _policy_status_json(watcher.standing())}
 
 
 async def reload_policies(call: RouteCall) -> Document:
@@ -133,7 +133,7 @@ async def reload_policies(call: RouteCall) -> Document:
         told = str(standing.trouble.broken)[:DETAIL_LENGTH_MAX]
         raise ServiceError(Code.CONFIGURATION_ERROR, f"the policies stay as they are: {told}")
     said = "loaded" if result is ReloadResult.LOADED else "same"
-    return {"result": said, "digest": standing.digest, "standing": policy_status_json(standing)}
+    return {"result": said, "digest": standing.digest, "standing": _policy_status_json(standing)}
 
 
 async def list_keys(call: RouteCall) -> Document:
@@ -142,7 +142,7 @@ async def list_keys(call: RouteCall) -> Document:
         limit=call.query.get("limit", PAGE), cursor=call.query.get("cursor")
     )
     seen = [key for key in found if _reaches(call, key)]
-    return {"items": [key_json(key) for key in seen], "cursor": cursor}
+    return {"items": [_key_json(key) for key in seen], "cursor": cursor}
 
 
 async def create_key(call: RouteCall) -> Document:
@@ -161,7 +161,7 @@ async def create_key(call: RouteCall) -> Document:
         raise not_found()
     await store.put(made.key)
     call.program.authenticator.forget(made.key.id)
-    return {**key_json(made.key), "key": made.text}
+    return {**_key_json(made.key), "key": made.text}
 
 
 async def revoke_key(call: RouteCall) -> None:
@@ -236,3 +236,34 @@ def _key_id(call: RouteCall) -> str:
         return parse_key_id(call.path["key_id"])
     except ValidationError:
         raise not_found() from None
+
+
+def _rule_json(rule: Rule | None) -> dict[str, Any] | None:
+    if rule is None:
+        return None
+    return {"name": rule.name, "level": rule.level, "shadow": rule.shadow}
+
+
+def _key_json(key: Key) -> dict[str, Any]:
+    """A key without its secret, which is nowhere, and without its digest."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scopes": sorted(key.grant.scopes),
+        "namespace": key.grant.namespace,
+        "entity_prefix": key.grant.entity_prefix,
+        "created_at": iso_time_or_none(key.created_ms),
+        "created_by": key.created_by,
+        "revoked_at": iso_time_or_none(key.revoked_ms),
+    }
+
+
+def _policy_status_json(standing: PolicyStatus) -> dict[str, Any]:
+    trouble = standing.trouble
+    return {
+        "loaded_at": iso_time_or_none(standing.loaded_ms),
+        "loads": standing.loads,
+        "failures": standing.failures,
+        "trouble": None if trouble is None else str(trouble.broken),
+        "restart_needed": standing.restart_needed,
+    }

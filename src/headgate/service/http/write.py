@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from headgate.core.decision import LimitStatus
 from headgate.core.errors import HeadgateError
 from headgate.core.http_fields import (
     Headers,
-    policy_item,
+    limit_fields,
     retry_fields,
     status_fields,
-    status_item,
 )
-from headgate.service.decide.answers import AppliedLimit, CheckResult, CombinedResult, tightest_of
+from headgate.service.decide.answers import CheckResult, CombinedResult, tightest_of
 from headgate.service.decide.problems import (
     Code,
     ServiceError,
@@ -49,7 +49,7 @@ def problem_headers(error: ServiceError) -> Headers:
 
 
 def _headers(
-    answer: CheckResult, limits: Sequence[AppliedLimit], retry_after_ms: int | None, refused: bool
+    answer: CheckResult, limits: Sequence[LimitStatus], retry_after_ms: int | None, refused: bool
 ) -> Headers:
     found: Headers = []
     if answer.tokens_capacity is not None:
@@ -57,10 +57,7 @@ def _headers(
         found += status_fields(answer.tokens_capacity, left, answer.reset_at_ms)
     if limits:
         told = limits if len(limits) == 1 else _once_each(limits)
-        policies = [policy_item(one.name, one.capacity, one.window_s) for one in told]
-        found.append(("ratelimit-policy", ", ".join(policies)))
-        items = [status_item(one.name, one.remaining, one.wait_ms) for one in told]
-        found.append(("ratelimit", ", ".join(items)))
+        found += limit_fields(told)
     if answer.degraded:
         found.append(("x-ratelimit-degraded", "true"))
         if answer.degraded_reason is not None:
@@ -70,13 +67,13 @@ def _headers(
     return found
 
 
-def _once_each(limits: Sequence[AppliedLimit]) -> list[AppliedLimit]:
+def _once_each(limits: Sequence[LimitStatus]) -> list[LimitStatus]:
     """A name stands for one policy: of limits that share it, the tightest is told."""
-    by_name: dict[str, list[AppliedLimit]] = {}
+    found: dict[str, LimitStatus] = {}
     for limit in limits:
-        by_name.setdefault(limit.name, []).append(limit)
-    told = [tightest_of(twins) for twins in by_name.values()]
-    return [limit for limit in told if limit is not None]
+        twin = found.setdefault(limit.limit_name, limit)
+        found[limit.limit_name] = tightest_of((twin, limit)) or limit
+    return list(found.values())
 
 
 PROBLEM_JSON = b"application/problem+json"

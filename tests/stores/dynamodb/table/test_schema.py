@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import Damaged
-from headgate.core.history import WINDOW_TYPES, iso_time
+from headgate.core.history import WINDOW_TYPES, window_time
 from headgate.stores.dynamodb import schema
 
 ids = st.from_regex(re.compile(r"[a-zA-Z0-9_\-]{11}"), fullmatch=True)
@@ -22,7 +22,7 @@ names = st.from_regex(re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,20}"), fullmatch
 shards = st.integers(0, 4096)
 types = st.sampled_from(WINDOW_TYPES)
 times = st.integers(0, 4_000_000_000_000)
-starts = times.map(iso_time)
+starts = times.map(window_time)
 
 
 def test_keys_are_as_documented() -> None:
@@ -139,7 +139,7 @@ def test_a_cursor_cuts_a_list_of_names_where_it_would_sort(found: list[str], cur
 def test_everything_fits_into_keys() -> None:
     """A partition key may have 2048 bytes, a sort key 1024."""
     entity_id, resource, ns = "e" * 256, "r" * 64, "n" * 11
-    start = iso_time(4_000_000_000_000)
+    start = window_time(4_000_000_000_000)
     longest = [
         schema.pk_bucket(ns, entity_id, resource, 10**6),
         schema.pk_audit(ns, "$RESOURCE:" + resource),

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.service.decide.answers import AppliedLimit, CheckResult, CombinedResult, tightest_of
+from headgate.core.decision import LimitStatus
+from headgate.service.decide.answers import CheckResult, CombinedResult, tightest_of
 from headgate.service.decide.bodies import combined_body
 from headgate.service.decide.problems import ServiceError, problem_body
 from headgate.service.grpc.proto.envoy import base_pb2
@@ -75,7 +76,7 @@ def _status(result: CheckResult, now_ms: int) -> pb.RateLimitResponse.Descriptor
     tightest = tightest_of(result.limits)
     if tightest is not None:
         _describe(status.current_limit, tightest)
-        status.limit_remaining = min(max(0, tightest.remaining), UINT32_MAX)
+        status.limit_remaining = min(max(0, tightest.available), UINT32_MAX)
     if result.reset_at_ms is not None:
         until_ms = max(0, result.reset_at_ms - now_ms)
         status.duration_until_reset.seconds = min(until_ms // 1000, 315_576_000_000)
@@ -83,10 +84,10 @@ def _status(result: CheckResult, now_ms: int) -> pb.RateLimitResponse.Descriptor
     return status
 
 
-def _describe(limit: pb.RateLimitResponse.RateLimit, applied: AppliedLimit) -> None:
+def _describe(limit: pb.RateLimitResponse.RateLimit, applied: LimitStatus) -> None:
     """Capacity per the time it takes to fill; a time that has no unit is a number of seconds."""
-    limit.name = applied.name
-    limit.requests_per_unit = min(applied.capacity, UINT32_MAX)
+    limit.name = applied.limit_name
+    limit.requests_per_unit = min(applied.limit.capacity, UINT32_MAX)
     seconds = applied.window_s
     if seconds is None:
         return

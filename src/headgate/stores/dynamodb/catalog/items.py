@@ -19,10 +19,10 @@ from headgate.core.history import (
     UsageSnapshot,
     WindowUsage,
     event_time_ms,
-    iso_time,
     parse_time_ms,
     snapshot,
     window_around,
+    window_time,
 )
 from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, StoredLevel
 from headgate.core.limits import SEPARATOR, Limit
@@ -307,7 +307,7 @@ def event_from_item(item: Item) -> AuditEvent:
 
 
 def usage_key(namespace: str, entity_id: str, resource: str, usage: WindowUsage) -> Key:
-    start = iso_time(usage.window_start_ms)
+    start = window_time(usage.window_start_ms)
     sk = schema.sk_usage(resource, usage.window_type, start)
     return schema.pk_entity(namespace, entity_id), sk
 
@@ -327,7 +327,7 @@ def usage_attributes(
         "entity_id": text(entity_id),
         "resource": text(resource),
         "window": text(window_type),
-        "window_start": text(iso_time(start_ms)),
+        "window_start": text(window_time(start_ms)),
         TTL: _ttl(max(end_ms, now_ms) + kept_ms),
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from headgate.core.decision import Demand, LimitStatus, Verdict, judge
@@ -105,7 +104,7 @@ class PooledVerdict(Verdict):
         if waits is None or status.limit_name not in waits:
             return status
         wait_ms = waits[status.limit_name]
-        return replace(status, retry_after_ms=wait_ms, exceeded=wait_ms != 0)
+        return status._replace(retry_after_ms=wait_ms, exceeded=wait_ms != 0)
 
 
 def _left(wait_ms: int | None, elapsed_ms: int) -> int | None:
