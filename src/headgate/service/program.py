@@ -22,7 +22,7 @@ from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.keys.access import Refusal
 from headgate.service.keys.audit import Denials, KeyAuditor
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics.registry import CallbackGauge
@@ -318,9 +318,9 @@ def authenticator_for(options: Options, repository: Repository) -> Authenticator
         return Authenticator(None)
     if options.keys == STORE_KEYS:
         store = StoredKeys(repository.backend.catalog, repository.clock)
-        return Authenticator(KeyAuthenticator(store, repository.clock))
+        return Authenticator(store, repository.clock)
     file = FileKeys(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
-    return Authenticator(KeyAuthenticator(file, repository.clock), lambda: file.certificates)
+    return Authenticator(file, repository.clock, lambda: file.certificates)
 
 
 def _copy_in(board: str | None, name: str) -> str | None:

@@ -14,7 +14,7 @@ from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
 from tests.service.grpc.kit import message_of, program_of, sent, wired
@@ -276,7 +276,7 @@ def test_keys_that_cannot_be_looked_up() -> None:
 
     async def play() -> None:
         world = World()
-        async with wired(world, Authenticator(KeyAuthenticator(Away(), world.clock))) as wire:
+        async with wired(world, Authenticator(Away(), world.clock)) as wire:
             key = "hg_" + "a" * 12 + "_" + "b" * 43
             told = await sent(
                 wire, "check", message_of("check", ask()),
