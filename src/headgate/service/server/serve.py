@@ -31,7 +31,6 @@ from headgate.core.runtime import run, wall_clock_ms
 from headgate.repository import Repository
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
-from headgate.service.http.callers import authenticate_request
 from headgate.service.http.express import ExpressApp
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
@@ -193,7 +192,7 @@ def serve(
     switch: FaultSwitch | None = None,
 ) -> int:
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
-    dashboard = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+    dashboard = Dashboard(program, switch)
     rest = with_spans(program, Rest(program, alongside))
     server = Server(config_of(serving, dashboard.before(rest), rest))
     server.tls = tls_context(serving)
