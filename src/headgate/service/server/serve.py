@@ -299,16 +299,9 @@ def side_server_of(serving: ServerOptions, program: Program) -> StartSideServer 
             f"--grpc-port needs a package that is not installed ({error.name}): "
             f"pip install 'headgate[service]'"
         ) from error
-    from pathlib import Path
-
     tls = None
     if serving.tls_certificate is not None and serving.tls_key is not None:
-        authority = serving.tls_client_ca
-        tls = Tls(
-            Path(serving.tls_certificate),
-            Path(serving.tls_key),
-            None if authority is None else Path(authority),
-        )
+        tls = Tls(serving.tls_certificate, serving.tls_key, serving.tls_client_ca)
     settings = GrpcSettings(
         host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
     )
