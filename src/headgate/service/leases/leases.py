@@ -93,7 +93,10 @@ class Leases:
                 book.keep = False
                 await book.settlements.leave(book, True)
             else:
-                await _give_back(book, amounts)
+                try:
+                    await book.settlements.release(book, amounts)
+                except ValidationError as error:
+                    raise invalid(f"amounts.{error.field}", error.reason) from error
         return lease.answer()
 
     async def sweep(self, most: int = SWEEP_MAX) -> int:
@@ -133,9 +136,7 @@ class Leases:
         await self.sweep()
         lease = await self.store.get(lease_id)
         if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():
-            raise ServiceError(
-                Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
-            )
+            raise lease_not_found()
         return lease
 
 
@@ -153,19 +154,18 @@ def _amounts(book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
     return request.amounts
 
 
-async def _give_back(book: LeaseAccount, amounts: Mapping[str, int]) -> None:
-    try:
-        await book.settlements.release(book, amounts)
-    except ValidationError as error:
-        raise invalid(f"amounts.{error.field}", error.reason) from error
-
-
 def outcome_unknown() -> ServiceError:
     """Whoever gets this says again only what can be said twice."""
     return ServiceError(
         Code.DEADLINE_EXCEEDED,
         "the store gave no answer, so it is not known whether this was done",
         retry_after_ms=STORE_RETRY_MS,
+    )
+
+
+def lease_not_found() -> ServiceError:
+    return ServiceError(
+        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
     )
 
 
