@@ -637,7 +637,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: amounts are more than Redis keeps",
-        "service/policies/values.py",
+        "service/policies/decode.py",
         "TOKENS_MAX = 10**12",
         "TOKENS_MAX = 10**13",
         (
