@@ -40,7 +40,6 @@ from headgate.service.server.options import (
     NO_SNIFFING,
     OptionError,
     ServerOptions,
-    environment,
     read_options,
 )
 from headgate.service.server.protocol import protocol_with
@@ -134,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["key"]:
             return make_key(given[1:])
-        serving = read_options(given, environment())
+        serving = read_options(given, os.environ)
         set_up_logs(serving.log_level)
         return _serve(serving, given)
     except HeadgateError as error:
