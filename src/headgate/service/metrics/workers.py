@@ -1,8 +1,10 @@
-"""One answer for all workers: each posts its numbers in a directory, and whoever is asked adds up.
+"""Metrics of all workers together: each writes its numbers to a shared directory, and whichever of
+them is scraped adds up all files there.
 
 Workers share a port, so a scrape reaches any of them, and each knows only its own requests. The
-sums never go back: a worker posts before it adds up, so that the next one to be asked finds at
-least what was told before, and the posts of workers that ended stay.
+sums never go back, as Prometheus requires of counters: a worker writes its own numbers before it
+adds up, so the next one to be scraped finds at least what was told before; and the files of workers
+that have ended stay.
 """
 
 from __future__ import annotations
