@@ -598,8 +598,8 @@ MUTANTS = [
     Mutant(
         "keys: a store that denies the service its keys is taken for one that is away",
         "service/keys/authenticate.py",
-        "                because = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE\n",
-        "                because = DenyReason.UNAVAILABLE\n",
+        "                reason = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE\n",
+        "                reason = DenyReason.UNAVAILABLE\n",
         (
             "tests/service/keys/test_authenticate.py::"
             "test_a_shelf_that_denies_the_service_is_told_from_one_that_is_away",
@@ -637,7 +637,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: amounts are more than Redis keeps",
-        "service/policies/values.py",
+        "service/policies/decode.py",
         "TOKENS_MAX = 10**12",
         "TOKENS_MAX = 10**13",
         (

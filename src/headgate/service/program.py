@@ -17,12 +17,11 @@ from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble, Valid
 from headgate.core.limits import Limit
 from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Store
-from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.keys.access import Refusal
 from headgate.service.keys.audit import Denials, KeyAuditor
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics.registry import CallbackGauge
@@ -46,12 +45,12 @@ RunInThread = Callable[[Callable[[], ReloadResult]], Awaitable[ReloadResult]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator chose; it goes before what a policy file says. `store` may hold a password,
+    """What the operator chose; it wins over what a policy file says. `store` may hold a password,
     so it is never shown.
 
-    Where nobody names a store it is an SQLite file in `data_dir`, or memory. `keys` is a file, or
-    "store" for keys in the store; None is dev mode. `board` is a directory that the workers of one
-    service share to add up their counters.
+    Without a `store`, buckets are kept in an SQLite file in `data_dir`, or else in memory. `keys`
+    is a file, or "store" for keys in the store; None is dev mode. `board` is a directory that the
+    workers of one service share: for their counters, and for copies of the last good files.
     """
 
     store: str | None = field(default=None, repr=False)
@@ -139,15 +138,16 @@ class Program:
                 "callers a multiple of every limit: use sqlite:/// or redis://",
             )  # fmt: skip
         metrics = ServiceMetrics()
-        spans = spans_of(options)
+        spans, wrap_store = _tracing(options, repository)
+        breaker = None if watcher is None else watcher.current.runtime.breaker
         service = Service(
             repository,
             None if watcher is None else watcher.current,
             settings_of(options),
             on_answer=metrics.count_answer,
             on_admitted=metrics.count_admitted,
-            patience=_patience(watcher),
-            wrap_store=None if spans is None else _traced_by(spans, repository),
+            patience=None if breaker is None else breaker.patience,
+            wrap_store=wrap_store,
         )
         return cls(
             options, service, authenticator_for(options, repository), metrics, watcher, spans
@@ -159,15 +159,22 @@ class Program:
         return self.service.settings
 
     async def start(self) -> None:
-        """Makes the store ready. One that is away now is made ready when it answers: a service
-        that fails open serves meanwhile, and one that fails closed says that it is not ready."""
-        await self._prepare()
+        """Makes the store ready. Where it is away, `tick` tries again until it answers: meanwhile a
+        service that fails open serves, and one that fails closed says that it is not ready."""
+        try:
+            await self.service.repository.create_table()
+        except StoreDenied as denied:
+            log.error("the store refuses the service; trying again every second: %s", denied)
+        except StoreTrouble:
+            log.warning("the store gives no answer yet; trying again every second")
+        else:
+            self._prepared = True
 
     async def tick(self, aside: RunInThread) -> None:
-        """What must happen though nobody asks: leases end, policies are looked at, counters are
-        posted. `aside` runs what may block."""
+        """What must happen without a request: leases end, the policy file is looked at, the audit
+        and the counters are written. `aside` runs what may block."""
         if not self._prepared:
-            await self._prepare()
+            await self.start()
         await self.service.tick()
         if self.watcher is not None:
             await self.look(aside, at_once=self._look_soon)
@@ -181,7 +188,7 @@ class Program:
             self._worker_metrics.publish()
 
     def note_refusal(self, refusal: Refusal) -> None:
-        """Counts a caller who was turned away; who was denied something is in the audit, too."""
+        """Counts a caller who was turned away. A caller who lacks a right is in the audit, too."""
         self.metrics.count_denied(refusal.reason)
         if isinstance(refusal.trouble, StoreDenied):
             self.service.log_denied(refusal.trouble)
@@ -211,9 +218,7 @@ class Program:
     def render(self) -> bytes:
         """The counters of this service, all workers together, in the Prometheus text format."""
         self.metrics.set_breaker_state(self.service.breaker)
-        return (
-            self.metrics.render() if self._worker_metrics is None else self._worker_metrics.render()
-        )
+        return (self._worker_metrics or self.metrics).render()
 
     async def close(self) -> None:
         """Counters are posted a last time and the store is closed."""
@@ -222,18 +227,8 @@ class Program:
             self._worker_metrics.publish()
         await self.service.close()
 
-    async def _prepare(self) -> None:
-        try:
-            await self.service.repository.create_table()
-        except StoreDenied as denied:
-            log.error("the store refuses the service; trying again every second: %s", denied)
-        except StoreTrouble:
-            log.warning("the store gives no answer yet; trying again every second")
-        else:
-            self._prepared = True
-
     async def _note(self, watcher: Watcher) -> None:
-        """The audit tells of the policies in force; a store that is away is told later."""
+        """Notes in the audit which policies are in force; later, if the store is away now."""
         try:
             await note_policies(self.service.repository, watcher.current, watcher.standing())
         except StoreTrouble:
@@ -243,7 +238,7 @@ class Program:
         self._noted = True
 
     async def _note_keys(self, notes: KeyAuditor) -> None:
-        """The audit tells of the keys in force; a store that is away is told later."""
+        """Notes in the audit which keys are in force; later, if the store is away now."""
         try:
             await notes.note(self.service.repository)
         except StoreTrouble:
@@ -266,29 +261,21 @@ class Program:
             service.set_fail_open(fail_open=fail_open)
 
 
-def spans_of(options: Options) -> Spans | None:
-    """What makes spans, where they are wanted and can be had."""
+def _tracing(
+    options: Options, repository: Repository
+) -> tuple[Spans | None, Callable[[Store], Store] | None]:
+    """What makes spans, and what puts them around a store; None where nobody wants spans."""
     if not options.spans:
-        return None
+        return None, None
     try:
-        from headgate.service.tracing import Spans
+        from headgate.service.tracing import Spans, TracedStore
     except ModuleNotFoundError as error:
         raise ValidationError(
             "spans", True,
             f"need a package that is not installed ({error.name}): pip install 'headgate[otel]'",
         ) from error  # fmt: skip
-    return Spans()
-
-
-def _traced_by(spans: Spans, repository: Repository) -> Callable[[Store], Store]:
-    from headgate.service.tracing import TracedStore
-
-    return lambda store: TracedStore(store, spans, repository.capabilities.name)
-
-
-def _patience(watcher: Watcher | None) -> BreakerConfig | None:
-    breaker = None if watcher is None else watcher.current.runtime.breaker
-    return None if breaker is None else breaker.patience
+    spans = Spans()
+    return spans, lambda store: TracedStore(store, spans, repository.capabilities.name)
 
 
 def embedded_store(data_dir: str) -> str:
@@ -318,9 +305,9 @@ def authenticator_for(options: Options, repository: Repository) -> Authenticator
         return Authenticator(None)
     if options.keys == STORE_KEYS:
         store = StoredKeys(repository.backend.catalog, repository.clock)
-        return Authenticator(KeyAuthenticator(store, repository.clock))
+        return Authenticator(store, repository.clock)
     file = FileKeys(options.keys, last_good=_copy_in(options.board, "keys.last-good"))
-    return Authenticator(KeyAuthenticator(file, repository.clock), lambda: file.certificates)
+    return Authenticator(file, repository.clock, lambda: file.certificates)
 
 
 def _copy_in(board: str | None, name: str) -> str | None:

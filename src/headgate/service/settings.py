@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from ipaddress import ip_address
+from typing import Any
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import Limit
@@ -26,6 +28,14 @@ class OnUndecided(StrEnum):
     ALLOW = "allow"
 
 
+def check_numbers(settings: Any, most: int, *, may_be_zero: Collection[str] = ()) -> None:
+    """Raises where an int field of a dataclass is something else, or out of bounds."""
+    for one in fields(settings):
+        value, least = getattr(settings, one.name), 0 if one.name in may_be_zero else 1
+        if one.type == "int" and (type(value) is not int or not least <= value <= most):
+            raise ValidationError(one.name, value, f"must be an int from {least} to {most}")
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """`new_identifiers` bounds how many identifiers that nobody registered may appear in a
@@ -44,10 +54,7 @@ class ServiceSettings:
     lease_ttl_s_max: int = 3_600
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type == "int" and (type(value) is not int or not 1 <= value <= 10**9):
-                raise ValidationError(one.name, value, "must be an int from 1 to 1000000000")
+        check_numbers(self, 10**9)
         if type(self.fail_open) is not bool:
             raise ValidationError("fail_open", self.fail_open, "must be True or False")
         if not isinstance(self.unknown, OnUnknown):

@@ -7,20 +7,17 @@ and the text of an error are never in them. Switched off, nothing of this is in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from headgate.core.decision import Demand, Verdict
-from headgate.core.levels import Page
-from headgate.core.record import BucketKey
-from headgate.core.store import Outcome, PeekResult, Store, consume_each
+from headgate.core.store import Outcome, Store, consume_each
 from headgate.layers.layer import Layer
 
-Result = TypeVar("Result")
 Values = Mapping[str, str | int | bool]
 
 
@@ -59,6 +56,16 @@ class Spans:
                 raise
 
 
+def _traced(verb: str) -> Callable[..., Any]:
+    """A verb of the store inside, with a span around it."""
+
+    async def call(self: TracedStore, *given: Any, **named: Any) -> Any:
+        with self._spans.call(f"store {verb}", self._about()):
+            return await getattr(self.inner, verb)(*given, **named)
+
+    return call
+
+
 class TracedStore(Layer):
     """A store whose calls have spans."""
 
@@ -84,43 +91,7 @@ class TracedStore(Layer):
                     break
             return found
 
-    async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
-    ) -> bool:
-        return await self._trace(
-            "adjust", lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
-        )
-
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        return await self._trace("peek", lambda: self.inner.peek(keys, now_ms))
-
-    async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._trace("forget", lambda: self.inner.forget(keys))
-
-    async def find(
-        self,
-        namespace: str,
-        *,
-        entity_id: str | None = None,
-        resource: str | None = None,
-        limit: int,
-        cursor: str | None = None,
-    ) -> Page:
-        return await self._trace(
-            "find",
-            lambda: self.inner.find(
-                namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
-            ),
-        )
-
-    async def _trace(self, verb: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        with self._spans.call(f"store {verb}", self._about()):
-            return await call()
+    adjust, peek, forget, find = map(_traced, ("adjust", "peek", "forget", "find"))
 
     def _about(self, **counts: int) -> dict[str, str | int | bool]:
         named = {f"headgate.{name}": count for name, count in counts.items()}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from headgate.service.dashboard import Dashboard
 from headgate.service.demo.faulty_store import StoreSwitch
 from headgate.service.demo.program import Demo, program_on, traffic_starter
 from headgate.service.demo.traffic import pause_ms
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import authenticate_request
 from tests.service.dashboard.kit import Place
 from tests.service.http.kit import served
 
@@ -23,7 +21,7 @@ def demo(rate: int = 5, *, traffic: bool = True) -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as folder:
         switch = StoreSwitch(pause_ms)
         program = program_on(folder, switch)
-        board = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+        board = Dashboard(program, switch)
         rest = Rest(program, traffic_starter(program, Demo(rate=rate, traffic=traffic)))
         with served(board.before(rest), lifespan="on") as (url, server):
             board.leaving = lambda: server.should_exit

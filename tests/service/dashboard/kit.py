@@ -7,12 +7,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import authenticate_request
 from headgate.service.program import Options, Program
 from tests.service.http.kit import served
 
@@ -83,7 +81,7 @@ def shown(
     program: Program, key: str | None = None, *, switch: FaultSwitch | None = None
 ) -> Iterator[Place]:
     """The dashboard of a program of one's own."""
-    board = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+    board = Dashboard(program, switch)
     with served(board.before(Rest(program)), lifespan="on") as (url, server):
         board.leaving = lambda: server.should_exit
         yield Place(url, program, key)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from headgate.core.runtime import Event
 from headgate.service.dashboard.app import is_foreign, is_own
-from headgate.service.dashboard.feed import WAITING_MAX, Viewer
-from headgate.service.dashboard.window import DECISIONS_MAX, DecisionCount, FeedWindow
+from headgate.service.dashboard.feed import (
+    DECISIONS_MAX,
+    WAITING_MAX,
+    DecisionCount,
+    FeedWindow,
+    Viewer,
+)
 
 
 def seen(entity_id: str, kind: str = "admitted") -> Event:

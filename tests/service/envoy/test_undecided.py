@@ -21,7 +21,7 @@ from headgate.core.errors import (
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.keys.authenticate import TTL_MS, Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import TTL_MS, Authenticator
 from headgate.service.keys.key import mint, parse_grant
 from headgate.service.keys.stored import INDEX_MS, StoredKeys
 from headgate.service.settings import OnUndecided, OnUnknown
@@ -171,9 +171,7 @@ async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble
 
 
 def door_of(world: World) -> Authenticator:
-    return Authenticator(
-        KeyAuthenticator(StoredKeys(world.repository.backend.catalog, world.clock), world.clock)
-    )
+    return Authenticator(StoredKeys(world.repository.backend.catalog, world.clock), world.clock)
 
 
 @pytest.mark.parametrize("undecided", OnUndecided)
@@ -297,7 +295,7 @@ def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
 
     async def play() -> None:
         world = World()
-        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
+        authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
         metadata = (("authorization", f"Bearer {key.text}"),)
         async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
             mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
@@ -325,7 +323,7 @@ def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
 
     async def play() -> None:
         world = World()
-        authenticator = Authenticator(KeyAuthenticator(MemoryKeys((key.key,)), world.clock))
+        authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
         text = f"Bearer {key.text}" if sent == "the key" else sent
         metadata = () if text is None else (("authorization", text),)
         async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:

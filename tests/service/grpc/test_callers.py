@@ -14,7 +14,7 @@ from headgate.service.grpc.callers import Peer, is_local_peer, peer_of
 from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.access import DenyReason
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import Grant, MintedKey, mint, parse_grant
 from tests.service.decide.kit import World
 from tests.service.grpc.kit import Wire, wired
@@ -81,7 +81,7 @@ def door_of(
     world: World, *keys: MintedKey, certificates: dict[str, Grant] | None = None
 ) -> Authenticator:
     store = MemoryKeys(tuple(one.key for one in keys))
-    return Authenticator(KeyAuthenticator(store, world.clock), lambda: certificates or {})
+    return Authenticator(store, world.clock, lambda: certificates or {})
 
 
 CHECKER = minted("check")

@@ -14,7 +14,7 @@ from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
 from tests.service.grpc.kit import message_of, program_of, sent, wired
@@ -162,8 +162,8 @@ class Stuck:
 def test_more_calls_than_fit_are_turned_away() -> None:
     async def play() -> None:
         world = World()
+        stuck = Stuck(world, calls=2)
         async with wired(world, calls_max=2) as wire:
-            stuck = Stuck(world, calls=2)
             first = [
                 asyncio.ensure_future(wire.stub.CheckRateLimit(message_of("check", ask())))
                 for _ in range(2)
@@ -181,8 +181,8 @@ def test_more_calls_than_fit_are_turned_away() -> None:
 def test_the_service_has_a_deadline_of_its_own() -> None:
     async def play() -> None:
         world = World()
+        Stuck(world)
         async with wired(world, deadline_ms=20) as wire:
-            Stuck(world)
             late = await sent(wire, "check", message_of("check", ask()))
             assert late.code is Code.DEADLINE_EXCEEDED
             assert b'errors_total{type="DEADLINE_EXCEEDED"} 1' in wire.program.render()
@@ -193,8 +193,8 @@ def test_the_service_has_a_deadline_of_its_own() -> None:
 def test_calls_under_way_are_finished_when_it_stops() -> None:
     async def play() -> None:
         world = World()
+        stuck = Stuck(world)
         async with wired(world, grace_s=30) as wire:
-            stuck = Stuck(world)
             call = asyncio.ensure_future(wire.stub.CheckRateLimit(message_of("check", ask())))
             await stuck.entered.wait()
             stopping = asyncio.create_task(wire.server.stop())
@@ -215,8 +215,8 @@ def test_a_defect_tells_nothing_of_the_inside(caplog: pytest.LogCaptureFixture) 
 
     async def play() -> ServiceError:
         world = World()
+        world.service.check = broken  # type: ignore[method-assign]
         async with wired(world) as wire:
-            world.service.check = broken  # type: ignore[method-assign]
             told = await sent(wire, "check", message_of("check", ask()))
             assert b'errors_total{type="INTERNAL"} 1' in wire.program.render()
             assert isinstance(told, ServiceError)
@@ -276,7 +276,7 @@ def test_keys_that_cannot_be_looked_up() -> None:
 
     async def play() -> None:
         world = World()
-        async with wired(world, Authenticator(KeyAuthenticator(Away(), world.clock))) as wire:
+        async with wired(world, Authenticator(Away(), world.clock)) as wire:
             key = "hg_" + "a" * 12 + "_" + "b" * 43
             told = await sent(
                 wire, "check", message_of("check", ask()),

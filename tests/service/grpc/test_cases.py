@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.grpc.calls import (
-    acquire_values,
-    batch_values,
-    descriptors_values,
-)
-from headgate.service.grpc.calls import values_of as plain_values
+from headgate.service.grpc.calls import values_of
 from headgate.service.settings import OnUnknown
 from tests.service.decide.cases import CASES, Case
 from tests.service.decide.kit import World
 from tests.service.decide.test_cases import holds, said
 from tests.service.grpc.kit import message_of, sent, wired
-
-VALUES = {"batch": batch_values, "check_all": descriptors_values, "acquire": acquire_values}
 
 # A field that protobuf has no room for: another type, a number of more than 64 bits, half a letter.
 UNSAYABLE = {
@@ -48,7 +41,7 @@ def sayable(case: Case) -> bool:
     wanted = {name: value for name, value in case.request.items() if value is not None}
     if len(wanted) < len(case.request) and case.name != "bad resource 5":
         return False
-    found = VALUES.get(case.verb, plain_values)(message)
+    found = values_of(message)
     if "on_expiry" in wanted or wanted == {"requests": []}:
         return True
     return same(found, {name: value for name, value in wanted.items() if value != {}})

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from headgate.core.errors import StoreDenied, Throttled, Unreachable
 from headgate.service.dashboard import Dashboard
 from headgate.service.http.asgi import Rest
-from headgate.service.http.callers import authenticate_request
 from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.key import Grant, KeyScope, MintedKey, mint
 from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, PAGE_MAX, KeyIndex, StoredKeys
@@ -36,9 +34,7 @@ class Front:
             Options(store="memory://", **options), clock=lambda: self.now_ms
         )
         rest = Rest(self.program)
-        self.app = Dashboard(
-            self.program, partial(authenticate_request, self.program.authenticator)
-        ).before(rest)
+        self.app = Dashboard(self.program).before(rest)
         self.catalog_calls = 0
         catalog = self.program.service.repository.backend.catalog
         for name in ("get_namespace", "get_entity", "list_entities"):

@@ -9,7 +9,7 @@ import pytest
 from headgate.service.http.callers import SANS, Endpoint
 from headgate.service.http.openapi import REQUESTS
 from headgate.service.http.routes import ENDPOINTS
-from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import KeyScope, mint, parse_grant
 from tests.service.decide.kit import World
 from tests.service.http.kit import PATHS, Said, call, rest_of, run
@@ -68,7 +68,7 @@ class Callers:
         self.store = MemoryKeys(tuple(keys))
 
     def authenticator(self, world: World) -> Authenticator:
-        return Authenticator(KeyAuthenticator(self.store, world.clock))
+        return Authenticator(self.store, world.clock)
 
 
 CALLERS = Callers()
@@ -316,7 +316,7 @@ class TestWaysToSendAKey:
         world = World()
         run(world.repository.register_namespace("here"))
         table = {"DNS:checkout.internal": parse_grant(["check"], "here")}
-        authenticator = Authenticator(KeyAuthenticator(CALLERS.store, world.clock), lambda: table)
+        authenticator = Authenticator(CALLERS.store, world.clock, lambda: table)
         app = rest_of(world, authenticator)
         sans = {SANS: ("DNS:checkout.internal",)}
         assert run(call(app, "POST", CHECK, ASK, extensions=sans)).status == 200
@@ -375,7 +375,7 @@ class TestMakingKeys:
 def Callers_with(world: World) -> Authenticator:
     """The same keys on a shelf of its own, so that tests do not see one another's."""
     store = MemoryKeys(tuple(CALLERS.store._keys.values()))
-    return Authenticator(KeyAuthenticator(store, world.clock))
+    return Authenticator(store, world.clock)
 
 
 def test_scopes_have_these_names() -> None:

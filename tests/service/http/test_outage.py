@@ -159,14 +159,14 @@ def test_deadlines_keep_their_order_and_stop_looking() -> None:
 
 def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:
     from headgate.core.errors import Unreachable
-    from headgate.service.keys.authenticate import Authenticator, KeyAuthenticator
+    from headgate.service.keys.authenticate import Authenticator
 
     class Away:
         async def get(self, key_id: str) -> Any:
             raise Unreachable("nobody answers")
 
     world = World(fail_open=True)
-    app = rest_of(world, Authenticator(KeyAuthenticator(Away(), world.clock)))  # type: ignore[arg-type]
+    app = rest_of(world, Authenticator(Away(), world.clock))  # type: ignore[arg-type]
     said = run(call(app, "POST", CHECK, ASK, key="hg_" + "a" * 12 + "_" + "b" * 43))
     assert (said.status, said.json["code"]) == (503, "STORAGE_UNAVAILABLE")
     assert said.headers["retry-after"] == "1"

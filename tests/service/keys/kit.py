@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.service.keys.file import page_of, with_key, with_key_revoked
+from dataclasses import replace
+
 from headgate.service.keys.key import Key
 
 
@@ -14,14 +15,17 @@ class MemoryKeys:
         return self._keys.get(key_id)
 
     async def put(self, key: Key) -> None:
-        self._keys = with_key(self._keys, key)
+        self._keys[key.id] = key
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
-        revoked = with_key_revoked(self._keys, key_id, principal, now_ms)
-        self._keys = revoked or self._keys
-        return revoked is not None
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_ms is not None:
+            return False
+        self._keys[key_id] = replace(key, revoked_ms=now_ms, changed_by=principal)
+        return True
 
     async def list_keys(
         self, *, limit: int, cursor: str | None = None
     ) -> tuple[list[Key], str | None]:
-        return page_of(self._keys, limit, cursor)
+        rest = [key for _, key in sorted(self._keys.items()) if cursor is None or key.id > cursor]
+        return rest[:limit], rest[limit - 1].id if len(rest) > limit else None

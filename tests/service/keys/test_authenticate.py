@@ -10,7 +10,7 @@ import pytest
 from headgate.core.errors import StoreDenied, Unreachable
 from headgate.service.keys import authenticate as keys_door
 from headgate.service.keys.access import ApiCaller, DenyReason, Refusal
-from headgate.service.keys.authenticate import KeyAuthenticator
+from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import Grant, Key, KeyScope, MintedKey, mint
 from tests.service.keys.kit import MemoryKeys
 
@@ -32,9 +32,7 @@ class Doorway:
     def __init__(self, *, ttl_ms: int = 1000, **bounds: int) -> None:
         self.now_ms = 0
         self.store = CountingShelf()
-        self.authenticator = KeyAuthenticator(
-            self.store, lambda: self.now_ms, ttl_ms=ttl_ms, **bounds
-        )
+        self.authenticator = Authenticator(self.store, lambda: self.now_ms, ttl_ms=ttl_ms, **bounds)
 
     def mint(self, grant: Grant = GRANT) -> MintedKey:
         minted = mint(grant, now_ms=self.now_ms)

@@ -133,17 +133,22 @@ def test_a_watcher_is_counted(tmp_path: Path) -> None:
     metrics = made()
     path = tmp_path / "p.yaml"
     path.write_text("rate_limits: []\n")
-    watcher = Watcher(path, 1_000, on_look=metrics.count_reload)
+    watcher = Watcher(path, 1_000)
+
+    def look(now_ms: int) -> None:
+        result = watcher.look(now_ms, at_once=True)
+        metrics.count_reload(result, watcher.standing())
+
     assert told(metrics, "headgate_policy_reload_total", result="broken") == 0
     path.write_text("rate_limits: [\n")
-    watcher.look(2_000, at_once=True)
-    watcher.look(3_000, at_once=True)
+    look(2_000)
+    look(3_000)
     assert told(metrics, "headgate_policy_reload_total", result="broken") == 1
     assert told(metrics, "headgate_policy_trouble") == 1
     path.write_text("rate_limits: []\n")
-    watcher.look(4_000, at_once=True)
+    look(4_000)
     assert told(metrics, "headgate_policy_trouble") == 0
     path.write_text("rate_limits: []\n# new\n")
-    watcher.look(5_000, at_once=True)
+    look(5_000)
     assert told(metrics, "headgate_policy_reload_total", result="loaded") == 1
     assert told(metrics, "headgate_policy_loaded_timestamp_seconds") == 5

@@ -15,8 +15,9 @@ from headgate.declare import yaml_tree as strict_yaml
 from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
 from headgate.declare.yaml_tree import FAULTS_MAX, InvalidFile
 from headgate.service.decide.rules import GLOBAL_DEFAULT
+from headgate.service.policies.decode import TOKENS_MAX
 from headgate.service.policies.policies import FILE_BYTES_MAX, Policies, check_content, check_file
-from headgate.service.policies.values import TOKENS_MAX, BreakerSettings
+from headgate.service.policies.values import BreakerSettings
 from headgate.stores.redis.encoding import check_limits
 
 WHOLE = """\

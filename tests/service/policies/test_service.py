@@ -31,7 +31,7 @@ class Running:
         self.clock = FakeClock()
         self.metrics = ServiceMetrics()
         path.write_text(FILE.format(capacity=10))
-        self.watcher = Watcher(path, self.clock(), on_look=self.count_reload)
+        self.watcher = Watcher(path, self.clock())
         repository = Repository("memory://", clock=self.clock)
         rules: Rules = self.watcher.current
         self.service = Service(repository, rules, on_answer=self.metrics.count_answer)
@@ -47,7 +47,9 @@ class Running:
         spare = self.path.with_suffix(".new")
         spare.write_text(text)
         spare.replace(self.path)
-        self.watcher.look(self.clock(), at_once=True)
+        result = self.watcher.look(self.clock(), at_once=True)
+        if result is not ReloadResult.SAME:
+            self.count_reload(result, self.watcher.standing())
 
     async def left(self, tokens: int | None, resource: str = "api.search", **more: str) -> object:
         request = CheckRequest("user", "ann", resource, tokens, **more)  # type: ignore[arg-type]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import PolicyFileError
-from headgate.service.policies.watch import POLL_MS, PolicyStatus, ReloadResult, Watcher, watch
+from headgate.service.policies.watch import POLL_MS, PolicyStatus, ReloadResult, Watcher
 
 GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
 BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"
@@ -31,11 +29,14 @@ class Watched:
         self.path = path
         self.now_ms = 1_000
         self.told: list[tuple[ReloadResult, PolicyStatus]] = []
-        self.watcher = Watcher(path, self.now_ms, on_look=lambda *news: self.told.append(news))
+        self.watcher = Watcher(path, self.now_ms)
 
     def look(self) -> ReloadResult:
         self.now_ms += POLL_MS
-        return self.watcher.look(self.now_ms)
+        result = self.watcher.look(self.now_ms)
+        if result is not ReloadResult.SAME:
+            self.told.append((result, self.watcher.standing()))
+        return result
 
     def rewrite(self, text: str) -> None:
         """As careful tools do: a new file takes the old one's name."""
@@ -305,36 +306,3 @@ def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:
     assert watched.look() is ReloadResult.LOADED
     assert watched.watcher.current.cost_of("/a") == 3
     assert watched.watcher.current.limits_for("user", "x") is before
-
-
-def test_the_loop_looks_after_each_nap_and_at_once_when_woken_by_sighup(watched: Watched) -> None:
-    """As the program wires it: SIGHUP sets an event that ends the nap."""
-
-    async def story() -> list[ReloadResult]:
-        woken = asyncio.Event()
-        looked: asyncio.Queue[ReloadResult] = asyncio.Queue()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, woken.set)
-
-        async def nap(seconds: float) -> bool:
-            assert seconds == POLL_MS / 1000
-            await woken.wait()
-            woken.clear()
-            return True
-
-        async def aside(call: Callable[[], ReloadResult]) -> ReloadResult:
-            looked.put_nowait(found := await asyncio.to_thread(call))
-            return found
-
-        clock = lambda: watched.now_ms  # noqa: E731
-        task = asyncio.create_task(watch(watched.watcher, clock, nap=nap, aside=aside))
-        seen = []
-        for text in (GOOD.format(20), BROKEN, GOOD.format(30)):
-            watched.rewrite(text)
-            os.kill(os.getpid(), signal.SIGHUP)
-            seen.append(await asyncio.wait_for(looked.get(), 30))
-        task.cancel()
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
-        return seen
-
-    assert asyncio.run(story()) == [ReloadResult.LOADED, ReloadResult.BROKEN, ReloadResult.LOADED]
-    assert capacity(watched.watcher) == 30

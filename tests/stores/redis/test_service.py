@@ -21,7 +21,7 @@ from headgate.service.decide.requests import CheckRequest
 from headgate.service.decide.rules import NoPolicies, Rule
 from headgate.service.decide.service import Service
 from headgate.service.http.asgi import Rest
-from headgate.service.policies.values import TOKENS_MAX
+from headgate.service.policies.decode import TOKENS_MAX
 from headgate.service.program import Options, Program
 from tests.service.http.kit import PATHS, served, until
 from tests.stores.redis import servers

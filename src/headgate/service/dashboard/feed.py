@@ -1,62 +1,37 @@
-"""The feed: what happens in a namespace, five times a second, to everybody who watches it."""
+"""The feed: what happens in a namespace, five times a second, to everybody who watches it.
+
+Everything is bounded, whatever the traffic: viewers, frames that wait for a slow one, buckets that
+are remembered, decisions that are told. Nobody listens to the service while nobody watches.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import Event, Observer
-from headgate.service.dashboard.gauges import SHOWN_MAX, find_buckets, gauges_of
-from headgate.service.dashboard.window import BucketRef, FeedWindow, WindowSnapshot
+from headgate.service.dashboard.gauges import SHOWN_MAX, BucketRef, find_buckets, gauges_of
+from headgate.service.decide.service import Service
 
-if TYPE_CHECKING:
-    from headgate.service.decide.service import Service
-
-# --------------------------------------------------------------------------------------------------
-# Hearing every decision of a service, but only while somebody listens.
-
-
-class ObserverHook:
-    """Stands between a service and whoever observed it before; closed, it costs nothing."""
-
-    def __init__(self, service: Service, observer: Observer) -> None:
-        self._service = service
-        self._observer = observer
-        self._before: Observer | None = None
-        self._open = False
-
-    def open(self) -> None:
-        if not self._open:
-            self._open = True
-            self._before = self._service.observe(self._on_event)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._service.observe(self._before)
-
-    def _on_event(self, event: Event) -> None:
-        if self._before is not None:
-            self._before(event)
-        self._observer(event)
-
-
-# --------------------------------------------------------------------------------------------------
-# All that the dashboard asks of the event loop: a beat while somebody watches, and streams.
-
+VIEWERS_MAX = 32
 TICK_S = 0.2  # five frames a second
+QUIET_TICKS = 10  # where nothing happens, a frame every so many ticks
+SEARCH_TICKS = 25  # between searches in the store for buckets that others use
 WAITING_MAX = 8
 LOOK_S = 1.0
 STREAM_S_MAX = 600.0  # then the page asks again, and who it is is checked again
-KEEP_ALIVE = b": here\n\n"  # a comment: keeps the line open, says nothing
+KEEP_ALIVE = b": here\n\n"  # a comment: keeps the connection open, says nothing
+
+HOT_MAX = 2_000
+DECISIONS_MAX = 40
+COOLING = 0.97  # by each tick: what was busy stays in view for a few seconds
+COLD = 0.05
 
 log = logging.getLogger("headgate.service")
-Late = TimeoutError
-Answer = TypeVar("Answer")
 
 
 class Viewer:
@@ -70,41 +45,12 @@ class Viewer:
             self._frames.get_nowait()
         self._frames.put_nowait(frame)
 
-    async def next(self) -> bytes | None:
-        """The next frame; None where there is none for a while."""
+    async def next(self) -> bytes:
+        """The next frame, or a sign of life where there is none for a while."""
         try:
             return await asyncio.wait_for(self._frames.get(), LOOK_S)
         except TimeoutError:
-            return None
-
-
-class PeriodicTask:
-    """Calls `beat` over and over from `start` to `stop`; a failure is logged and outlived."""
-
-    def __init__(self, tick: Callable[[], Awaitable[None]]) -> None:
-        self._tick = tick
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-
-    async def _run(self) -> None:
-        failed = False
-        while True:
-            try:
-                await self._tick()
-                failed = False
-            except Exception:
-                if not failed:  # once, not five times a second
-                    log.exception("the dashboard's feed failed; it goes on")
-                failed = True
-            await asyncio.sleep(TICK_S)
+            return KEEP_ALIVE
 
 
 async def relay(viewer: Viewer, receive: Any, send: Any, leaving: Callable[[], bool]) -> None:
@@ -112,22 +58,15 @@ async def relay(viewer: Viewer, receive: Any, send: Any, leaving: Callable[[], b
     loop = asyncio.get_running_loop()
     gone = loop.create_task(_wait_for_disconnect(receive))
     until_s = loop.time() + STREAM_S_MAX
+    frame = KEEP_ALIVE
     try:
-        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
         while not gone.done() and not leaving() and loop.time() < until_s:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
             frame = await viewer.next()
-            await send(
-                {"type": "http.response.body", "body": frame or KEEP_ALIVE, "more_body": True}
-            )
         if not gone.done():
             await send({"type": "http.response.body", "body": b""})
     finally:
         gone.cancel()
-
-
-async def within_s(limit_s: float, flow: Awaitable[Answer]) -> Answer:
-    """What the flow returns, or Late."""
-    return await asyncio.wait_for(flow, limit_s)
 
 
 async def _wait_for_disconnect(receive: Any) -> None:
@@ -135,9 +74,61 @@ async def _wait_for_disconnect(receive: Any) -> None:
         pass
 
 
-VIEWERS_MAX = 32
-QUIET_TICKS = 10  # where nothing happens, a frame every so many beats
-SEARCH_TICKS = 25  # between searches in the store for buckets that others use
+class DecisionCount(NamedTuple):
+    """Decisions of one kind on one bucket within a tick."""
+
+    kind: str
+    entity_id: str
+    resource: str
+    times: int
+
+
+class WindowSnapshot(NamedTuple):
+    """All that happened between two looks; `left_out` decisions are counted but not told."""
+
+    counts: Mapping[str, int]
+    decisions: Sequence[DecisionCount]
+    left_out: int
+
+
+class FeedWindow:
+    """One per namespace that somebody watches."""
+
+    def __init__(self, hot_max: int = HOT_MAX) -> None:
+        self._hot_max = hot_max
+        self._heat: dict[BucketRef, float] = {}
+        self._counts: dict[str, int] = {}
+        self._decisions: dict[tuple[str, str, str], int] = {}
+        self._left_out = 0
+
+    def record(self, event: Event) -> None:
+        kind, place = event.kind, (event.entity_id, event.resource)
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._warm(place)
+        key = (kind, *place)
+        if key in self._decisions or len(self._decisions) < DECISIONS_MAX:
+            self._decisions[key] = self._decisions.get(key, 0) + 1
+        else:
+            self._left_out += 1
+
+    def tick(self) -> WindowSnapshot:
+        """What happened since the last tick; the buckets cool down a little."""
+        decisions = [DecisionCount(*key, count) for key, count in self._decisions.items()]
+        found = WindowSnapshot(self._counts, decisions, self._left_out)
+        self._counts, self._decisions, self._left_out = {}, {}, 0
+        self._heat = {
+            place: heat * COOLING for place, heat in self._heat.items() if heat * COOLING > COLD
+        }
+        return found
+
+    def busiest(self, count: int) -> list[BucketRef]:
+        return sorted(self._heat, key=lambda place: (-self._heat[place], place))[:count]
+
+    def _warm(self, place: BucketRef) -> None:
+        if place not in self._heat and len(self._heat) >= self._hot_max:
+            kept = self.busiest(self._hot_max // 2)
+            self._heat = {one: self._heat[one] for one in kept}
+        self._heat[place] = self._heat.get(place, 0.0) + 1
 
 
 class Channel:
@@ -159,7 +150,8 @@ class Channel:
         if not happened.counts and place % QUIET_TICKS and not self.eager:
             return
         self.eager = False
-        frame = event("beat", await self._frame(happened, search=place % SEARCH_TICKS == 0))
+        found = await self._frame(happened, search=place % SEARCH_TICKS == 0)
+        frame = f"event: beat\ndata: {json.dumps(found, separators=(',', ':'))}\n\n".encode()
         for viewer in self.viewers:
             viewer.push(frame)
 
@@ -190,8 +182,8 @@ class Feed:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._channels: dict[str, Channel] = {}
-        self._hook = ObserverHook(service, self._on_event)
-        self._timer = PeriodicTask(self._tick)
+        self._before: Observer | None = None  # whoever observed the service before
+        self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return sum(len(channel.viewers) for channel in self._channels.values())
@@ -206,8 +198,9 @@ class Feed:
         viewer = Viewer()
         channel.viewers.add(viewer)
         channel.eager = True
-        self._hook.open()
-        self._timer.start()
+        if self._task is None:
+            self._before = self._service.observe(self._on_event)
+            self._task = asyncio.get_running_loop().create_task(self._run())
         return viewer
 
     def leave(self, namespace: str, viewer: Viewer) -> None:
@@ -215,20 +208,27 @@ class Feed:
         channel.viewers.discard(viewer)
         if not channel.viewers:
             del self._channels[namespace]
-        if not self._channels:
-            self._hook.close()
-            self._timer.stop()
+        if not self._channels and self._task is not None:
+            self._service.observe(self._before)
+            self._task.cancel()
+            self._task = None
 
     def _on_event(self, event: Event) -> None:
+        if self._before is not None:
+            self._before(event)
         channel = self._channels.get(event.namespace)
         if channel is not None:
             channel.window.record(event)
 
-    async def _tick(self) -> None:
-        for channel in list(self._channels.values()):
-            await channel.tick()
-
-
-def event(name: str, value: Any) -> bytes:
-    """One server-sent event."""
-    return f"event: {name}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
+    async def _run(self) -> None:
+        failed = False
+        while True:
+            try:
+                for channel in list(self._channels.values()):
+                    await channel.tick()
+                failed = False
+            except Exception:
+                if not failed:  # once, not five times a second
+                    log.exception("the dashboard's feed failed; it goes on")
+                failed = True
+            await asyncio.sleep(TICK_S)

@@ -5,13 +5,14 @@ A gauge is a level at a moment and a rate: between two looks the browser moves i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level
 from headgate.core.limits import (
+    DEFAULT_NAMESPACE,
     DEFAULT_RESOURCE,
     Limit,
     parse_entity_id,
@@ -23,14 +24,15 @@ from headgate.core.record import BucketKey, Record, cells_of
 from headgate.core.store import BucketShard, Sharded
 from headgate.declare.apply import preview
 from headgate.declare.declaration import Action, LevelChange
-from headgate.service.dashboard.window import BucketRef
-
-if TYPE_CHECKING:
-    from headgate.service.decide.namespaces import NamespaceService
-    from headgate.service.decide.service import Service
+from headgate.service.decide.namespaces import NamespaceService
+from headgate.service.decide.problems import invalid
+from headgate.service.decide.requests import parse_object
+from headgate.service.decide.service import Service
 
 FOUND_MAX = 200
 SHOWN_MAX = 24
+
+BucketRef = tuple[str, str]  # entity, resource
 
 
 async def find_buckets(ns: NamespaceService) -> list[BucketRef]:
@@ -136,20 +138,19 @@ FIELDS = frozenset({"namespace", "entity_id", "resource", "limits"})
 
 def parse_change(values: object) -> tuple[str, LevelChange]:
     """The namespace, and a level's limits as they would be; no limits: as if deleted."""
-    if not isinstance(values, dict) or not values.keys() <= FIELDS:
-        raise ValidationError(
-            "request", values, f"must be an object of {', '.join(sorted(FIELDS))}"
-        )
-    listed = values.get("limits")
+    given = parse_object(values, FIELDS, frozenset({"entity_id", "resource"}))
+    listed = given.get("limits")
     if not isinstance(listed, list):
-        raise ValidationError("limits", listed, "must be a list")
-    limits = parse_limits([Limit.from_dict(one) for one in listed]) if listed else ()
-    action = Action.CHANGE if limits else Action.DELETE
-    change = LevelChange(action, _level(values), (), limits)
-    return parse_namespace(values.get("namespace", "default")), change
+        raise invalid("limits", "must be a list")
+    try:
+        limits = parse_limits([Limit.from_dict(one) for one in listed]) if listed else ()
+        change = LevelChange(Action.CHANGE if limits else Action.DELETE, _level(given), (), limits)
+        return parse_namespace(given.get("namespace", DEFAULT_NAMESPACE)), change
+    except ValidationError as error:
+        raise invalid(error.field, error.reason) from None
 
 
-def _level(values: dict[str, Any]) -> Level:
+def _level(values: Mapping[str, Any]) -> Level:
     entity_id, resource = values.get("entity_id"), values.get("resource")
     if entity_id is not None:
         entity_id = parse_entity_id(entity_id)

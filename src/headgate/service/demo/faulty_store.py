@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Throttled, Unreachable
-from headgate.core.record import BucketKey
-from headgate.core.store import Backend, PeekResult, Store
+from headgate.core.store import Backend, Store
 from headgate.layers.layer import Layer
 
 HANG_MS = 400  # what a port would wait for an answer
@@ -58,14 +57,13 @@ class StoreSwitch:
 
     def wrap(self, backend: Backend) -> Backend:
         """The backend behind this switch."""
-        expiring = backend.expiring
-        return replace(
-            backend,
-            store=DemoFaultyStore(backend.store, self),
-            catalog=_wrap(self, backend.catalog),
-            ledger=_wrap(self, backend.ledger),
-            expiring=None if expiring is None else _wrap(self, expiring),
-        )
+        others = {
+            name: FaultyProxy(self, part)
+            for name in ("catalog", "ledger", "expiring")
+            if (part := getattr(backend, name)) is not None
+        }
+        store = DemoFaultyStore(backend.store, self)
+        return replace(backend, store=store, **others)  # type: ignore[arg-type]
 
     async def apply_fault(self) -> None:
         """What every call meets before it reaches the store."""
@@ -80,6 +78,14 @@ class StoreSwitch:
             raise Throttled("the demo's switch says throttled", THROTTLE_MS)
 
 
+def _behind_switch(verb: str) -> Callable[..., Any]:
+    async def call(self: DemoFaultyStore, *given: Any, **named: Any) -> Any:
+        await self._switch.apply_fault()
+        return await getattr(self.inner, verb)(*given, **named)
+
+    return call
+
+
 class DemoFaultyStore(Layer):
     """The buckets behind a switch. `close` always reaches them."""
 
@@ -91,28 +97,7 @@ class DemoFaultyStore(Layer):
         await self._switch.apply_take_fault()
         return await super().consume(demands, now_ms)
 
-    async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
-    ) -> bool:
-        await self._switch.apply_fault()
-        return await super().adjust(demands, now_ms, metered=metered, once=once)
-
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        await self._switch.apply_fault()
-        return await super().peek(keys, now_ms)
-
-    async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._switch.apply_fault()
-        await super().forget(keys)
-
-    async def find(self, namespace: str, **asked: Any) -> Any:
-        await self._switch.apply_fault()
-        return await super().find(namespace, **asked)
+    adjust, peek, forget, find = map(_behind_switch, ("adjust", "peek", "forget", "find"))
 
 
 class FaultyProxy:
@@ -130,7 +115,3 @@ class FaultyProxy:
             return await verb(*given, **named)
 
         return called
-
-
-def _wrap(switch: StoreSwitch, inner: Any) -> Any:
-    return cast(Any, FaultyProxy(switch, inner))

@@ -25,7 +25,7 @@ from headgate.service.program import (
     embedded_store,
     settings_of,
 )
-from headgate.service.server.options import ServerOptions
+from headgate.service.server.options import ServerOptions, within
 from headgate.service.server.serve import listen, serve, set_up_logs
 
 # --------------------------------------------------------------------------------------------------
@@ -47,8 +47,7 @@ class Demo:
 
 
 def read_options(arguments: Sequence[str]) -> Demo:
-    given = _parser().parse_args(list(arguments))
-    return Demo(given.port, given.rate, given.seed, given.traffic, given.data, given.once)
+    return Demo(**vars(_parser().parse_args(list(arguments))))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,25 +57,16 @@ def _parser() -> argparse.ArgumentParser:
         "dashboard on SQLite. Ctrl-C ends it.",
     )
     add = parser.add_argument
-    add("--port", type=_within(0, 65_535), default=8080, help="port to listen on (default 8080)")
-    add("--rate", type=_within(1, RATE_MAX), default=12, metavar="N",
+    add("--port", type=within(0, 65_535), default=8080, help="port to listen on (default 8080)")
+    add("--rate", type=within(1, RATE_MAX), default=12, metavar="N",
         help=f"requests a second, at most {RATE_MAX} (default 12)")  # fmt: skip
-    add("--seed", type=_within(0, 10**9), default=1, metavar="N",
+    add("--seed", type=within(0, 10**9), default=1, metavar="N",
         help="another seed is other traffic (default 1)")  # fmt: skip
     add("--no-traffic", dest="traffic", action="store_false", help="the sample alone")
     add("--data", metavar="DIR", help="keep the store there (default: a directory that is deleted)")
-    add("--once", type=_within(1, 100_000), nargs="?", const=300, metavar="N",
+    add("--once", type=within(1, 100_000), nargs="?", const=300, metavar="N",
         help="make N requests at once (default 300), say what came of them, and end")  # fmt: skip
     return parser
-
-
-def _within(least: int, most: int) -> type:
-    def whole(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text[:10]) <= most):
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
-        return int(text)
-
-    return whole  # type: ignore[return-value]
 
 
 # Shorter pauses than a service has, so that a person sees the breaker come back.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headgate.service.decide.problems import Code, ServiceError, not_found, storage_denied
+from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.targets import entity_id_of
+from headgate.service.http.write import refusal_error
 from headgate.service.keys.access import ApiCaller, DenyReason, Refusal
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import KeyScope
-
-RETRY_MS = 1000
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -74,19 +73,12 @@ def permit(caller: ApiCaller, namespace: str, entities: Iterable[tuple[str, str]
 def access_denied(refusal: Refusal, instead: ServiceError | None = None) -> AccessDenied:
     """What a caller who was turned away is told; `instead` of "not found" where that has a name of
     its own."""
-    code = Code(refusal.code)
-    if code is Code.NOT_FOUND:
-        problem = instead or not_found()
-    elif code is Code.FORBIDDEN:
-        problem = ServiceError(code, f"the key needs the scope '{KeyScope.CHECK}' for this")
-    elif code is Code.STORAGE_UNAVAILABLE:
-        problem = ServiceError(
-            code, "keys cannot be looked up now; try again", retry_after_ms=RETRY_MS
-        )
-    elif code is Code.STORAGE_DENIED:
-        problem = storage_denied()
-    else:
-        problem = ServiceError(code, "send a key in the metadata: 'authorization: Bearer hg_…'")
+    problem = refusal_error(refusal, KeyScope.CHECK)
+    if problem.code is Code.NOT_FOUND:
+        problem = instead or problem
+    elif problem.code is Code.UNAUTHENTICATED:
+        told = "send a key in the metadata: 'authorization: Bearer hg_…'"
+        problem = ServiceError(problem.code, told)
     return AccessDenied(problem, refusal)
 
 

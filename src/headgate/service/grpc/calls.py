@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -23,7 +25,10 @@ from headgate.service.decide.bodies import DEGRADED_WARNING, message_of
 from headgate.service.decide.combine import identifier_of
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (
+    AcquireRequest,
+    BatchRequest,
     ChangeRequest,
+    CheckRequest,
     DescriptorsRequest,
     parse_acquire,
     parse_adjust,
@@ -35,9 +40,10 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.grpc.callers import Peer, access_denied, caller_of, permit
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.access import ApiCaller
+from headgate.service.http.verbs import lease_entity, no_lease
 from headgate.service.keys.key import KeyScope
 from headgate.service.program import Program
+from headgate.service.settings import ServiceSettings
 
 # --------------------------------------------------------------------------------------------------
 # Between messages of `headgate.v1` and the service's own values; no rules here.
@@ -61,32 +67,16 @@ _HEALTH = {
 
 
 def values_of(message: Message) -> dict[str, Any]:
-    """The fields that were set, as JSON would have them; for messages without messages in them."""
-    return {
-        field.name: dict(value) if isinstance(value, Mapping) else value
-        for field, value in message.ListFields()
-    }
+    """The fields that were set, as JSON would have them."""
+    return {field.name: _value(field, value) for field, value in message.ListFields()}
 
 
-def batch_values(message: pb.BatchCheckRateLimitRequest) -> dict[str, Any]:
-    return {**values_of(message), "requests": [values_of(one) for one in message.requests]}
-
-
-def descriptors_values(message: pb.CheckAllRequest) -> dict[str, Any]:
-    return {**values_of(message), "descriptors": [values_of(one) for one in message.descriptors]}
-
-
-def acquire_values(message: pb.AcquireRequest) -> dict[str, Any]:
-    values = values_of(message)
-    if "on_expiry" in values:
-        values["on_expiry"] = _OUTCOMES.get(message.on_expiry)
-    return values
-
-
-def lease_values(message: pb.LeaseRequest) -> tuple[str | None, dict[str, Any]]:
-    """The lease's id, and what to do with it."""
-    values = values_of(message)
-    return values.pop("lease_id", None), values
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if field.message_type is not None:
+        return [values_of(one) for one in value]  # no message has a message that is not repeated
+    return value if field.enum_type is None else _OUTCOMES.get(value)
 
 
 def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
@@ -126,7 +116,23 @@ def combined_reply(answer: CombinedResult) -> pb.CheckAllResponse:
 
 
 def batch_reply(answer: BatchAnswer) -> pb.BatchCheckRateLimitResponse:
-    return pb.BatchCheckRateLimitResponse(results=[_result(one) for one in answer.results])
+    return pb.BatchCheckRateLimitResponse(
+        results=[
+            pb.BatchResult(problem=_problem(one))
+            if isinstance(one, ServiceError)
+            else pb.BatchResult(answer=check_reply(one))
+            for one in answer.results
+        ]
+    )
+
+
+def _problem(error: ServiceError) -> pb.Problem:
+    return pb.Problem(
+        code=error.code.value,
+        detail=error.detail,
+        field=error.field,
+        retry_after_ms=error.retry_after_ms,
+    )
 
 
 def lease_reply(answer: LeaseResult) -> pb.Lease:
@@ -191,19 +197,6 @@ def _refuse(
         reply.retry_after_seconds = retry_after_ms / 1000
 
 
-def _result(result: CheckResult | ServiceError) -> pb.BatchResult:
-    if isinstance(result, ServiceError):
-        return pb.BatchResult(
-            problem=pb.Problem(
-                code=result.code.value,
-                detail=result.detail,
-                field=result.field,
-                retry_after_ms=result.retry_after_ms,
-            )
-        )
-    return pb.BatchResult(answer=check_reply(result))
-
-
 GrpcHandler = Callable[[Any, Peer], Awaitable[Any]]
 
 
@@ -235,95 +228,91 @@ class RateLimiterCalls:
 
     def calls(self) -> dict[str, GrpcCall]:
         """Every call by its name in the .proto file."""
+        service, decide = self._service, self._decide
+        one, each, descriptors = _one_entity, _each_entity, self._entities
+        changes = {
+            "Adjust": (parse_adjust, service.adjust),
+            "Settle": (parse_settle, service.settle),
+            "Release": (parse_release, service.release),
+        }
         return {
-            "CheckRateLimit": GrpcCall(self.check, pb.CheckRateLimitRequest),
-            "BatchCheckRateLimit": GrpcCall(self.batch, pb.BatchCheckRateLimitRequest),
-            "CheckAll": GrpcCall(self.check_all, pb.CheckAllRequest),
-            "HealthCheck": GrpcCall(self.health, pb.HealthCheckRequest),
-            "Acquire": GrpcCall(self.acquire, pb.AcquireRequest),
-            "Adjust": GrpcCall(self.adjust, pb.LeaseRequest),
-            "Settle": GrpcCall(self.settle, pb.LeaseRequest),
-            "Release": GrpcCall(self.release, pb.LeaseRequest),
+            "CheckRateLimit": GrpcCall(
+                decide(parse_check, one, service.check, check_reply), pb.CheckRateLimitRequest
+            ),
+            "BatchCheckRateLimit": GrpcCall(
+                decide(parse_batch, each, service.batch, batch_reply), pb.BatchCheckRateLimitRequest
+            ),
+            "CheckAll": GrpcCall(
+                decide(parse_descriptors, descriptors, service.check_all, combined_reply),
+                pb.CheckAllRequest,
+            ),
+            "Acquire": GrpcCall(
+                decide(parse_acquire, one, service.acquire, acquire_reply), pb.AcquireRequest
+            ),
+            "HealthCheck": GrpcCall(self._health, pb.HealthCheckRequest),
+            **{
+                name: GrpcCall(partial(self._change, *change), pb.LeaseRequest)
+                for name, change in changes.items()
+            },
         }
 
-    async def check(
-        self, message: pb.CheckRateLimitRequest, peer: Peer
-    ) -> pb.CheckRateLimitResponse:
-        caller = await caller_of(self._authenticator, peer)
-        request = parse_check(values_of(message), self._service.settings)
-        permit(caller, request.namespace, [(request.scope, request.identifier)])
-        answer = await self._service.check(request)
-        if answer.code is Code.STORAGE_UNAVAILABLE:
-            raise_unavailable(answer)
-        return check_reply(answer)
+    def _decide(
+        self,
+        parse: Callable[[object, ServiceSettings], Any],
+        entities: Callable[[Any], Iterable[tuple[str, str]]],
+        act: Callable[[Any], Awaitable[Any]],
+        reply: Callable[[Any], Any],
+    ) -> GrpcHandler:
+        """A call that takes tokens: whom it is about must be within the caller's grant."""
 
-    async def batch(
-        self, message: pb.BatchCheckRateLimitRequest, peer: Peer
-    ) -> pb.BatchCheckRateLimitResponse:
-        caller = await caller_of(self._authenticator, peer)
-        request = parse_batch(batch_values(message), self._service.settings)
-        permit(caller, request.namespace, ((one.scope, one.identifier) for one in request.requests))
-        return batch_reply(await self._service.batch(request))
+        async def handle(message: Message, peer: Peer) -> Any:
+            caller = await caller_of(self._authenticator, peer)
+            request = parse(values_of(message), self._service.settings)
+            permit(caller, request.namespace, entities(request))
+            answer = await act(request)
+            decided = answer.check if isinstance(answer, AcquireResult) else answer
+            if not isinstance(decided, BatchAnswer) and decided.code is Code.STORAGE_UNAVAILABLE:
+                raise_unavailable(decided)
+            return reply(answer)
 
-    async def check_all(self, message: pb.CheckAllRequest, peer: Peer) -> pb.CheckAllResponse:
-        caller = await caller_of(self._authenticator, peer)
-        request = parse_descriptors(descriptors_values(message), self._service.settings)
-        permit(caller, request.namespace, self._entities(request))
-        answer = await self._service.check_all(request)
-        if answer.code is Code.STORAGE_UNAVAILABLE:
-            raise_unavailable(answer)
-        return combined_reply(answer)
+        return handle
 
-    async def health(self, message: pb.HealthCheckRequest, peer: Peer) -> pb.HealthCheckResponse:
+    async def _health(self, message: pb.HealthCheckRequest, peer: Peer) -> pb.HealthCheckResponse:
         """For anybody: it holds no name and no number of a caller."""
         return health_reply(await self._service.health())
 
-    async def acquire(self, message: pb.AcquireRequest, peer: Peer) -> pb.AcquireResponse:
-        caller = await caller_of(self._authenticator, peer)
-        request = parse_acquire(acquire_values(message), self._service.settings)
-        permit(caller, request.namespace, [(request.scope, request.identifier)])
-        answer = await self._service.acquire(request)
-        if answer.check.code is Code.STORAGE_UNAVAILABLE:
-            raise_unavailable(answer.check)
-        return acquire_reply(answer)
-
-    async def adjust(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
-        return await self._change(message, peer, parse_adjust, self._service.adjust)
-
-    async def settle(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
-        return await self._change(message, peer, parse_settle, self._service.settle)
-
-    async def release(self, message: pb.LeaseRequest, peer: Peer) -> pb.Lease:
-        return await self._change(message, peer, parse_release, self._service.release)
-
     async def _change(
         self,
-        message: pb.LeaseRequest,
-        peer: Peer,
         parse: Callable[[object, object], ChangeRequest],
         change: Callable[[ChangeRequest], Awaitable[LeaseResult]],
+        message: pb.LeaseRequest,
+        peer: Peer,
     ) -> pb.Lease:
         caller = await caller_of(self._authenticator, peer)
-        request = parse(*lease_values(message))
-        await self._permit_change(caller, request)
-        return lease_reply(await change(request))
-
-    async def _permit_change(self, caller: ApiCaller, request: ChangeRequest) -> None:
-        """Another's lease looks as if it were not there."""
+        values = values_of(message)
+        request = parse(values.pop("lease_id", None), values)
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
-            lease = await self._service.leases.store.get(request.lease_id)
-            if lease is not None and lease.book.demands:
-                entity_id = lease.book.demands[0].key.entity_id
+            entity_id = await lease_entity(self._service, request.lease_id) or prefix
         refusal = caller.refusal_for(KeyScope.CHECK, request.namespace, entity_id)
-        if refusal is not None:
-            raise access_denied(refusal, instead=_no_lease())
+        if refusal is not None:  # another's lease looks as if it were not there
+            raise access_denied(refusal, instead=no_lease())
+        return lease_reply(await change(request))
 
     def _entities(self, request: DescriptorsRequest) -> Iterator[tuple[str, str]]:
         rules = self._service.rules
         for place, one in enumerate(request.descriptors):
             yield one.scope, identifier_of(rules, request, place)
+
+
+def _one_entity(request: CheckRequest | AcquireRequest) -> Iterator[tuple[str, str]]:
+    yield request.scope, request.identifier
+
+
+def _each_entity(request: BatchRequest) -> Iterator[tuple[str, str]]:
+    for one in request.requests:
+        yield one.scope, one.identifier
 
 
 def raise_unavailable(answer: CheckResult | CombinedResult) -> NoReturn:
@@ -334,9 +323,3 @@ def raise_unavailable(answer: CheckResult | CombinedResult) -> NoReturn:
     )
     problem.reason = answer.degraded_reason
     raise problem
-
-
-def _no_lease() -> ServiceError:
-    return ServiceError(
-        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
-    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall
 from headgate.service.http.deadlines import Cancelled, Deadlines
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.program import Program
-from headgate.service.settings import is_loopback
+from headgate.service.settings import check_numbers, is_loopback
 
 # --------------------------------------------------------------------------------------------------
 # How the gRPC wire listens, and the bounds it keeps.
@@ -33,9 +33,9 @@ class Tls:
     """Files in PEM. With `client_ca` every client must show a certificate of that authority, and
     one that sends no key is recognised by the certificate's names."""
 
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
+    certificate: str | PathLike[str]
+    key: str | PathLike[str]
+    client_ca: str | PathLike[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,7 @@ class GrpcSettings:
     grace_s: int = 5
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            least = 0 if one.name in ("port", "grace_s") else 1
-            if one.type == "int" and (type(value) is not int or not least <= value <= NUMBER_MAX):
-                raise ValidationError(
-                    one.name, value, f"must be an int from {least} to {NUMBER_MAX}"
-                )
+        check_numbers(self, NUMBER_MAX, may_be_zero=("port", "grace_s"))
         if self.port > 65_535:
             raise ValidationError("port", self.port, "must be from 0 to 65535")
         if self.message_bytes_max > self.receive_bytes_max:
@@ -118,10 +112,9 @@ STATUSES: dict[Code, grpc.StatusCode] = {
 # What TLS found out about a client's certificate, by the names the access lists use.
 _SANS = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email", "peer_ip": "IP"}
 
-log = logging.getLogger("headgate.service")
-
-
 CARRIED = ("traceparent", "tracestate")
+
+log = logging.getLogger("headgate.service")
 
 
 class GrpcProblem(NamedTuple):
@@ -185,30 +178,25 @@ class CallRunner:
         async def handle(request: bytes, context: Any) -> bytes:
             if self.load.is_full:
                 reply = self.refuse(call, too_many_calls())
-                return await context.abort(*reply) if isinstance(reply, GrpcProblem) else reply
-            self.load.under_way += 1
-            try:
-                reply = await run(request, context)
-            finally:
-                self.load.under_way -= 1
+            else:
+                self.load.under_way += 1
+                try:
+                    reply = await self._run(call, name, request, context)
+                finally:
+                    self.load.under_way -= 1
             return await context.abort(*reply) if isinstance(reply, GrpcProblem) else reply
-
-        async def run(request: bytes, context: Any) -> bytes | GrpcProblem:
-            sans = sans_of(context.auth_context()) if self._with_certificates else ()
-            here = is_local_peer(context.peer())
-            sent = context.invocation_metadata() or ()
-            peer = peer_of(sent, here, sans)
-            if self._spans is None:
-                return await self.reply(call, request, peer)
-            return await self.trace_call(name, sent, self.reply(call, request, peer))
 
         return handle
 
-    async def trace_call(
-        self, name: str, sent: Iterable[Any], reply: Coroutine[Any, Any, bytes | GrpcProblem]
+    async def _run(
+        self, call: GrpcCall, name: str, request: bytes, context: Any
     ) -> bytes | GrpcProblem:
-        """The reply, with a span around the making of it."""
-        assert self._spans is not None
+        """The reply, with a span around the making of it where spans are wanted."""
+        sans = sans_of(context.auth_context()) if self._with_certificates else ()
+        sent = context.invocation_metadata() or ()
+        reply = self.reply(call, request, peer_of(sent, is_local_peer(context.peer()), sans))
+        if self._spans is None:
+            return await reply
         carried = [(key, value) for key, value in sent if key in CARRIED]
         service, _, method = name.rpartition("/")
         about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
@@ -257,8 +245,8 @@ class CallRunner:
         answer = None if call.answer is None else call.answer(problem)
         if answer is None:
             return grpc_problem(problem)
-        written: bytes = answer.SerializeToString()
-        return written
+        told: bytes = answer.SerializeToString()
+        return told
 
 
 def message_too_large(bytes_max: int) -> ServiceError:

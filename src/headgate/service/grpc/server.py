@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -141,8 +142,8 @@ def _bind(server: Any, settings: GrpcSettings) -> int:
 
 def _credentials(tls: Tls) -> Any:
     try:
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        client_ca = None if tls.client_ca is None else tls.client_ca.read_bytes()
+        pair = (Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes())
+        client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
     except OSError as error:
         raise ValidationError("tls", error.filename, f"cannot be read: {error.strerror}") from None
     return grpc.ssl_server_credentials([pair], client_ca, client_ca is not None)

@@ -1,9 +1,8 @@
-"""Keys in a file leave their traces in two places, neither of which holds a digest.
+"""What the store's audit says about keys in a file, and about callers who were denied something.
 
-Beside the file, `<file>.audit` gets a line for every change that headgate makes: a key made by a
-command has no store at hand. In the store's audit, the service notes whatever it finds changed when
-it reads the file, also by hand. The newest event tells what was found last, before a restart too.
-It is in the namespace of keys, which no caller can name: nobody is told of others' keys.
+The service notes whatever it finds changed when it reads the key file, also by hand. The newest
+event tells what was found last, also before a restart. Events hold no digest, and they are in the
+namespace of keys, which no caller can name: nobody is told of others' keys.
 """
 
 from __future__ import annotations
@@ -11,21 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from headgate.core.errors import HeadgateError, Unreachable
-from headgate.core.history import audit_event, iso_time
+from headgate.core.errors import HeadgateError
+from headgate.core.history import audit_event
 from headgate.repository import Repository
 from headgate.service.keys.access import KEYS_NAMESPACE, Denial
-from headgate.service.keys.key import Grant, Key
+from headgate.service.keys.file import FileKeys, KeyState, key_for_audit
 
 SUBJECT = "$KEYS"
 ACTION = "keys_changed"
 SHOWN_MAX = 100
 AGAIN_MS = 30_000  # a store that is away, or does not let this service write, is asked that seldom
-SUFFIX = ".audit"
 ACCESS_SUBJECT = "$ACCESS"
 ACCESS_ACTION = "access_denied"
 DENIALS_EACH_MS = 60_000
@@ -35,79 +32,10 @@ FOREIGN_PAGE = Denial("web page", "own origin", None)
 log = logging.getLogger("headgate.service")
 
 
-class KeyState(NamedTuple):
-    """What a key file says."""
-
-    keys: Mapping[str, Key]
-    certificates: Mapping[str, Grant]
-
-
-class KeyFile(Protocol):
-    path: str
-
-    def state(self) -> KeyState:
-        """As the file is now; the same object while it stays the same."""
-        ...
-
-
-def key_for_audit(key: Key) -> dict[str, Any]:
-    """A key as audits tell it: without its digest."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        **grant_for_audit(key.grant),
-        "created_by": key.created_by,
-        "changed_by": key.changed_by,
-        "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms),
-    }
-
-
-def grant_for_audit(grant: Grant) -> dict[str, Any]:
-    return {
-        "scopes": sorted(grant.scopes),
-        "namespace": grant.namespace,
-        "entity_prefix": grant.entity_prefix,
-    }
-
-
-def append_trail(path: str, before: Mapping[str, Key], after: Mapping[str, Key]) -> None:
-    """A line for each key that differs, on the disk before the file itself is replaced: there is
-    no change without its line."""
-    lines = [json.dumps(line, separators=(",", ":")) for line in _lines(before, after)]
-    content = "".join(f"{line}\n" for line in lines).encode()
-    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        with os.fdopen(os.open(path + SUFFIX, flags, 0o600), "ab") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise Unreachable(
-            f"{path}{SUFFIX}, which tells who changed keys, cannot be written "
-            f"({error.strerror}); the keys stay as they are"
-        ) from error
-
-
-def _lines(before: Mapping[str, Key], after: Mapping[str, Key]) -> Iterator[dict[str, Any]]:
-    for key_id, key in after.items():
-        was = before.get(key_id)
-        if was == key:
-            continue
-        at_ms = key.created_ms if key.revoked_ms is None else key.revoked_ms
-        yield {
-            "at": iso_time(at_ms),
-            "action": "key_created" if was is None else "key_revoked",
-            "key_id": key_id,
-            "principal": key.changed_by,
-            "before": None if was is None else key_for_audit(was),
-            "after": key_for_audit(key),
-        }
-
-
 class KeyAuditor:
     """Tells the store's audit what changed in a key file."""
 
-    def __init__(self, file: KeyFile) -> None:
+    def __init__(self, file: FileKeys) -> None:
         self._file = file
         self._noted: KeyState | None = None
         self._next_ms = 0
@@ -171,9 +99,7 @@ def _audit_details(state: KeyState, keys: list[str], sans: list[str]) -> dict[st
     shown = {
         "count": len(state.keys),
         "keys": [key_for_audit(state.keys[key_id]) for key_id in there[:SHOWN_MAX]],
-        "certificates": {
-            san: grant_for_audit(state.certificates[san]) for san in named[:SHOWN_MAX]
-        },
+        "certificates": {san: state.certificates[san].as_json() for san in named[:SHOWN_MAX]},
     }
     more = max(0, len(there) - SHOWN_MAX) + max(0, len(named) - SHOWN_MAX)
     return {**shown, "not_shown": more} if more else shown
@@ -186,7 +112,7 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _digest(state: KeyState) -> str:
     """Of all that counts, however it is written down."""
     keys = [[key.digest, key_for_audit(key)] for _, key in sorted(state.keys.items())]
-    certificates = [[san, grant_for_audit(one)] for san, one in sorted(state.certificates.items())]
+    certificates = [[san, one.as_json()] for san, one in sorted(state.certificates.items())]
     content = json.dumps([keys, certificates], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

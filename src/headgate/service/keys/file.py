@@ -1,7 +1,9 @@
 """Keys in a file: read strictly, written whole under another name and moved into place.
 
 The file is YAML or JSON with `keys` and `certificates`; it holds digests, never secrets. Because
-somebody may paste a secret by mistake, no error repeats what the file says.
+somebody may paste a secret by mistake, no error repeats what the file says. Beside the file,
+`<file>.audit` gets a line for every change that headgate makes: a key made by a command has no
+store at hand that could keep an audit.
 """
 
 from __future__ import annotations
@@ -9,26 +11,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError, Unreachable, ValidationError
+from headgate.core.history import iso_time
 from headgate.declare.yaml_fields import FieldReader
-from headgate.declare.yaml_tree import (
-    FileFault,
-    Findings,
-    InvalidFile,
-    InvalidNode,
-    Listing,
-    Node,
-    Scalar,
-    parse_tree,
-)
+from headgate.declare.yaml_tree import FileFault, Findings, InvalidFile, Listing, Node
 from headgate.service.keys.access import parse_san
-from headgate.service.keys.audit import KeyState, append_trail
 from headgate.service.keys.key import (
+    GRANT_FIELDS,
     Grant,
     Key,
     KeyScope,
@@ -44,119 +38,17 @@ from headgate.service.policies.policies import (
     identify,
     keep_copy,
     read_stable,
+    read_tree,
+    write_private,
 )
 
-# --------------------------------------------------------------------------------------------------
-# The key file's format: keys and certificates out of a YAML tree, or all that is wrong.
+if sys.platform != "win32":
+    import fcntl
 
 KEYS_MAX = 10_000
 PRINCIPAL_LENGTH_MAX = 256
 MS_MAX = 2**53 - 1
-
-_GRANT = ("scopes", "namespace", "entity_prefix")
-_MS = ("created_ms", "revoked_ms")
-_PRINCIPALS = ("created_by", "changed_by")
-_KEY = ("id", "digest", "name", *_GRANT, *_MS, *_PRINCIPALS)
-
-
-def decode_keys(content: bytes, file: str) -> tuple[dict[str, Key], dict[str, Grant]] | InvalidFile:
-    """Keys by id and certificates by name, or every fault of the file."""
-    findings = Findings(file, discreet=True)
-    start = InvalidNode(1, 1)
-    if len(content) > FILE_BYTES_MAX:
-        findings.add(start, f"the file has more than {FILE_BYTES_MAX} bytes")
-    root = None if findings.faults else parse_tree(content, findings)
-    if root is None and not findings.faults:
-        findings.add(start, "the file is empty; write 'keys: []' to have no keys")
-    work = _KeyFileDecoder(FieldReader(findings))
-    if root is not None:
-        work.read(root)
-    return findings.broken or (work.keys, work.certificates)
-
-
-class _KeyFileDecoder:
-    def __init__(self, reader: FieldReader) -> None:
-        self._reader = reader
-        self.keys: dict[str, Key] = {}
-        self.certificates: dict[str, Grant] = {}
-
-    def read(self, root: Node) -> None:
-        sections = self._reader.fields(root, "the file", ("keys", "certificates")) or {}
-        if "keys" in sections:
-            for item in self._reader.items(sections["keys"], "keys", KEYS_MAX):
-                self._key(item)
-        if "certificates" in sections:
-            for item in self._reader.items(sections["certificates"], "certificates", KEYS_MAX):
-                self._certificate(item)
-
-    def _key(self, node: Node) -> None:
-        reader = self._reader
-        given = reader.fields(node, "a key", _KEY, ("id", "digest", "scopes", "namespace"))
-        if given is None:
-            return
-        grant = self._grant(given)
-        key_id = self._text(given, "id", parse_key_id)
-        digest = self._text(given, "digest", parse_digest)
-        name = self._text(given, "name", parse_key_name) if "name" in given else ""
-        moments = [self._ms(given.get(one), one) for one in _MS]
-        principals = [self._principal(given.get(one), one) for one in _PRINCIPALS]
-        if key_id is None or digest is None or grant is None or name is None:
-            return
-        if key_id in self.keys:
-            reader.fault(given["id"], f"the key {key_id} is there twice")
-        self.keys[key_id] = Key(
-            key_id, digest, grant, name, moments[0] or 0, principals[0], principals[1], moments[1]
-        )
-
-    def _certificate(self, node: Node) -> None:
-        reader = self._reader
-        given = reader.fields(node, "a certificate", ("san", *_GRANT), ("san", *_GRANT[:2]))
-        if given is None:
-            return
-        grant, san = self._grant(given), self._text(given, "san", parse_san)
-        if grant is None or san is None:
-            return
-        if san in self.certificates:
-            reader.fault(given["san"], "this name is there twice")
-        self.certificates[san] = grant
-
-    def _grant(self, given: dict[str, Node]) -> Grant | None:
-        if "scopes" not in given or "namespace" not in given:
-            return None
-        scopes = [
-            self._reader.text(item, "a scope")
-            for item in self._reader.items(given["scopes"], "scopes", len(KeyScope))
-        ]
-        namespace = self._text(given, "namespace")
-        prefix = self._text(given, "entity_prefix") if "entity_prefix" in given else None
-        if None in scopes or namespace is None or not isinstance(given["scopes"], Listing):
-            return None
-        try:
-            return parse_grant(scopes, namespace, prefix)
-        except ValidationError as error:
-            at = {"scopes": "scopes", "entity_prefix": "entity_prefix"}.get(error.field)
-            self._reader.fault(given[at or "namespace"], f"{error.field} {error.reason}")
-            return None
-
-    def _text(
-        self, given: dict[str, Node], name: str, parse: Callable[[str], str] | None = None
-    ) -> str | None:
-        return self._reader.text(given[name], name, parse) if name in given else None
-
-    def _ms(self, node: Node | None, name: str) -> int | None:
-        return None if node is None else self._reader.whole(node, name, 0, MS_MAX)
-
-    def _principal(self, node: Node | None, name: str) -> str | None:
-        if node is None:
-            return None
-        if isinstance(node, Scalar) and len(node.text) > PRINCIPAL_LENGTH_MAX:
-            self._reader.fault(node, f"{name} has more than {PRINCIPAL_LENGTH_MAX} characters")
-            return None
-        return self._reader.text(node, name)
-
-
-if sys.platform != "win32":
-    import fcntl
+TRAIL_SUFFIX = ".audit"
 
 
 class KeyFileError(HeadgateError):
@@ -167,11 +59,11 @@ class KeyFileError(HeadgateError):
         super().__init__(f"the key file cannot be used:\n{broken}")
 
 
-@dataclass(frozen=True, slots=True)
-class _FileContent:
-    keys: dict[str, Key]
-    certificates: dict[str, Grant]
-    state: KeyState
+class KeyState(NamedTuple):
+    """What a key file says: keys by id, and grants by the name in a client certificate."""
+
+    keys: Mapping[str, Key]
+    certificates: Mapping[str, Grant]
 
 
 class FileKeys:
@@ -189,7 +81,7 @@ class FileKeys:
         self.path = os.path.realpath(path) if create else str(path)
         self.trouble: InvalidFile | None = None
         if create and not os.path.exists(self.path):
-            _write(self.path, {}, {})
+            _write(self.path, KeyState({}, {}))
         self._last_good = last_good
         # The file that was read last, good or not: a broken one is not read for every request.
         self._seen, found = _load(self.path, last_good)
@@ -198,68 +90,80 @@ class FileKeys:
             if isinstance(kept, InvalidFile):
                 raise KeyFileError(found)
             self.trouble, found = found, kept
-        self._content = found
+        self._state = found
 
     @property
-    def certificates(self) -> dict[str, Grant]:
+    def certificates(self) -> Mapping[str, Grant]:
         """Who may come with a certificate instead of a key, by subject alternative name."""
-        return self._current().certificates
+        return self.state().certificates
 
     def state(self) -> KeyState:
         """As the file is now; the same object while it stays the same."""
-        return self._current().state
-
-    async def get(self, key_id: str) -> Key | None:
-        return self._current().keys.get(key_id)
-
-    async def put(self, key: Key) -> None:
-        self._change(lambda keys: with_key(keys, key))
-
-    async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
-        return self._change(lambda keys: with_key_revoked(keys, key_id, principal, now_ms))
-
-    async def list_keys(
-        self, *, limit: int, cursor: str | None = None
-    ) -> tuple[list[Key], str | None]:
-        return page_of(self._current().keys, limit, cursor)
-
-    def _current(self) -> _FileContent:
         identity = identify(self.path)
         if identity is None or identity != self._seen:
             self._seen, found = _load(self.path, self._last_good)
             if isinstance(found, InvalidFile):
                 self.trouble = found
             else:
-                self._content, self.trouble = found, None
-        return self._content
+                self._state, self.trouble = found, None
+        return self._state
 
-    def _change(self, change: Callable[[dict[str, Key]], dict[str, Key] | None]) -> bool:
-        """Read, change and write with no other writer in between; a broken file is not written
-        over."""
+    async def get(self, key_id: str) -> Key | None:
+        return self.state().keys.get(key_id)
+
+    async def put(self, key: Key) -> None:
+        with self._change() as keys:
+            if key.id in keys:
+                raise ValidationError("key id", key.id, "is taken; mint another key")
+            if len(keys) >= KEYS_MAX:
+                raise ValidationError(
+                    "keys", len(keys), f"are as many as fit ({KEYS_MAX}); remove some"
+                )
+            keys[key.id] = key
+
+    async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
+        with self._change() as keys:
+            key = keys.get(key_id)
+            if key is None or key.revoked_ms is not None:
+                return False
+            keys[key_id] = replace(key, revoked_ms=now_ms, changed_by=principal)
+        return True
+
+    async def list_keys(
+        self, *, limit: int, cursor: str | None = None
+    ) -> tuple[list[Key], str | None]:
+        keys, limit = self.state().keys, min(limit, PAGE_MAX)
+        ids = sorted(key_id for key_id in keys if cursor is None or key_id > cursor)
+        page = [keys[key_id] for key_id in ids[:limit]]
+        return page, page[-1].id if len(ids) > limit and page else None
+
+    @contextmanager
+    def _change(self) -> Iterator[dict[str, Key]]:
+        """The keys, to be changed in place while no other process writes. They are written when the
+        block is left, unless it raises or changes nothing; a broken file is not written over."""
         with _file_lock(self.path):
             _, found = _load(self.path)
             if isinstance(found, InvalidFile):
                 raise KeyFileError(found)
-            keys = change(found.keys)
-            if keys is not None:
-                append_trail(self.path, found.keys, keys)
-                _write(self.path, keys, found.certificates)
-        self._current()
-        return keys is not None
+            keys = dict(found.keys)
+            yield keys
+            if keys != found.keys:
+                _append_trail(self.path, found.keys, keys)
+                _write(self.path, KeyState(keys, found.certificates))
+        self.state()
 
 
 def _load(
     path: str, last_good: str | None = None
-) -> tuple[Identity | None, _FileContent | InvalidFile]:
+) -> tuple[Identity | None, KeyState | InvalidFile]:
     """Which file it is and what it says; a good one is copied to `last_good`."""
     identity, content = read_stable(path)
     if isinstance(content, InvalidFile):
         return identity, content
     found = decode_keys(content, path)
-    if isinstance(found, InvalidFile):
-        return identity, found
-    keep_copy(last_good, content)
-    return identity, _FileContent(*found, KeyState(*found))
+    if isinstance(found, KeyState):
+        keep_copy(last_good, content)
+    return identity, found
 
 
 @contextmanager
@@ -278,77 +182,152 @@ def _file_lock(path: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _write(path: str, keys: dict[str, Key], certificates: dict[str, Grant]) -> None:
-    body = {
-        "keys": [_key_as_json(key) for _, key in sorted(keys.items())],
-        "certificates": [
-            {"san": san, **_grant_as_json(grant)} for san, grant in sorted(certificates.items())
-        ],
-    }
+def _write(path: str, state: KeyState) -> None:
+    rows = [key.as_json() for _, key in sorted(state.keys.items())]
+    named = [{"san": san, **one.as_json()} for san, one in sorted(state.certificates.items())]
+    body = {"keys": [*map(_without_none, rows)], "certificates": [*map(_without_none, named)]}
     content = (json.dumps(body, indent=1) + "\n").encode()
     if len(content) > FILE_BYTES_MAX:
-        full = FileFault(
-            path, 1, 1, f"would have more than {FILE_BYTES_MAX} bytes; remove old keys"
-        )
-        raise KeyFileError(InvalidFile((full,)))
+        full = f"would have more than {FILE_BYTES_MAX} bytes; remove old keys"
+        raise KeyFileError(InvalidFile((FileFault(path, 1, 1, full),)))
     spare = f"{path}.{os.getpid()}.new"
     try:
-        _write_out(spare, content)
+        write_private(spare, content)
         os.replace(spare, path)
     except OSError as error:
         raise Unreachable(f"the key file {path} cannot be written: {error.strerror}") from error
 
 
-def _write_out(path: str, content: bytes) -> None:
-    """For its owner's eyes only from the first byte on, and on the disk before it gets its name."""
-    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _without_none(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
 
 
-def _grant_as_json(grant: Grant) -> dict[str, Any]:
-    fields: dict[str, Any] = {"scopes": sorted(grant.scopes), "namespace": grant.namespace}
-    return (
-        fields if grant.entity_prefix is None else {**fields, "entity_prefix": grant.entity_prefix}
-    )
-
-
-def _key_as_json(key: Key) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": key.id, "digest": key.digest, "name": key.name}
-    rest = {
-        "created_ms": key.created_ms,
+def key_for_audit(key: Key) -> dict[str, Any]:
+    """A key as audits tell it: without its digest."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        **key.grant.as_json(),
         "created_by": key.created_by,
         "changed_by": key.changed_by,
-        "revoked_ms": key.revoked_ms,
+        "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms),
     }
-    fields |= _grant_as_json(key.grant)
-    return fields | {name: value for name, value in rest.items() if value is not None}
 
 
-def with_key(keys: dict[str, Key], key: Key) -> dict[str, Key]:
-    """The keys with one more."""
-    if key.id in keys:
-        raise ValidationError("key id", key.id, "is taken; mint another key")
-    if len(keys) >= KEYS_MAX:
-        raise ValidationError("keys", len(keys), f"are as many as fit ({KEYS_MAX}); remove some")
-    return {**keys, key.id: key}
+def _append_trail(path: str, before: Mapping[str, Key], after: Mapping[str, Key]) -> None:
+    """A line for each key that differs, on the disk before the file itself is replaced: there is
+    no change without its line."""
+    lines = []
+    for key_id, key in after.items():
+        was = before.get(key_id)
+        if was != key:
+            line = {
+                "at": iso_time(key.created_ms if key.revoked_ms is None else key.revoked_ms),
+                "action": "key_created" if was is None else "key_revoked",
+                "key_id": key_id,
+                "principal": key.changed_by,
+                "before": None if was is None else key_for_audit(was),
+                "after": key_for_audit(key),
+            }
+            lines.append(json.dumps(line, separators=(",", ":")) + "\n")
+    try:
+        write_private(path + TRAIL_SUFFIX, "".join(lines).encode(), append=True)
+    except OSError as error:
+        raise Unreachable(
+            f"{path}{TRAIL_SUFFIX}, which tells who changed keys, cannot be written "
+            f"({error.strerror}); the keys stay as they are"
+        ) from error
 
 
-def with_key_revoked(
-    keys: dict[str, Key], key_id: str, principal: str | None, now_ms: int
-) -> dict[str, Key] | None:
-    """The keys with one of them revoked; None where that changes nothing."""
-    key = keys.get(key_id)
-    if key is None or key.revoked_ms is not None:
-        return None
-    return {**keys, key_id: replace(key, revoked_ms=now_ms, changed_by=principal)}
+# --------------------------------------------------------------------------------------------------
+# The key file's format: keys and certificates out of a YAML tree, or all that is wrong.
 
 
-def page_of(keys: dict[str, Key], limit: int, cursor: str | None) -> tuple[list[Key], str | None]:
-    limit = min(limit, PAGE_MAX)
-    ids = sorted(key_id for key_id in keys if cursor is None or key_id > cursor)
-    page = [keys[key_id] for key_id in ids[:limit]]
-    return page, page[-1].id if len(ids) > limit and page else None
+def parse_principal(text: str) -> str:
+    if len(text) > PRINCIPAL_LENGTH_MAX:
+        raise ValidationError(
+            "principal", "<not shown>", f"must be at most {PRINCIPAL_LENGTH_MAX} characters"
+        )
+    return text
+
+
+_TEXTS = {
+    "id": parse_key_id,
+    "digest": parse_digest,
+    "name": parse_key_name,
+    "created_by": parse_principal,
+    "changed_by": parse_principal,
+}
+_TIMES = ("created_ms", "revoked_ms")
+
+
+def decode_keys(content: bytes, file: str) -> KeyState | InvalidFile:
+    """Keys and certificates of a file, or every fault of it."""
+    findings = Findings(file, discreet=True)
+    root = read_tree(content, findings, "write 'keys: []' to have no keys")
+    work = _KeyFileDecoder(FieldReader(findings))
+    if root is not None:
+        work.read(root)
+    return findings.broken or KeyState(work.keys, work.certificates)
+
+
+class _KeyFileDecoder:
+    def __init__(self, reader: FieldReader) -> None:
+        self._reader = reader
+        self.keys: dict[str, Key] = {}
+        self.certificates: dict[str, Grant] = {}
+
+    def read(self, root: Node) -> None:
+        sections = self._reader.fields(root, "the file", ("keys", "certificates")) or {}
+        for name, decode in (("keys", self._key), ("certificates", self._certificate)):
+            if name in sections:
+                for item in self._reader.items(sections[name], name, KEYS_MAX):
+                    decode(item)
+
+    def _key(self, node: Node) -> None:
+        reader = self._reader
+        known = (*_TEXTS, *GRANT_FIELDS, *_TIMES)
+        given = reader.fields(node, "a key", known, ("id", "digest", "scopes", "namespace")) or {}
+        values: dict[str, Any] = {"grant": self._grant(given)}
+        for name, parse in _TEXTS.items():
+            if name in given:
+                values[name] = reader.text(given[name], name, parse)
+        for name in _TIMES:
+            if name in given:
+                values[name] = reader.whole(given[name], name, 0, MS_MAX)
+        if None in values.values() or not values.keys() >= {"id", "digest"}:
+            return  # the reader has noted why
+        key = Key(**values)
+        if key.id in self.keys:
+            reader.fault(given["id"], f"the key {key.id} is there twice")
+        self.keys[key.id] = key
+
+    def _certificate(self, node: Node) -> None:
+        reader = self._reader
+        given = (
+            reader.fields(node, "a certificate", ("san", *GRANT_FIELDS), ("san", *GRANT_FIELDS[:2]))
+            or {}
+        )
+        grant = self._grant(given)
+        san = reader.text(given["san"], "san", parse_san) if "san" in given else None
+        if grant is None or san is None:
+            return
+        if san in self.certificates:
+            reader.fault(given["san"], "this name is there twice")
+        self.certificates[san] = grant
+
+    def _grant(self, given: dict[str, Node]) -> Grant | None:
+        if "scopes" not in given or "namespace" not in given:
+            return None
+        reader = self._reader
+        items = reader.items(given["scopes"], "scopes", len(KeyScope))
+        scopes = [reader.text(item, "a scope") for item in items]
+        texts = {name: reader.text(given[name], name) for name in GRANT_FIELDS[1:] if name in given}
+        if None in scopes or None in texts.values() or not isinstance(given["scopes"], Listing):
+            return None
+        try:
+            return parse_grant(scopes, **texts)
+        except ValidationError as error:
+            at = error.field if error.field in ("scopes", "entity_prefix") else "namespace"
+            reader.fault(given[at], f"{error.field} {error.reason}")
+            return None

@@ -12,7 +12,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_namespace
@@ -23,6 +23,7 @@ KEY_LENGTH_MAX = 128
 NAME_LENGTH_MAX = 64
 PREFIX_LENGTH_MAX = 128
 ANY_NAMESPACE = "*"
+GRANT_FIELDS = ("scopes", "namespace", "entity_prefix")
 
 _ID = re.compile(r"[a-z0-9]{12}")
 _KEY = re.compile(r"hg_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_\-]{43})")
@@ -54,6 +55,13 @@ class Grant:
     namespace: str
     entity_prefix: str | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        return dict(
+            zip(
+                GRANT_FIELDS, (sorted(self.scopes), self.namespace, self.entity_prefix), strict=True
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -68,6 +76,19 @@ class Key:
     changed_by: str | None = None  # the last principal who touched it
     revoked_ms: int | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """All there is to keep of it; `parse_grant` and the dataclass read it back."""
+        return {
+            "id": self.id,
+            "digest": self.digest,
+            "name": self.name,
+            **self.grant.as_json(),
+            "created_ms": self.created_ms,
+            "created_by": self.created_by,
+            "changed_by": self.changed_by,
+            "revoked_ms": self.revoked_ms,
+        }
+
 
 class MintedKey(NamedTuple):
     """A new key and its only readable copy; `text` is shown once and kept nowhere."""
@@ -76,22 +97,15 @@ class MintedKey(NamedTuple):
     text: str
 
     def __repr__(self) -> str:
-        return f"Minted({self.key!r}, text=<secret>)"
+        return f"MintedKey({self.key!r}, text=<secret>)"
 
 
 def mint(grant: Grant, *, name: str = "", principal: str | None = None, now_ms: int) -> MintedKey:
     """A key nobody has had before."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(SECRET_BYTES)
-    key = Key(
-        key_id,
-        digest_of(key_id, secret),
-        grant,
-        parse_key_name(name),
-        now_ms,
-        principal,
-        principal,
-    )
+    digest = digest_of(key_id, secret)
+    key = Key(key_id, digest, grant, parse_key_name(name), now_ms, principal, principal)
     return MintedKey(key, f"hg_{key_id}_{secret}")
 
 

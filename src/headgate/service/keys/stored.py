@@ -27,7 +27,7 @@ from headgate.core.levels import HIDDEN, Entity
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog
 from headgate.service.keys.access import KEYS_NAMESPACE
-from headgate.service.keys.key import Key, parse_digest, parse_grant, parse_key_name
+from headgate.service.keys.key import GRANT_FIELDS, Key, parse_digest, parse_grant, parse_key_name
 
 PAGE_MAX = 1000
 
@@ -55,6 +55,12 @@ class KeyStore(Protocol):
 
 ATTEMPTS_MAX = 3
 DIGEST = f"{HIDDEN}digest"
+KEPT = (
+    *GRANT_FIELDS,
+    "created_by",
+    "changed_by",
+    "revoked_ms",
+)  # in metadata; an entity has the rest
 INDEX_MS = 1000
 INDEX_PAGES_MAX = 10
 LOOKUPS_MAX = 50  # a second, for ids beyond the pages of the list
@@ -75,7 +81,9 @@ class StoredKeys:
         return None if entity is None else _key_of(entity)
 
     async def put(self, key: Key) -> None:
-        entity = Entity(key.id, key.name, metadata=_metadata_of(key), created_ms=key.created_ms)
+        metadata: dict[str, Any] = {DIGEST: key.digest}
+        metadata |= {name: value for name, value in key.as_json().items() if name in KEPT}
+        entity = Entity(key.id, key.name, metadata=metadata, created_ms=key.created_ms)
         home = await self._catalog.register_namespace(
             KEYS_NAMESPACE, key.created_by, key.created_ms
         )
@@ -183,35 +191,13 @@ class KeyIndex:
         self._read_again_ms += INDEX_MS * max(0, pages - 1)
 
 
-def _metadata_of(key: Key) -> dict[str, Any]:
-    grant = key.grant
-    return {
-        DIGEST: key.digest,
-        "scopes": sorted(grant.scopes),
-        "namespace": grant.namespace,
-        "entity_prefix": grant.entity_prefix,
-        "created_by": key.created_by,
-        "changed_by": key.changed_by,
-        "revoked_ms": key.revoked_ms,
-    }
-
-
 def _key_of(entity: Entity) -> Key | None:
     """None for what is no key: it opens nothing, whoever put it there."""
     values: Mapping[str, Any] = entity.metadata
     try:
-        grant = parse_grant(
-            values.get("scopes"), values.get("namespace"), values.get("entity_prefix")
-        )
-        return Key(
-            entity.id,
-            parse_digest(values.get(DIGEST)),
-            grant,
-            parse_key_name(entity.name or ""),
-            entity.created_ms,
-            values.get("created_by"),
-            values.get("changed_by"),
-            values.get("revoked_ms"),
-        )
+        grant = parse_grant(*(values.get(one) for one in GRANT_FIELDS))
+        digest, name = parse_digest(values.get(DIGEST)), parse_key_name(entity.name or "")
+        rest = {one: values.get(one) for one in KEPT if one not in GRANT_FIELDS}
+        return Key(entity.id, digest, grant, name, entity.created_ms, **rest)
     except ValidationError:
         return None

@@ -1,8 +1,8 @@
 """Leases over the wire: an id for what was taken, until it is settled, released or expires.
 
-The caller holds an id instead of a block to leave, so a lease has a time to live and an outcome for
-when that is over: what it took is refunded, or kept. A lease that was settled or released is
-remembered until then, so that a repeated call is answered like the first.
+A caller over the network may never come back, so a lease has a time to live, and says what happens
+when it is over: what it took is refunded, or kept. A lease that was settled or released is
+remembered until then, so that a repeated call gets the same answer as the first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Leases:
                 book.keep = False
                 await book.settlements.leave(book, True)
             else:
-                await _give_back(book, amounts)
+                try:
+                    await book.settlements.release(book, amounts)
+                except ValidationError as error:
+                    raise invalid(f"amounts.{error.field}", error.reason) from error
         return lease.answer()
 
     async def sweep(self, most: int = SWEEP_MAX) -> int:
@@ -111,8 +114,8 @@ class Leases:
 
     @asynccontextmanager
     async def _changing(self, lease: WireLease, state: LeaseState) -> AsyncIterator[None]:
-        """Nobody else changes it meanwhile; it is in that state from before anything is given
-        back, and in its old one again where the change did not come about."""
+        """Keeps others from changing the lease during the block. The lease has its new state before
+        anything is given back, and gets its old one again if the block fails."""
         before = lease.state
         await self.store.claim(lease)
         lease.state = state
@@ -133,9 +136,7 @@ class Leases:
         await self.sweep()
         lease = await self.store.get(lease_id)
         if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():
-            raise ServiceError(
-                Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
-            )
+            raise lease_not_found()
         return lease
 
 
@@ -153,19 +154,18 @@ def _amounts(book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
     return request.amounts
 
 
-async def _give_back(book: LeaseAccount, amounts: Mapping[str, int]) -> None:
-    try:
-        await book.settlements.release(book, amounts)
-    except ValidationError as error:
-        raise invalid(f"amounts.{error.field}", error.reason) from error
-
-
 def outcome_unknown() -> ServiceError:
-    """Whoever gets this says again only what can be said twice."""
+    """The caller may repeat only calls that do no harm when they are made twice."""
     return ServiceError(
         Code.DEADLINE_EXCEEDED,
         "the store gave no answer, so it is not known whether this was done",
         retry_after_ms=STORE_RETRY_MS,
+    )
+
+
+def lease_not_found() -> ServiceError:
+    return ServiceError(
+        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
     )
 
 

@@ -18,13 +18,6 @@ from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError
 from headgate.service.leases.text import lease_as_text, lease_from_text
 
-# --------------------------------------------------------------------------------------------------
-# Credits of a lease that stands in a store: noted there before they are given.
-#
-# Whoever comes after a process that died, or that could not write what it had done, sees a lease
-# that has given back already and does not do it again. What is lost in between is a credit, never a
-# debit, so no more is admitted than was promised.
-
 
 class CreditNotRecorded(ServiceError):
     """The credit was not given, as nobody knows what the store now says of the lease."""
@@ -38,7 +31,14 @@ class CreditNotRecorded(ServiceError):
 
 
 class WriteAheadCredits(Layer):
-    """The store of one lease; `keep` writes the lease down as it is with the credit given."""
+    """The store of one lease that is itself kept in a store. A credit is written down with the
+    lease before it is given to the bucket: `keep` writes the lease as it is with the credit given.
+
+    The other order would be wrong. A process that gave the credit and died before it wrote so would
+    leave a lease that still holds the tokens, and whoever ends that lease would give them back a
+    second time: more would be admitted than the limit promises. In this order a death in between
+    loses a credit, which makes the limit stricter until the bucket has refilled, and never looser.
+    """
 
     def __init__(self, inner: Store, keep: Callable[[], Awaitable[None]]) -> None:
         super().__init__(inner)
@@ -84,12 +84,10 @@ class WireLease:
         self.version: int | None = None  # as last written to or read from the store
 
     def answer(self) -> LeaseResult:
-        book = self.book
-        held = dict.fromkeys(book.consumed, 0) if self._is_given_back() else book.consumed
-        return LeaseResult(self.id, self.state, self.expires_ms, held, book.degraded)
-
-    def _is_given_back(self) -> bool:
-        return self.state is LeaseState.RELEASED
+        held = self.book.consumed
+        if self.state is LeaseState.RELEASED:
+            held = dict.fromkeys(held, 0)
+        return LeaseResult(self.id, self.state, self.expires_ms, held, self.book.degraded)
 
 
 class LeaseStore(Protocol):
@@ -192,8 +190,7 @@ class StoredLeases:
             lease.id = (await self._namespace_id(lease.namespace)) + SEPARATOR + lease.id
             self._own[lease.id] = lease.expires_ms
         lease.busy_until_ms = 0
-        if not await self._write(lease):
-            raise lease_busy()
+        await self._write(lease)
         if lease.state is not LeaseState.OPEN:
             self._own.pop(lease.id, None)
 
@@ -224,8 +221,7 @@ class StoredLeases:
         if lease.busy_until_ms > now_ms:
             raise lease_busy()
         lease.busy_until_ms = now_ms + BUSY_MS
-        if not await self._write(lease):
-            raise lease_busy()
+        await self._write(lease)
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
         """Takes it out of the store by a step that only one process can take."""
@@ -273,16 +269,16 @@ class StoredLeases:
             self._own = {name: end for name, end in self._own.items() if end > now_ms}
         return len(self) >= self._leases_max
 
-    async def _write(self, lease: WireLease) -> bool:
+    async def _write(self, lease: WireLease) -> None:
+        """Raises CONFLICT where somebody else has changed the lease since it was read."""
         namespace_id, _, name = lease.id.partition(SEPARATOR)
         text = lease_as_text(lease.namespace, lease.state, lease.busy_until_ms, lease.book)
         version = await self._records.put(
             namespace_id, name, text, lease.expires_ms, seen=lease.version
         )
         if version is None:
-            return False
+            raise lease_busy()
         lease.version = version
-        return True
 
     async def _read(self, lease_id: str, kept: ExpiringRecord) -> WireLease:
         parts = lease_from_text(kept.text)
@@ -296,12 +292,8 @@ class StoredLeases:
         lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
         lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms
         lease.version = kept.version
-        book.store = WriteAheadCredits(book.store, lambda: self._write_ahead(lease))
+        book.store = WriteAheadCredits(book.store, lambda: self._write(lease))
         return lease
-
-    async def _write_ahead(self, lease: WireLease) -> None:
-        if not await self._write(lease):
-            raise lease_busy()
 
     async def _namespace_id(self, namespace: str) -> str:
         return await (await self._open_namespace(namespace)).configs.namespace_id()

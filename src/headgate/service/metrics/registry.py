@@ -10,7 +10,6 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SERIES_MAX = 2000
@@ -20,21 +19,6 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Sample = tuple[str, tuple[tuple[str, str], ...], float]
-
-
-class Exposable(Protocol):
-    """What the text format can tell: a name, a kind, a sentence and numbers."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def help_text(self) -> str: ...
-
-    def samples(self) -> Iterable[Sample]: ...
 
 
 class Series:
@@ -138,7 +122,7 @@ class Histogram(Family):
             yield f"{self.name}_count", (label,), passed
 
 
-def render_text(families: Iterable[Exposable]) -> bytes:
+def render_text(families: Iterable[Family]) -> bytes:
     """All of it as Prometheus reads it; its content type is CONTENT_TYPE."""
     lines: list[str] = []
     for family in families:

@@ -1,7 +1,6 @@
 """What the service counts. Labels are names from the configuration, and never an identifier.
 
-Its methods fit the hooks of the service's parts: `answered` is the service's `on_answer`, `looked`
-the watcher's `on_look`, `breaker_changed` the breaker's `on_change`.
+`count_answer` is the service's `on_answer`, `count_admitted` its `on_admitted`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from headgate.service.policies.watch import PolicyStatus, ReloadResult
 DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 WIRES = ("rest", "grpc", "rls")
 TARGETS_MAX = 1000
-SERIES_MAX = 2 * TARGETS_MAX + 2  # one allowed and one refused for each lane, and the others'
+SERIES_MAX = 2 * TARGETS_MAX + 2  # one allowed and one refused for each target, and the others'
 
 _STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 _ERRORS = frozenset(code.value for code in Code) - {Code.RATE_LIMIT_EXCEEDED.value}
@@ -79,7 +78,7 @@ class ServiceMetrics:
         ).series()
         self._breaker = self._gauge("breaker_state", "0 closed, 1 half-open, 2 open.")
         self._trouble = self._gauge("policy_trouble", "1 while the policy file is not in force.")
-        self._load_signer = self._gauge(
+        self._loaded_at = self._gauge(
             "policy_loaded_timestamp_seconds", "When the policies in force were read."
         )
         self._counters: dict[tuple[str, str], TargetCounters] = {}
@@ -120,7 +119,7 @@ class ServiceMetrics:
             self._shadowed.value += 1
 
     def count_admitted(self, scope: str, resource: str, tokens: int, checks: int) -> None:
-        """What `answered` counts of plain yeses; it is the service's `on_yes`."""
+        """What `count_answer` counts of checks that were admitted and nothing more."""
         counters = self._counters.get((scope, resource)) or self._counters_for(scope, resource)
         counters.allowed.value += checks
         counters.tokens.value += tokens
@@ -141,7 +140,7 @@ class ServiceMetrics:
         if result in (ReloadResult.LOADED, ReloadResult.BROKEN):
             self.reloads.series(result.value).value += 1
         self._trouble.value = 0 if standing.healthy else 1
-        self._load_signer.value = standing.loaded_ms / 1000
+        self._loaded_at.value = standing.loaded_ms / 1000
 
     def add_gauge(self, reading: CallbackGauge) -> None:
         """One more gauge, for what its owner knows best: leases held, connections open."""
@@ -151,7 +150,7 @@ class ServiceMetrics:
         return render_text(self.families)
 
     def _counters_for(self, scope: str, resource: str) -> TargetCounters:
-        """The lane of configured names; all others share "other" and are not remembered."""
+        """The counters of configured names; all others share "other" and are not remembered."""
         known = (
             scope if scope in self._scopes else OTHER,
             resource if resource in self._resources else OTHER,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 from headgate.core.errors import ValidationError
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_resource
@@ -12,8 +14,6 @@ from headgate.declare.yaml_tree import Findings, Node, Scalar
 from headgate.repository import layer_switches
 from headgate.service.decide.rules import TOKENS
 from headgate.service.policies.values import (
-    AMOUNTS,
-    Amounts,
     BreakerSettings,
     Policy,
     Runtime,
@@ -23,107 +23,43 @@ from headgate.service.policies.values import (
     parse_scope,
 )
 
-# --------------------------------------------------------------------------------------------------
-# The runtime section of a policy file: outages, the breaker, the store, the global default.
-
-DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
-
-_KEYS = ("fail_open", "circuit_breaker", "store", "default_limit")
-_BREAKER = (
-    "failure_threshold", "success_threshold", "timeout_seconds", "max_timeout_seconds",
-    "backoff_multiplier",
-)  # fmt: skip
-
-
-class RuntimeSection:
-    """What `read` found; the defaults where the file says nothing."""
-
-    def __init__(self, reader: FieldReader, amounts: Amounts) -> None:
-        self._reader = reader
-        self._amounts = amounts
-        self.runtime = Runtime()
-        self.default: Limit | None = DEFAULT_LIMIT
-
-    def read(self, node: Node) -> None:
-        reader = self._reader
-        given = reader.fields(node, "runtime", _KEYS)
-        if given is None:
-            return
-        fail_open = breaker = store = None
-        if "fail_open" in given:
-            fail_open = reader.switch(given["fail_open"], "runtime.fail_open")
-        if "circuit_breaker" in given:
-            breaker = self._breaker(given["circuit_breaker"])
-        if "store" in given:
-            store = self._store(given["store"])
-        if "default_limit" in given:
-            self._default(given["default_limit"])
-        self.runtime = Runtime(fail_open, breaker, store)
-
-    def _default(self, node: Node) -> None:
-        if isinstance(node, Scalar) and node.plain and node.text == "none":
-            self.default = None
-            return
-        given = self._reader.fields(node, "default_limit", AMOUNTS, ("capacity", "refill_rate"))
-        if given is not None:
-            self.default = self._amounts.limit(given, DEFAULT_LIMIT.name)
-
-    def _store(self, node: Node) -> str | None:
-        """A URL that headgate can open. It may hold a password, so no error repeats it."""
-        if not isinstance(node, Scalar):
-            self._reader.fault(node, "runtime.store must be text")
-            return None
-        try:
-            layer_switches(node.text)
-        except ValidationError:
-            self._reader.fault(
-                node,
-                "runtime.store is not the URL of a store, like sqlite:///limits.db or "
-                "redis://host:6379/0",
-            )
-            return None
-        return node.text
-
-    def _breaker(self, node: Node) -> BreakerSettings | None:
-        given = self._reader.fields(node, "circuit_breaker", _BREAKER)
-        if given is None:
-            return None
-        usual = BreakerSettings()
-        failures = self._count(given, "failure_threshold", usual.failure_threshold)
-        successes = self._count(given, "success_threshold", usual.success_threshold)
-        timeout_ms = self._ms(given, "timeout_seconds", usual.timeout_ms)
-        timeout_ms_max = self._ms(given, "max_timeout_seconds", usual.timeout_ms_max)
-        backoff: Fraction | None = usual.backoff_multiplier
-        if "backoff_multiplier" in given:
-            backoff = self._reader.decimal(
-                given["backoff_multiplier"], "backoff_multiplier", 1, 100
-            )
-        if not (failures and successes and timeout_ms and timeout_ms_max and backoff):
-            return None
-        if timeout_ms > timeout_ms_max:
-            self._reader.fault(node, "timeout_seconds is more than max_timeout_seconds")
-            return None
-        return BreakerSettings(failures, successes, timeout_ms, timeout_ms_max, backoff)
-
-    def _count(self, given: dict[str, Node], name: str, usual: int) -> int | None:
-        return self._reader.whole(given[name], name, 1, 1000) if name in given else usual
-
-    def _ms(self, given: dict[str, Node], name: str, usual_ms: int) -> int | None:
-        """Seconds as written, in whole milliseconds: rounded down, and at least one."""
-        if name not in given:
-            return usual_ms
-        seconds = self._reader.decimal(given[name], name, 0, 3600)
-        if seconds is not None and seconds * 1000 < 1:
-            self._reader.fault(given[name], f"{name} must be at least 0.001")
-            return None
-        return None if seconds is None else int(seconds * 1000)
-
-
 RULES_MAX = 10_000
 COST_MAX = 100_000
+TOKENS_MAX = 10**12  # what every store keeps exactly, Redis included
+FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a second: once a tick
+DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 
+_AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
+_POLICY = ("name", "scope", "resource", *_AMOUNTS, "key_pattern", "min_refill_interval_ms")
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
-_POLICY = ("name", "scope", "resource", *AMOUNTS, "key_pattern", "min_refill_interval_ms")
+_RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
+
+
+def _count(reader: FieldReader, node: Node, name: str) -> int | None:
+    return reader.whole(node, name, 1, 1000)
+
+
+def _milliseconds(reader: FieldReader, node: Node, name: str) -> int | None:
+    """Seconds as written, in whole milliseconds: rounded down, and at least one."""
+    seconds = reader.decimal(node, name, 0, 3600)
+    if seconds is not None and seconds * 1000 < 1:
+        reader.fault(node, f"{name} must be at least 0.001")
+        return None
+    return None if seconds is None else int(seconds * 1000)
+
+
+def _multiplier(reader: FieldReader, node: Node, name: str) -> Fraction | None:
+    return reader.decimal(node, name, 1, 100)
+
+
+# The keys of `circuit_breaker`: which setting each is, and how it is read.
+_BREAKER: dict[str, tuple[str, Callable[[FieldReader, Node, str], Any]]] = {
+    "failure_threshold": ("failure_threshold", _count),
+    "success_threshold": ("success_threshold", _count),
+    "timeout_seconds": ("timeout_ms", _milliseconds),
+    "max_timeout_seconds": ("timeout_ms_max", _milliseconds),
+    "backoff_multiplier": ("backoff_multiplier", _multiplier),
+}
 
 
 @dataclass
@@ -140,23 +76,20 @@ class Decoded:
 def decode(root: Node, findings: Findings, warnings: Findings) -> Decoded:
     """The whole file; all that is wrong goes to `findings`, what has no effect to `warnings`."""
     work = _PolicyDecoder(findings, warnings)
-    sections = work.reader.fields(root, "the file", _SECTIONS) or {}
-    if "rate_limits" in sections:
-        work.rate_limits(sections["rate_limits"])
-    if "token_costs" in sections:
-        work.token_costs(sections["token_costs"])
-    if "runtime" in sections:
-        runtime = RuntimeSection(work.reader, work.amounts)
-        runtime.read(sections["runtime"])
-        work.decoded.runtime, work.decoded.default = runtime.runtime, runtime.default
+    given = work.reader.fields(root, "the file", _SECTIONS) or {}
+    for name, read in zip(
+        _SECTIONS, (work.rate_limits, work.token_costs, work.runtime), strict=True
+    ):
+        if name in given:
+            read(given[name])
     return work.decoded
 
 
 class _PolicyDecoder:
     def __init__(self, findings: Findings, warnings: Findings) -> None:
         self.reader = FieldReader(findings)
-        self.amounts = Amounts(self.reader, warnings)
         self.decoded = Decoded()
+        self._warnings = warnings
         self._names: dict[str, int] = {}
         self._seats: dict[tuple[str, str | None], int] = {}
 
@@ -168,9 +101,8 @@ class _PolicyDecoder:
 
     def _policy(self, node: Node) -> Policy | None:
         reader = self.reader
-        given = reader.fields(
-            node, "a rate limit", _POLICY, ("name", "scope", "capacity", "refill_rate")
-        )
+        required = ("name", "scope", "capacity", "refill_rate")
+        given = reader.fields(node, "a rate limit", _POLICY, required)
         if given is None:
             return None
         name = self._name(given.get("name"))
@@ -181,7 +113,7 @@ class _PolicyDecoder:
             resource = self._resource(given["resource"])
         if "key_pattern" in given:
             pattern = reader.text(given["key_pattern"], "key_pattern", parse_key_pattern)
-        limit = self.amounts.limit(given, TOKENS)
+        limit = self._limit(given, TOKENS)
         if scope is None or limit is None or name is None:
             return None
         policy = Policy(name, scope, resource, limit, pattern)
@@ -253,3 +185,88 @@ class _PolicyDecoder:
             elif endpoint is not None:
                 lines[endpoint] = item.line
                 self.decoded.costs[endpoint] = tokens or 1
+
+    def runtime(self, node: Node) -> None:
+        """Outages, the breaker, the store and the global default."""
+        reader = self.reader
+        given = reader.fields(node, "runtime", _RUNTIME) or {}
+        fail_open = breaker = store = None
+        if "fail_open" in given:
+            fail_open = reader.switch(given["fail_open"], "runtime.fail_open")
+        if "circuit_breaker" in given:
+            breaker = self._breaker(given["circuit_breaker"])
+        if "store" in given:
+            store = self._store(given["store"])
+        if "default_limit" in given:
+            self.decoded.default = self._default(given["default_limit"])
+        self.decoded.runtime = Runtime(fail_open, breaker, store)
+
+    def _default(self, node: Node) -> Limit | None:
+        if isinstance(node, Scalar) and node.plain and node.text == "none":
+            return None
+        required = ("capacity", "refill_rate")
+        given = self.reader.fields(node, "default_limit", _AMOUNTS, required)
+        return None if given is None else self._limit(given, DEFAULT_LIMIT.name)
+
+    def _store(self, node: Node) -> str | None:
+        """A URL that headgate can open. It may hold a password, so no error repeats it."""
+        if not isinstance(node, Scalar):
+            self.reader.fault(node, "runtime.store must be text")
+            return None
+        try:
+            layer_switches(node.text)
+        except ValidationError:
+            self.reader.fault(
+                node,
+                "runtime.store is not the URL of a store, like sqlite:///limits.db or "
+                "redis://host:6379/0",
+            )
+            return None
+        return node.text
+
+    def _breaker(self, node: Node) -> BreakerSettings | None:
+        given = self.reader.fields(node, "circuit_breaker", tuple(_BREAKER)) or {}
+        values: dict[str, Any] = {}
+        for name, one in given.items():
+            setting, read = _BREAKER[name]
+            values[setting] = read(self.reader, one, name)
+        if None in values.values():
+            return None
+        found = BreakerSettings(**values)
+        if found.timeout_ms > found.timeout_ms_max:
+            self.reader.fault(node, "timeout_seconds is more than max_timeout_seconds")
+        return found
+
+    def _limit(self, given: dict[str, Node], name: str) -> Limit | None:
+        """The amounts as written, made into an exact limit."""
+        reader = self.reader
+        capacity = rate = None
+        burst: Fraction | None = Fraction(1)
+        shadow: bool | None = False
+        if "capacity" in given:
+            capacity = reader.whole(given["capacity"], "capacity", 1, TOKENS_MAX)
+        if "refill_rate" in given:
+            rate = reader.rate(given["refill_rate"], "refill_rate")
+        if "burst_multiplier" in given:
+            burst = reader.decimal(given["burst_multiplier"], "burst_multiplier", 1, 10**6)
+        if "shadow" in given:
+            shadow = reader.switch(given["shadow"], "shadow")
+        unused = "min_refill_interval_ms"
+        if unused in given and reader.whole(given[unused], unused, 0, 10**9) is not None:
+            told = f"{unused} has no effect: refill is exact at any interval"
+            self._warnings.add(given[unused], told)
+        if capacity is None or rate is None or burst is None or shadow is None:
+            return None
+        whole = int(capacity * burst)  # floor: a part of a token admits nothing
+        most = capacity * FILL_PER_SECOND_MAX
+        if rate > most:
+            told = f"refill_rate is more than {most} a second, 1000 times capacity"
+        elif whole > TOKENS_MAX or rate.numerator > TOKENS_MAX:
+            told = (
+                f"capacity {whole} and {rate.numerator} tokens every {rate.denominator} s do not "
+                f"fit; each may be {TOKENS_MAX} tokens"
+            )
+        else:
+            return Limit(name, whole, rate.numerator, rate.denominator, shadow)
+        reader.fault(given["refill_rate"], told)
+        return None

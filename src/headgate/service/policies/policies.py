@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import Limit
-from headgate.declare.yaml_tree import FileFault, Findings, InvalidFile, InvalidNode, parse_tree
+from headgate.declare.yaml_tree import (
+    FileFault,
+    Findings,
+    InvalidFile,
+    InvalidNode,
+    Node,
+    parse_tree,
+)
 from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule
 from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, decode
 from headgate.service.policies.values import Policy, Runtime
@@ -84,15 +91,40 @@ def keep_copy(copy: str | None, content: bytes) -> None:
     if copy is None:
         return
     spare = f"{copy}.{os.getpid()}.new"
-    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with os.fdopen(os.open(spare, flags, 0o600), "wb") as file:
-            file.write(content)
+        write_private(spare, content, durable=False)
         os.replace(spare, copy)
     except OSError as error:  # the disk is full: the worker itself has what it needs
         log.warning("the last good file could not be kept: %s", error.strerror)
         with suppress(OSError):
             os.unlink(spare)
+
+
+def write_private(path: str, content: bytes, *, append: bool = False, durable: bool = True) -> None:
+    """Writes a file that only its owner may read, from the first byte on. With `durable` it is on
+    the disk afterwards. A link in its place is an error: it could lead anywhere."""
+    flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    flags |= os.O_APPEND if append else os.O_TRUNC
+    with os.fdopen(os.open(path, flags, 0o600), "ab" if append else "wb") as file:
+        if not append:
+            os.fchmod(file.fileno(), 0o600)  # one that a crash left behind may have another mode
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_tree(content: bytes, findings: Findings, advice: str) -> Node | None:
+    """The YAML of a file; None where the findings say why there is none. `advice` is what to write
+    where an empty file was meant."""
+    start = InvalidNode(1, 1)
+    if len(content) > FILE_BYTES_MAX:
+        findings.add(start, f"the file has more than {FILE_BYTES_MAX} bytes")
+        return None
+    root = parse_tree(content, findings)
+    if root is None and not findings.faults:
+        findings.add(start, f"the file is empty; {advice}")
+    return root
 
 
 class PolicyFileError(HeadgateError):
@@ -193,12 +225,7 @@ def check_file(path: str | os.PathLike[str]) -> Policies | InvalidFile:
 def check_content(content: bytes, file: str) -> Policies | InvalidFile:
     """The same for a file already read."""
     findings, warnings = Findings(file), Findings(file)
-    start = InvalidNode(1, 1)
-    if len(content) > FILE_BYTES_MAX:
-        findings.add(start, f"the file has more than {FILE_BYTES_MAX} bytes")
-    root = None if findings.faults else parse_tree(content, findings)
-    if root is None and not findings.faults:
-        findings.add(start, "the file is empty; write 'rate_limits: []' to have no policies")
+    root = read_tree(content, findings, "write 'rate_limits: []' to have no policies")
     decoded = Decoded() if root is None else decode(root, findings, warnings)
     return findings.broken or Policies(
         decoded, hashlib.sha256(content).hexdigest(), warnings.sorted_faults

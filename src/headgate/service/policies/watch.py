@@ -18,13 +18,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from headgate.core.history import audit_event
-from headgate.core.runtime import Clock
 from headgate.declare.yaml_tree import InvalidFile
 from headgate.repository import Repository
 from headgate.service.policies import policies as policies_file
@@ -75,9 +72,6 @@ class _FileVersion:
     settled: bool  # read again after its time stamp could have hidden a second write
 
 
-OnLook = Callable[[ReloadResult, PolicyStatus], None]
-
-
 class Watcher:
     """Holds the policies in force. `current` is one attribute, swapped whole: a request that reads
     it once sees one snapshot, and there is never a moment without one."""
@@ -88,7 +82,6 @@ class Watcher:
         now_ms: int,
         *,
         poll_ms: int = POLL_MS,
-        on_look: OnLook | None = None,
         last_good: str | None = None,
     ) -> None:
         """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
@@ -96,7 +89,6 @@ class Watcher:
         self.path = str(path)
         self._last_good = last_good
         self.poll_ms = poll_ms
-        self._on_look = on_look
         self._lock = threading.Lock()
         self._tickets = 0
         self._taken = 0
@@ -140,8 +132,6 @@ class Watcher:
             result = self._take_up(news, found, now_ms)
             if result is ReloadResult.LOADED and isinstance(content, bytes):
                 policies_file.keep_copy(self._last_good, content)
-        if self._on_look is not None and result is not ReloadResult.SAME:
-            self._on_look(result, self.standing())
         return result
 
     def _load_last_good(self, broken: InvalidFile) -> Policies:
@@ -184,21 +174,6 @@ class Watcher:
             self._trouble,
             (runtime.store, runtime.breaker) != (self._first.store, self._first.breaker),
         )
-
-
-async def watch(
-    watcher: Watcher,
-    clock: Clock,
-    *,
-    nap: Callable[[float], Awaitable[bool]],
-    aside: Callable[[Callable[[], ReloadResult]], Awaitable[ReloadResult]],
-) -> None:
-    """Looks for ever. `nap` waits that many seconds and returns True if it was woken (a SIGHUP, an
-    admin's call): then the look is at once. `aside` runs a call where it may block, such as
-    `asyncio.to_thread`: a large file takes a second to read."""
-    while True:
-        woken = await nap(watcher.poll_ms / 1000)
-        await aside(partial(watcher.look, clock(), at_once=woken))
 
 
 def _check(content: bytes | InvalidFile, path: str) -> Policies | InvalidFile:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from headgate.core.errors import HeadgateError
 from headgate.repository import layer_switches
@@ -48,38 +47,12 @@ class ServerOptions:
 
 def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
     """The options as chosen; OptionError says what cannot be, and what to do."""
-    parser = _parser(environment)
-    given = parser.parse_args(arguments)
-    options = Options(
-        store=_check_store(given.store),
-        data_dir=given.data_dir,
-        policies=given.policies,
-        keys=given.keys,
-        fail_open=given.fail_open,
-        unknown=OnUnknown(given.unknown),
-        new_identifiers_per_minute=given.new_identifiers_per_minute,
-        envoy_undecided=OnUndecided(given.envoy_undecided),
-        deadline_ms=given.deadline_ms,
-        open_metrics=given.open_metrics,
-        spans=given.spans,
-        workers=given.workers,
-        board=given.board,
-    )
-    serving = ServerOptions(
-        options,
-        given.host,
-        given.port,
-        given.workers,
-        given.grpc_port,
-        given.tls_certificate,
-        given.tls_key,
-        given.tls_client_ca,
-        given.connections_max,
-        given.drain_s,
-        given.log_level,
-        given.descriptor,
-        given.parent,
-    )
+    given = vars(_parser(environment).parse_args(arguments))
+    given["unknown"] = OnUnknown(given["unknown"])
+    given["envoy_undecided"] = OnUndecided(given["envoy_undecided"])
+    _check_store(given["store"])
+    given["program"] = Options(**{one.name: given[one.name] for one in fields(Options)})
+    serving = ServerOptions(**{one.name: given[one.name] for one in fields(ServerOptions)})
     _check_options(serving)
     return serving
 
@@ -98,8 +71,8 @@ def _check_options(serving: ServerOptions) -> None:
         raise OptionError("--tls-client-ca needs --tls-certificate and --tls-key")
 
 
-def _check_store(url: str | None) -> str | None:
-    """A URL that headgate can open; it may hold a password, so the error does not repeat it."""
+def _check_store(url: str | None) -> None:
+    """Raises where headgate cannot open the URL; it may hold a password, so no error repeats it."""
     if url is not None:
         try:
             layer_switches(url)
@@ -108,7 +81,6 @@ def _check_store(url: str | None) -> str | None:
                 "--store is no URL of a store; write sqlite:///file.db, redis://host:6379/0 or "
                 "memory://"
             ) from None
-    return url
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -130,24 +102,24 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--policies", "policy file (YAML), reloaded when it changes", metavar="FILE")
     add("--keys", "key file, or 'store'; without it: dev mode, loopback only", metavar="FILE")
     add("--host", "address to listen on", default="127.0.0.1")
-    add("--port", "port to listen on", type=_within(0, 65_535), default=8080)
-    add("--grpc-port", "also listen for gRPC and Envoy there", type=_within(0, 65_535))
-    add("--workers", "processes", type=_within(1, WORKERS_MAX), default=1)
+    add("--port", "port to listen on", type=within(0, 65_535), default=8080)
+    add("--grpc-port", "also listen for gRPC and Envoy there", type=within(0, 65_535))
+    add("--workers", "processes", type=within(1, WORKERS_MAX), default=1)
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
     add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)], default="create")
     add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
-        type=_within(0, 1_000_000_000), default=0)  # fmt: skip
+        type=within(0, 1_000_000_000), default=0)  # fmt: skip
     add("--envoy-undecided", "answer to Envoy where nothing can be decided",
         choices=[*map(str, OnUndecided)], default="refuse")  # fmt: skip
-    add("--deadline-ms", "longest a request may take", type=_within(50, 60_000),
+    add("--deadline-ms", "longest a request may take", type=within(50, 60_000),
         default=DEADLINE_MS)  # fmt: skip
     add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,
         default=False, metavar="BOOL")  # fmt: skip
     add("--spans", "OpenTelemetry spans of requests and store calls: true or false", type=_flag,
         default=False, metavar="BOOL")  # fmt: skip
-    add("--connections-max", "connections of one worker", type=_within(1, 100_000),
+    add("--connections-max", "connections of one worker", type=within(1, 100_000),
         default=CONNECTIONS_MAX)  # fmt: skip
-    add("--drain-s", "seconds to finish requests after SIGTERM", type=_within(1, 600), default=15)
+    add("--drain-s", "seconds to finish requests after SIGTERM", type=within(1, 600), default=15)
     add("--tls-certificate", "PEM file", metavar="FILE")
     add("--tls-key", "PEM file", metavar="FILE")
     add("--tls-client-ca", "PEM file: clients must show a certificate of it", metavar="FILE")
@@ -159,13 +131,15 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _within(least: int, most: int) -> type:
+def within(least: int, most: int) -> Callable[[str], int]:
+    """Reads the value of an option that is a whole number from `least` to `most`."""
+
     def whole(text: str) -> int:
         if not (text.isascii() and text.isdigit() and least <= int(text[:10]) <= most):
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
         return int(text)
 
-    return whole  # type: ignore[return-value]
+    return whole
 
 
 def _flag(text: str) -> bool:
@@ -173,7 +147,3 @@ def _flag(text: str) -> bool:
     if text.lower() not in known:
         raise argparse.ArgumentTypeError("must be true or false")
     return known[text.lower()]
-
-
-def environment() -> Mapping[str, str]:
-    return os.environ

@@ -31,7 +31,6 @@ from headgate.core.runtime import run, wall_clock_ms
 from headgate.repository import Repository
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
-from headgate.service.http.callers import authenticate_request
 from headgate.service.http.express import ExpressApp
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
@@ -41,7 +40,6 @@ from headgate.service.server.options import (
     NO_SNIFFING,
     OptionError,
     ServerOptions,
-    environment,
     read_options,
 )
 from headgate.service.server.protocol import protocol_with
@@ -135,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["key"]:
             return make_key(given[1:])
-        serving = read_options(given, environment())
+        serving = read_options(given, os.environ)
         set_up_logs(serving.log_level)
         return _serve(serving, given)
     except HeadgateError as error:
@@ -193,7 +191,7 @@ def serve(
     switch: FaultSwitch | None = None,
 ) -> int:
     """Serves until it is told to end; the exit code. `switch` is the dashboard's, in a demo."""
-    dashboard = Dashboard(program, partial(authenticate_request, program.authenticator), switch)
+    dashboard = Dashboard(program, switch)
     rest = with_spans(program, Rest(program, alongside))
     server = Server(config_of(serving, dashboard.before(rest), rest))
     server.tls = tls_context(serving)
@@ -300,16 +298,9 @@ def side_server_of(serving: ServerOptions, program: Program) -> StartSideServer 
             f"--grpc-port needs a package that is not installed ({error.name}): "
             f"pip install 'headgate[service]'"
         ) from error
-    from pathlib import Path
-
     tls = None
     if serving.tls_certificate is not None and serving.tls_key is not None:
-        authority = serving.tls_client_ca
-        tls = Tls(
-            Path(serving.tls_certificate),
-            Path(serving.tls_key),
-            None if authority is None else Path(authority),
-        )
+        tls = Tls(serving.tls_certificate, serving.tls_key, serving.tls_client_ca)
     settings = GrpcSettings(
         host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
     )

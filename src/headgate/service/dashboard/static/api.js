@@ -28,7 +28,8 @@ export function headers(more = {}) {
 
 export class Problem extends Error {
   constructor(status, body) {
-    super(body?.detail || `The service answered ${status}.`);
+    const field = body?.field ? `${body.field} ` : "";
+    super(body?.detail ? field + body.detail : `The service answered ${status}.`);
     this.status = status;
     this.code = body?.code ?? body?.error?.code ?? "";
   }
