@@ -234,14 +234,14 @@ MUTANTS = [
     ),
     Mutant(
         "shadow: it refuses",
-        "layers/shadow.py",
+        "layers/layer.py",
         "        return ShadowVerdict(verdict)\n",
         "        return verdict\n",
         ("tests/layers/test_shadow.py::test_it_never_refuses_and_changes_nothing",),
     ),
     Mutant(
         "shadow: a lease gives back what nobody took",
-        "layers/shadow.py",
+        "layers/layer.py",
         "        super().__init__(True, (), (), refusal.now_ms)\n",
         "        super().__init__(True, refusal.demands, refusal.records, refusal.now_ms)\n",
         (

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Unreachable, ValidationError
@@ -27,7 +27,7 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.core.store import Guard, Outcome, PeekResult, Store, consume_each
-from headgate.layers.layer import Layer
+from headgate.layers.layer import AdjustOptions, FindOptions, Layer
 from headgate.transport.ownership import reset_after_fork
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
@@ -240,16 +240,9 @@ class Breaker(Layer):
         return found
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
-        return await self._send(
-            lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
-        )
+        return await self._send(lambda: self.inner.adjust(demands, now_ms, **options))
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         return await self._send(lambda: self.inner.peek(keys, now_ms))
@@ -257,20 +250,8 @@ class Breaker(Layer):
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         await self._send(lambda: self.inner.forget(keys))
 
-    async def find(
-        self,
-        namespace: str,
-        *,
-        entity_id: str | None = None,
-        resource: str | None = None,
-        limit: int,
-        cursor: str | None = None,
-    ) -> Page:
-        return await self._send(
-            lambda: self.inner.find(
-                namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
-            )
-        )
+    async def find(self, namespace: str, **filters: Unpack[FindOptions]) -> Page:
+        return await self._send(lambda: self.inner.find(namespace, **filters))
 
     @property
     def guard(self) -> Guard:

@@ -12,13 +12,13 @@ asked for at our time a and answered at b, puts it between s + (now - b) and s +
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from headgate.core.decision import Demand, Verdict, fits
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult, Store, consume_each
-from headgate.layers.layer import Layer
+from headgate.layers.layer import AdjustOptions, Layer
 
 # --------------------------------------------------------------------------------------------------
 # Refusals whose waits no record tells: buckets that a store keeps in several parts.
@@ -161,15 +161,10 @@ class Rejections(Layer):
         return found  # type: ignore[return-value]
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
         try:
-            return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
+            return await self.inner.adjust(demands, now_ms, **options)
         finally:  # also where the answer was lost: it may have been done
             self._drop(demand.key for demand in demands)
 

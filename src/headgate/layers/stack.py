@@ -17,10 +17,9 @@ from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
 from headgate.core.store import Capabilities, Store
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerState, Circuit
-from headgate.layers.layer import Layer
+from headgate.layers.layer import Layer, OnRefusal, Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import OnRefusal, Shadow
 from headgate.transport.gates import GateFactory
 
 SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}

@@ -23,7 +23,7 @@ from headgate.core.errors import (
 from headgate.core.limits import Spec
 from headgate.core.record import CELLS, STRIDE, TERMS, TOKENS
 from headgate.layers.breaker import BreakerOpen
-from headgate.layers.shadow import ShadowVerdict
+from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import Admission, AppliedLimit, CheckResult, tightest_of
 from headgate.service.decide.bodies import TIME_MS_MAX
 from headgate.service.decide.problems import STORE_RETRY_MS, Code
