@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "rejections: a credit is not noticed",
         "layers/rejections.py",
-        "        finally:  # also where the answer was lost: it may have been done\n"
+        "        finally:  # also where the answer was lost: the store may have done it\n"
         "            self._drop(demand.key for demand in demands)\n",
         "        finally:\n            pass\n",
         (

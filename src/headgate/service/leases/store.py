@@ -19,11 +19,14 @@ from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError
 from headgate.service.leases.text import lease_as_text, lease_from_text
 
 # --------------------------------------------------------------------------------------------------
-# Credits of a lease that stands in a store: noted there before they are given.
+# Refunds of a lease that is kept in the store: written down before they are made.
 #
-# Whoever comes after a process that died, or that could not write what it had done, sees a lease
-# that has given back already and does not do it again. What is lost in between is a credit, never a
-# debit, so no more is admitted than was promised.
+# A refund is two writes: the bucket gets tokens back, and the lease notes that it gave them back.
+# If the bucket came first and the process died in between, the next process would find the old
+# lease and refund the same tokens again, and more would be admitted than the limit allows. So the
+# note comes first. If the process dies in between now, the refund is lost and the bucket has too
+# few tokens until it refills, which is safe. Debits are not noted first: a debit that is repeated
+# takes too much, which is safe as well.
 
 
 class CreditNotRecorded(ServiceError):
