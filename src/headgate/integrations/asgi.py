@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
 from headgate.core.http_fields import Headers
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -31,7 +31,7 @@ class LimitMiddleware:
         **options: Unpack[GateOptions],
     ) -> None:
         self.app = app
-        self.gate = async_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):  # lifespan, and what is yet to come

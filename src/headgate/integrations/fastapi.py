@@ -32,7 +32,7 @@ from headgate.integrations.asgi import (
     refuse_websocket,
     with_headers,
 )
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 
@@ -69,12 +69,9 @@ class RateLimit:
     """A dependency and a decorator; see Gate for the options."""
 
     def __init__(
-        self,
-        limiter: RateLimiter,
-        limits: Rates = None,
-        **options: Unpack[GateOptions],
+        self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **options)
         # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
         self.__signature__ = inspect.Signature([_parameter(_CONNECTION, HTTPConnection)])
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, request
 
-from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
@@ -28,12 +28,9 @@ class RateLimit:
     """See Gate for the options. Views may be async; the limiter is a SyncRateLimiter."""
 
     def __init__(
-        self,
-        limiter: SyncRateLimiter,
-        limits: Rates = None,
-        **options: Unpack[GateOptions],
+        self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(blocking_limiter(limiter), limits, **options)
 
     def init_app(self, app: Flask) -> None:
         """Every request of the app takes from the limit, those for no route as well."""

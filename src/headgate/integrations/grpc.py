@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter, blocking_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -43,7 +43,7 @@ class LimitInterceptor(grpc.ServerInterceptor):
     def __init__(
         self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **_with_default_resource(options)))
+        self.gate = Gate(blocking_limiter(limiter), limits, **_with_default_resource(options))
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
     def __init__(
         self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **_with_default_resource(options)))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **_with_default_resource(options))
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
