@@ -17,7 +17,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from headgate.aws.infra.port import StackOperationError
+from headgate.aws.infra.control_plane import StackOperationError
 
 PACKAGE = "headgate"
 HANDLER = "headgate.aws.aggregator.lambda_handler"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from headgate.aws.infra.options import TAG_PREFIX
-from headgate.aws.infra.port import (
+from headgate.aws.infra.control_plane import (
     AwsRefused,
     InfrastructureNotFoundError,
     Port,
     StackOperationError,
 )
+from headgate.aws.infra.options import TAG_PREFIX
 
 CLOUDFORMATION = "cloudformation"
 PAGES_MAX = 200

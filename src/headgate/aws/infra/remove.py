@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headgate.aws.infra.control_plane import AwsRefused, Port, StackOperationError
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     Report,
@@ -13,7 +14,6 @@ from headgate.aws.infra.inspect import (
     status,
     wait_until_at_rest,
 )
-from headgate.aws.infra.port import AwsRefused, Port, StackOperationError
 from headgate.core.errors import ValidationError
 
 # --------------------------------------------------------------------------------------------------

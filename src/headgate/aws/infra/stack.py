@@ -13,6 +13,12 @@ from typing import Any
 
 import headgate
 from headgate.aws.infra.bundle import Bundle, build
+from headgate.aws.infra.control_plane import (
+    AwsRefused,
+    InfrastructureNotFoundError,
+    Port,
+    StackOperationError,
+)
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     STACK_TAG,
@@ -26,12 +32,6 @@ from headgate.aws.infra.inspect import (
     wait_until_at_rest,
 )
 from headgate.aws.infra.options import StackOptions, parse_stack_name
-from headgate.aws.infra.port import (
-    AwsRefused,
-    InfrastructureNotFoundError,
-    Port,
-    StackOperationError,
-)
 from headgate.aws.infra.remove import empty_bucket
 from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
 from headgate.core.errors import IncompatibleSchemaError
