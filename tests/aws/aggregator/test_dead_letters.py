@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from headgate import Limit
 from headgate.aws.aggregator import lambda_handler
-from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer
+from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer, find_stream_arn
 from headgate.aws.aggregator.dead_letters import (
     MESSAGE_BYTES_MAX,
     DeadLetter,
@@ -25,7 +25,6 @@ from headgate.aws.aggregator.dead_letters import (
 )
 from headgate.aws.aggregator.open import open_dead_letters
 from headgate.aws.aggregator.s3 import BotoService
-from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable, ValidationError
