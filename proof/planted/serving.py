@@ -710,4 +710,12 @@ MUTANTS = [
         'in (b"cross-site",)',
         ("tests/service/dashboard/test_feed.py::test_where_a_request_began",),
     ),
+    Mutant(
+        "cli: a missing package is told as a failure of headgate itself",
+        "cli/app.py",
+        '        found: click.Command = program(f"headgate.cli.{entry.where}", extra=entry.extra)\n',
+        '        module, _, name = entry.where.partition(":")\n'
+        '        found = getattr(importlib.import_module(f"headgate.cli.{module}"), name)\n',
+        ("tests/cli/test_errors.py::test_a_command_whose_package_is_missing_says_what_to_install",),
+    ),
 ]

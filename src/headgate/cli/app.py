@@ -86,7 +86,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "lambda-export", "commands.stack:lambda_export", "The aggregator as a zip file.", "aws"
         ),
-        Entry("cost", "commands.stack:cost", "What a table costs a month."),
+        Entry("cost", "commands.stack:cost", "What a table costs a month.", "aws"),
     ),
     "Run": (
         Entry("serve", "commands.serve:serve", "The REST and gRPC service."),
@@ -198,8 +198,7 @@ class Root(CommandGroup):
             return None
         if entry.where.startswith("headgate."):
             return program_command(entry)
-        module, _, name = entry.where.partition(":")
-        found: click.Command = getattr(importlib.import_module(f"headgate.cli.{module}"), name)
+        found: click.Command = program(f"headgate.cli.{entry.where}", extra=entry.extra)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

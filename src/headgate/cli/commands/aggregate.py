@@ -7,9 +7,12 @@ from typing import Any
 
 import click
 
+from headgate.aws.aggregator.open import open_consumer
+from headgate.aws.aggregator.process import settings_from
 from headgate.cli.arguments import aws_options
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import clean, show
+from headgate.core.runtime import run
 
 
 @action_command(
@@ -45,10 +48,6 @@ def aggregate(
     **place: Any,
 ) -> None:
     """Count usage from a table's stream until stopped; the next run continues from there."""
-    from headgate.aws.aggregator.open import open_consumer
-    from headgate.aws.aggregator.process import settings_from
-    from headgate.core.runtime import run
-
     settings = settings_from(
         {
             "HEADGATE_TABLE": table,
