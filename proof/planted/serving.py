@@ -713,9 +713,11 @@ MUTANTS = [
     Mutant(
         "cli: a missing package is told as a failure of headgate itself",
         "cli/app.py",
-        '        found: click.Command = program(f"headgate.cli.{entry.where}", extra=entry.extra)\n',
-        '        module, _, name = entry.where.partition(":")\n'
-        '        found = getattr(importlib.import_module(f"headgate.cli.{module}"), name)\n',
+        'program(f"headgate.cli.{entry.where}", extra=entry.extra)\n',
+        "getattr(\n"
+        "            importlib.import_module(f\"headgate.cli.{entry.where.split(':')[0]}\"),\n"
+        '            entry.where.split(":")[1],\n'
+        "        )\n",
         ("tests/cli/test_errors.py::test_a_command_whose_package_is_missing_says_what_to_install",),
     ),
 ]
