@@ -175,8 +175,9 @@ class HeldTokens:
         self.held = [0] * len(self.held)
         return Demand(self.key, self.terms, amounts)
 
-    def named(self, amounts: list[int]) -> dict[str, int]:
-        return {spec.name: milli for spec, milli in zip(self.terms.specs, amounts, strict=True)}
+    def by_name(self) -> dict[str, int]:
+        """What is held, by limit."""
+        return {spec.name: milli for spec, milli in zip(self.terms.specs, self.held, strict=True)}
 
 
 def with_held(record: Record, held: list[int]) -> Record:

@@ -21,7 +21,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
-from headgate.layers.held_tokens import SHARE, HeldTokens, with_held
+from headgate.layers.held_tokens import HeldTokens, with_held
 from headgate.layers.layer import Layer
 from headgate.layers.single_flight import FlightWaiter, shared_trouble
 from headgate.transport.gates import Cancelled, GateFactory, WaitGate
@@ -63,17 +63,10 @@ class Prefetch(Layer):
         self._holdings = {}
         self._unsent_credits = []
 
-    def slack_milli(self, key: BucketKey) -> dict[str, int]:
-        """The most this client can ever hold of a bucket in use, by limit; {} if it is not."""
-        holding = self._holdings.get(key.text)
-        if holding is None:
-            return {}
-        return holding.named([spec.capacity_milli // SHARE for spec in holding.terms.specs])
-
     def held_milli(self, key: BucketKey) -> dict[str, int]:
         """What this client holds of a bucket now, by limit."""
         holding = self._holdings.get(key.text)
-        return {} if holding is None else holding.named(holding.held)
+        return {} if holding is None else holding.by_name()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         local_ms = self._local_ms(now_ms)
@@ -88,15 +81,6 @@ class Prefetch(Layer):
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         await self._give_back(self._take_credits(key.text for key in keys), None)
         await self.inner.forget(keys)
-
-    async def sweep(self, now_ms: int | None = None) -> None:
-        """Gives back what has been held for too long."""
-        local_ms = self._local_ms(now_ms)
-        with self._lock:
-            texts = [
-                text for text, holding in self._holdings.items() if not holding.is_fresh(local_ms)
-            ]
-        await self._give_back(self._take_credits(texts), now_ms)
 
     async def close(self) -> None:
         try:

@@ -163,9 +163,9 @@ class Checkpoints:
 
 
 IDLE_MS = 1000
-SHARD_SCAN_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
-CHECKPOINT_RECORDS = 1000  # records of no concern that are passed before that is marked
-AGE_MS_MAX = 12 * 3_600_000  # of a record in trouble; the stream forgets after a day
+SHARD_SCAN_ROUNDS = 60  # look for new shards at least this often
+CHECKPOINT_RECORDS = 1000  # irrelevant records to skip before the checkpoint moves
+AGE_MS_MAX = 12 * 3_600_000  # of a record that keeps failing; the stream forgets after a day
 
 OnReport = Callable[[BatchReport], None]
 OnTrouble = Callable[[StoreTrouble], None]
@@ -212,7 +212,7 @@ class Consumer:
         self._rounds = 0
 
     def stop(self) -> None:
-        """The batch under way is finished, then `run` returns."""
+        """Makes `run` return after the batch under way."""
         self._stopping = True
         gate = self._gate
         if gate is not None:
@@ -225,7 +225,7 @@ class Consumer:
         await self._aggregator.close()
 
     async def run(self) -> None:
-        """Trouble is told and waited out; the stream keeps its records for a day."""
+        """Reports store errors and tries again later; the stream keeps its records for a day."""
         while not self._stopping:
             try:
                 moved = await self.read_round()
@@ -237,13 +237,13 @@ class Consumer:
                 await self._wait_idle()
 
     async def drain(self, rounds_max: int = 10_000) -> None:
-        """Everything that was in the stream is done; trouble is raised."""
+        """Processes everything in the stream and returns; store errors are raised."""
         for _ in range(rounds_max):
             if self._stopping or not await self.read_round():
                 return
 
     async def read_round(self) -> bool:
-        """A batch of every shard that can be read; False where none had anything."""
+        """Processes a batch of every shard that can be read; False if all were empty."""
         if not self._open or self._rounds % SHARD_SCAN_ROUNDS == 0:
             await self._find_shards()
         self._rounds += 1
@@ -255,7 +255,7 @@ class Consumer:
         return moved
 
     async def _find_shards(self) -> None:
-        """Shards whose parents are done, or gone from the stream, can be read."""
+        """Opens the shards whose parents are done, or gone from the stream."""
         if self._stream is None:
             self._stream = Stream(self._service, await find_stream_arn(self._aggregator.table))
             self._checkpoints = Checkpoints(self._aggregator.table, self._stream.label)
@@ -291,7 +291,8 @@ class Consumer:
         return bool(batch.records)
 
     async def _process(self, cursor: _ShardCursor, records: Records) -> bool:
-        """Whether all of it is done or given up; nothing is given up while some may be done."""
+        """Whether all records are done or given up. None is given up while another may still be
+        done."""
         if not records:
             return True
         report = await self._aggregator.process(records)
@@ -305,7 +306,7 @@ class Consumer:
             self.dead_letters_sent += len(given_up)
         cursor.after = sequence_text(records[-1])
         cursor.since_checkpoint += len(records)
-        # A mark is a record of the stream itself: marking that would never end.
+        # A checkpoint is itself a record of this stream: noting each one would never end.
         if report.is_relevant or cursor.since_checkpoint >= CHECKPOINT_RECORDS:
             assert self._checkpoints is not None
             await self._checkpoints.save(cursor.id, cursor.after)
@@ -331,7 +332,7 @@ class Consumer:
         return letters
 
     async def _finish(self, cursor: _ShardCursor) -> None:
-        """The shard has come to its end: now its children can be read."""
+        """Notes that the shard has ended, so that its children can be read."""
         assert self._checkpoints is not None
         await self._checkpoints.save(cursor.id, DONE)
         self._done.add(cursor.id)

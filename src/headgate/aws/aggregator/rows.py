@@ -54,7 +54,8 @@ class Mark(NamedTuple):
 def merge_runs(runs: Iterable[ChangeRun]) -> tuple[ChangeRun, ...]:
     """The runs in order, those that follow each other as one.
 
-    Where a bucket ended and another began nobody can tell whether there was a third in between.
+    A bucket that was deleted and one that was created later are not joined: nobody can tell whether
+    there was a third in between.
     """
     found: list[ChangeRun] = []
     for run in sorted(runs):
@@ -107,7 +108,7 @@ def _parse_run(start: str, end: str) -> ChangeRun:
 
 
 class UsageRow(NamedTuple):
-    """What a batch has for one usage row: by shard, its changes in order."""
+    """What a batch adds to one usage row: by shard, its changes in order."""
 
     key: BucketKey
     window_type: str
@@ -140,7 +141,7 @@ class MarkUpdate(NamedTuple):
 
 
 class RowUpdate(NamedTuple):
-    """What one write adds to a row, and how that moves its marks on."""
+    """What one write adds to a row, and how it changes the row's marks."""
 
     amount: Amount
     mark_updates: list[MarkUpdate]

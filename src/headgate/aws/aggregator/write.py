@@ -51,7 +51,7 @@ class WriteResult:
 
 
 def update(table: str, row: UsageRow, found: RowUpdate, kept_ms: int) -> DynamoRequest:
-    """The row with so much more, if its marks are as they must be."""
+    """The request that adds to a row if its marks are as expected."""
     names = row.key.namespace, row.key.entity_id, row.key.resource
     usage = row.usage(found.amount)
     _, end_ms = window_around(row.window_type, row.start_ms)
@@ -81,9 +81,10 @@ def _advance_mark(draft: UpdateExpression, grown: MarkUpdate) -> None:
 
 
 async def write_rows(table: Table, rows: Sequence[UsageRow], kept_ms: int) -> WriteResult:
-    """Every change is in its rows exactly once, or is named as failed.
+    """Counts every change in its rows exactly once, or names it as failed.
 
-    Where some could not be written, the rest is tried once: an outage must not outlast the caller.
+    After a failure the rest is tried only once, so that an outage does not take longer than the
+    caller has.
     """
     written = WriteResult()
     for at in range(0, len(rows), AT_ONCE):
@@ -131,7 +132,7 @@ def _next_request(
     kept_ms: int,
     written: WriteResult,
 ) -> DynamoRequest | None:
-    """What is to be sent next for the row; None once that is settled."""
+    """The request to send next for the row; None once its outcome is known."""
     if not isinstance(outcome, StoreTrouble):
         written.rows += 1
         return None

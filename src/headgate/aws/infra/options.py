@@ -1,4 +1,4 @@
-"""What a stack is made of, checked before anything is asked of AWS."""
+"""The options of a stack, checked before AWS is called."""
 
 from __future__ import annotations
 

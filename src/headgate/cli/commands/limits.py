@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from headgate.core.limits import (
 )
 from headgate.core.runtime import run
 from headgate.core.store import limits_as_json
-from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
+from headgate.declare.apply import OverLimit, Preview, apply_changes, plan_changes, preview
 from headgate.declare.declaration import (
     Action,
     Changes,
@@ -210,20 +211,15 @@ def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
         "not_declared": [_place(level) for level in changes.extra],
     }
     if found is not None:
-        document["over"] = [
-            {
-                "entity_id": one.entity_id,
-                "resource": one.resource,
-                "limit": one.limit_name,
-                "in_use": one.in_use,
-                "capacity_before": one.capacity_before,
-                "capacity_after": one.capacity_after,
-            }
-            for one in found.over
-        ]
+        document["over"] = [_over_document(one) for one in found.over]
         document["buckets_looked_at"] = found.looked_at
         document["all_buckets"] = found.whole
     return document
+
+
+def _over_document(over: OverLimit) -> dict[str, Any]:
+    fields = asdict(over)
+    return {"limit": fields.pop("limit_name"), **fields}
 
 
 def _entity_document(change: EntityChange) -> dict[str, Any]:
