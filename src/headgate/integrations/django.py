@@ -44,7 +44,7 @@ class RateLimit:
         self.middleware: Callable[..., Any] = only(functools.partial(self._around))
 
     def guard(self, view: View) -> View:
-        """The view behind the limit; it must be of the limiter's kind, async or not."""
+        """The view behind the limit; both must be async, or both blocking."""
         # Django's own test: before Python 3.12 inspect does not know what as_view() marks.
         if iscoroutinefunction(view) is not self.is_async:
             raise ValidationError(

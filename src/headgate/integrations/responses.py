@@ -1,7 +1,7 @@
-"""From a decision to what an HTTP client is told: status, header fields, a problem document.
+"""The HTTP answer to a decision: status, header fields, and a problem document for refusals.
 
-The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. Nothing
-here tells a caller an entity id, an address or an exception's text.
+The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. No answer
+contains an entity id, an address or the text of an exception.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from headgate.core.limits import Limit
 from headgate.core.record import cell_of
 
 # --------------------------------------------------------------------------------------------------
-# How the limits of a decision stand, as callers are told.
+# The limits of a decision, as clients see them.
 
 
 class LimitSummary(NamedTuple):
     """One limit after the decision; amounts in whole tokens.
 
-    `wait_ms` is the time until there is more: enough for this request where it was refused. None
-    where it is full, or never refills. `window_s` is the time to fill it from empty.
+    `wait_ms` is the time until there is more, or enough for this request if it was refused; None
+    if the limit is full or never refills. `window_s` is the time to fill it from empty.
     """
 
     name: str
@@ -51,7 +51,7 @@ class LimitSummary(NamedTuple):
 
 
 def summarize(verdict: Verdict) -> list[LimitSummary]:
-    """One for each limit name, the tightest where several buckets share it."""
+    """One summary per limit name: the tightest, if several buckets have that limit."""
     found: dict[str, LimitSummary] = {}
     buckets = {demand.key: record for demand, record in zip(verdict.demands, verdict.records)}  # noqa: B905
     for status in verdict.statuses:
@@ -93,7 +93,7 @@ def window_s(limit: Limit) -> int | None:
 
 
 def tightest(found: Sequence[LimitSummary]) -> LimitSummary | None:
-    """What refuses, else the least left of its capacity."""
+    """The limit that refuses, else the one with the smallest part of its capacity left."""
     return min(found, key=_left, default=None)
 
 
@@ -113,7 +113,7 @@ STORE_RETRY_MS = 1000
 
 
 class Answer(NamedTuple):
-    """What to tell the caller; `status` is 200 where the request may go on."""
+    """The answer to a request; `status` is 200 if it may go on."""
 
     status: int
     headers: Headers
@@ -154,8 +154,8 @@ def decision_answer(ruling: Decision) -> Answer:
 
 
 def error_answer(error: HeadgateError) -> Answer:
-    """The answer to a decision that could not be made as usual. What is a bug is raised, and so
-    is a missing right (StoreDenied): the app's operator has to see it."""
+    """The answer when the decision ended in an error. Bugs are raised, and so is a missing
+    permission (StoreDenied), because the app's operator has to see it."""
     if isinstance(error, RateLimitExceeded):
         found = summarize_refusal(error.statuses)
         return _refusal_answer(found, _fields(found), error.retry_after_ms)

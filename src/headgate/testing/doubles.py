@@ -60,10 +60,10 @@ class RecordingStore:
 
 
 class FaultyStore(RecordingStore):
-    """A layer whose next consumes and adjusts fail as told.
+    """A layer whose next consumes and adjusts fail as these lists say.
 
-    `before` are raised instead of calling, `after` once the call has been made (a lost answer);
-    None lets a call pass.
+    Errors in `before` are raised instead of calling, those in `after` once the call was made (a
+    lost answer). None lets a call pass.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FaultyStore(RecordingStore):
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
     ) -> list[Outcome]:
-        """One call, one fault: it befalls all of them."""
+        """One call has one fault, which all groups get."""
         try:
             _fail(self.before)
             found = await super().consume_each(groups, now_ms)
@@ -127,7 +127,7 @@ class ScriptedPort:
 
 
 class FaultyPort:
-    """A real port whose next calls fail as told, before they are sent or after their reply."""
+    """A real port whose next calls fail before they are sent or after their reply."""
 
     def __init__(
         self,
