@@ -39,7 +39,7 @@ class Call(NamedTuple):
     host: str
 
 
-class Response(Protocol):
+class ReceivedResponse(Protocol):
     """What httpx and requests have in common."""
 
     @property
@@ -49,7 +49,7 @@ class Response(Protocol):
     def headers(self) -> Mapping[str, Any]: ...
 
 
-Received = TypeVar("Received", bound=Response)
+Received = TypeVar("Received", bound=ReceivedResponse)
 
 
 class OutgoingRules(NamedTuple):
