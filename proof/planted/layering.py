@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "rejections: a credit is not noticed",
         "layers/rejections.py",
-        "        finally:  # also where the answer was lost: it may have been done\n"
+        "        finally:  # also where the answer was lost: the store may have done it\n"
         "            self._drop(demand.key for demand in demands)\n",
         "        finally:\n            pass\n",
         (
@@ -234,14 +234,14 @@ MUTANTS = [
     ),
     Mutant(
         "shadow: it refuses",
-        "layers/shadow.py",
+        "layers/layer.py",
         "        return ShadowVerdict(verdict)\n",
         "        return verdict\n",
         ("tests/layers/test_shadow.py::test_it_never_refuses_and_changes_nothing",),
     ),
     Mutant(
         "shadow: a lease gives back what nobody took",
-        "layers/shadow.py",
+        "layers/layer.py",
         "        super().__init__(True, (), (), refusal.now_ms)\n",
         "        super().__init__(True, refusal.demands, refusal.records, refusal.now_ms)\n",
         (

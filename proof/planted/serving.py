@@ -712,7 +712,7 @@ MUTANTS = [
     ),
     Mutant(
         "shadow: what took nothing is told as if it were about its demands",
-        "layers/shadow.py",
+        "layers/layer.py",
         "    is_plain = False\n",
         "",
         (
@@ -726,5 +726,17 @@ MUTANTS = [
         "        if verdict.is_plain and not verdict.outdated",
         "        if type(verdict) is Verdict and not verdict.outdated",
         ("tests/stores/redis/test_layers.py::test_a_warm_check_has_a_short_answer",),
+    ),
+    Mutant(
+        "cli: a missing package is told as a failure of headgate itself",
+        "cli/app.py",
+        'program(f"headgate.cli.commands.{entry.where}", extra=entry.extra)\n',
+        "getattr(\n"
+        "            importlib.import_module(\n"
+        "                f\"headgate.cli.commands.{entry.where.split(':')[0]}\"\n"
+        "            ),\n"
+        '            entry.where.split(":")[1],\n'
+        "        )\n",
+        ("tests/cli/test_errors.py::test_a_command_whose_package_is_missing_says_what_to_install",),
     ),
 ]

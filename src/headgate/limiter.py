@@ -18,7 +18,7 @@ from headgate.core.limits import Limit
 from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import Clock, Observer
 from headgate.core.store import Store
-from headgate.layers.shadow import Shadow
+from headgate.layers.layer import Shadow
 from headgate.layers.stack import Layering, add_layers, detach
 from headgate.repository import Repository, check_strict, layer_switches
 from headgate.stores.memory.buckets import stand_in

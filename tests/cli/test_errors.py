@@ -207,3 +207,20 @@ def test_letters_that_the_terminal_does_not_know_are_no_failure(
     for document in told.stdout.decode("ascii").splitlines():
         json.loads(document)
     assert b"\\u2603" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [("deploy x", "aws"), ("cost --rps 1 --entities 1", "aws"), ("aggregate x", "dynamodb")],
+)
+def test_a_command_whose_package_is_missing_says_what_to_install(line: str, extra: str) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['botocore'] = None\n"
+        "from headgate.cli.app import cli\n"
+        f"cli.main({line.split()})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "this command needs botocore" in ended.stderr
+    assert f"pip install 'headgate[{extra}]'" in ended.stderr

@@ -204,7 +204,7 @@ def test_a_response_is_never_lost_to_the_store(kind: str, server: Server, caplog
     with gate, client:
         assert client.get(url_of(server, "/busy")).status_code == 429
     assert [one.entity_id for one in events if one.kind == "debit_lost"] == ["host:127.0.0.1"]
-    assert "host:127.0.0.1 asked to be left alone" in caplog.text
+    assert "host:127.0.0.1 asked us to wait" in caplog.text
 
 
 def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:

@@ -13,9 +13,8 @@ from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, BreakerState, Circuit
-from headgate.layers.layer import Layer
+from headgate.layers.layer import Layer, Shadow, ShadowVerdict
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import Shadow, ShadowVerdict
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore

@@ -16,9 +16,9 @@ from headgate.core.errors import Unreachable
 from headgate.core.runtime import run
 from headgate.core.wait_queue import WaitQueues
 from headgate.layers.breaker import Breaker, BreakerConfig, Circuit
+from headgate.layers.layer import Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import Shadow
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from headgate.transport.gates import BlockingGateFactory

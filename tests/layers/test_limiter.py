@@ -19,10 +19,9 @@ from headgate import (
     ValidationError,
 )
 from headgate.layers.breaker import Breaker
-from headgate.layers.layer import Layer
+from headgate.layers.layer import Layer, Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import Shadow
 from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory

@@ -7,7 +7,7 @@ import pytest
 from headgate.core.decision import Verdict
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
-from headgate.layers.shadow import Shadow, ShadowVerdict
+from headgate.layers.layer import Shadow, ShadowVerdict
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore

@@ -12,10 +12,9 @@ from headgate.core.record import CELLS, TOKENS
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen
-from headgate.layers.layer import Layer
+from headgate.layers.layer import Layer, Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import Shadow
 from headgate.layers.stack import Layering, add_layers, detach, split_options
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock

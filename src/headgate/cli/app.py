@@ -24,13 +24,15 @@ from headgate.cli.output import relax_encoding
 # --------------------------------------------------------------------------------------------------
 # The table of commands. A new command is one line here; its module is loaded when it is used.
 #
-# `where` is `module:object` below headgate.cli.commands, the object a click command.
+# `where` is `module:object` below headgate.cli.commands, the object a click command; `extra` is
+# what has to be installed for it.
 
 
 class Entry(NamedTuple):
     name: str
     where: str
     summary: str
+    extra: str = ""
 
 
 SECTIONS: dict[str, tuple[Entry, ...]] = {
@@ -59,21 +61,21 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("trim", "store:trim", "Delete usage and audit history that is old."),
     ),
     "AWS": (
-        Entry("deploy", "stack:deploy", "Make a stack, or change one."),
-        Entry("status", "stack:status", "How a stack is."),
-        Entry("list", "stack:list_", "All stacks in a region."),
-        Entry("upgrade-stack", "stack:upgrade_stack", "Bring a stack up to date."),
-        Entry("delete", "stack:delete", "Delete a stack."),
-        Entry("cfn-template", "stack:cfn_template", "The CloudFormation template."),
-        Entry("lambda-export", "stack:lambda_export", "The aggregator as a zip file."),
-        Entry("cost", "stack:cost", "What a table costs a month."),
+        Entry("deploy", "stack:deploy", "Make a stack, or change one.", "aws"),
+        Entry("status", "stack:status", "Show the status of a stack.", "aws"),
+        Entry("list", "stack:list_", "All stacks in a region.", "aws"),
+        Entry("upgrade-stack", "stack:upgrade_stack", "Bring a stack up to date.", "aws"),
+        Entry("delete", "stack:delete", "Delete a stack.", "aws"),
+        Entry("cfn-template", "stack:cfn_template", "The CloudFormation template.", "aws"),
+        Entry("lambda-export", "stack:lambda_export", "The aggregator as a zip file.", "aws"),
+        Entry("cost", "stack:cost", "What a table costs a month.", "aws"),
     ),
     "Run": (
         Entry("serve", "serve:serve", "The REST and gRPC service."),
         Entry("demo", "serve:demo", "A sample company, traffic, the service and its dashboard."),
         Entry("policies", "serve:policies", "The service's policy file."),
         Entry("keys", "serve:keys", "API keys of the service."),
-        Entry("aggregate", "aggregate:aggregate", "Usage from a table's stream."),
+        Entry("aggregate", "aggregate:aggregate", "Usage from a table's stream.", "dynamodb"),
         Entry("local", "local:local", "A local AWS engine to try DynamoDB with."),
         Entry("completion", "store:completion", "Completion for bash, zsh and fish."),
     ),
@@ -159,9 +161,7 @@ class Root(CommandGroup):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module, _, name = entry.where.partition(":")
-        commands = importlib.import_module(f"headgate.cli.commands.{module}")
-        found: click.Command = getattr(commands, name)
+        found: click.Command = program(f"headgate.cli.commands.{entry.where}", extra=entry.extra)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,8 @@ from headgate.cli.options import Misuse
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
+
+Decorator = Callable[[Any], Any]
 
 _AMOUNT = re.compile(r"([a-zA-Z][a-zA-Z0-9_.\-]*)=([0-9]{1,16})", re.ASCII)
 
@@ -45,6 +47,18 @@ def parse_object(text: str) -> dict[str, Any]:
     return found
 
 
+def combine(*options: Decorator) -> Decorator:
+    """One decorator that adds these options, which the help lists in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+entity_argument = click.argument("entity_id", metavar="ENTITY")
 limits_argument = click.argument(
     "limits", nargs=-1, required=True, type=parse_limit, metavar="LIMIT..."
 )
@@ -52,6 +66,17 @@ amounts_argument = click.argument(
     "amounts", nargs=-1, required=True, type=parse_amount, metavar="NAME=AMOUNT..."
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
+    help="Show at most this many.",
+)  # fmt: skip
+page_options = combine(
+    limit_option, click.option("--cursor", metavar="TEXT", help="Continue where a page ended.")
+)
+aws_options = combine(
+    click.option("--region", metavar="NAME", help="AWS region (default: as AWS's tools find it)."),
+    click.option("--endpoint", metavar="URL", help="Another address than AWS's own."),
+)
 
 
 def amounts_of(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -60,15 +85,6 @@ def amounts_of(pairs: Sequence[tuple[str, int]]) -> dict[str, int]:
     if len(found) != len(pairs):
         raise click.UsageError("an amount is given twice; name each limit once")
     return found
-
-
-def page_options(command: Any) -> Any:
-    """--limit and --cursor of a listing."""
-    command = click.option("--cursor", help="Go on where a page ended.", metavar="TEXT")(command)
-    return click.option(
-        "--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
-        help="At most so many.", metavar="N",
-    )(command)  # fmt: skip
 
 
 def named_values(given: Sequence[str], option: str, example: str) -> dict[str, str]:

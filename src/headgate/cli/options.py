@@ -34,6 +34,15 @@ class Misuse(click.UsageError):
         super().__init__(what)
 
 
+class CommandFailed(click.ClickException):
+    """The command could not do what it was asked to: what happened, why, and what to do."""
+
+    def __init__(self, what: str, why: str, advice: str) -> None:
+        self.why = why
+        self.advice = advice
+        super().__init__(what)
+
+
 @dataclass
 class Session:
     """The common options, wherever on the line they stood."""

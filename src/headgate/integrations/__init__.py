@@ -1,4 +1,4 @@
 """headgate in front of web apps, around outgoing calls and around language models.
 
-One module per framework, loaded only by who names it: none of them is a dependency of headgate.
+One module per framework, loaded only when imported: none of them is a dependency of headgate.
 """

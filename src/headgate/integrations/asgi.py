@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
 from headgate.core.http_fields import Headers
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -31,10 +31,10 @@ class LimitMiddleware:
         **options: Unpack[GateOptions],
     ) -> None:
         self.app = app
-        self.gate = async_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):  # lifespan, and what is yet to come
+        if scope["type"] not in ("http", "websocket"):  # lifespan, and types that do not exist yet
             await self.app(scope, receive, send)
             return
         answer = await self.gate.ask(caller_of(scope))
@@ -64,7 +64,7 @@ def header_values(scope: Scope, name: str) -> Sequence[str]:
 
 
 def with_headers(send: Send, headers: Callable[[], Headers]) -> Send:
-    """Adds the headers to the response; one that an inner limit has set stays as it is."""
+    """Adds the headers to the response, except those that an inner limit has set already."""
 
     async def sending(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.accept"):
@@ -77,7 +77,7 @@ def with_headers(send: Send, headers: Callable[[], Headers]) -> Send:
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
-    """A real HTTP answer where the server can send one; else it closes before accepting."""
+    """Sends an HTTP answer if the server can; otherwise closes the socket before accepting it."""
     message = await receive()
     if message["type"] != "websocket.connect":
         return

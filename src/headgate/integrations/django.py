@@ -4,8 +4,8 @@ limit = RateLimit(limiter, "100/minute")               # in mysite/limits.py
 middleware = limit.middleware                          # MIDDLEWARE = ["mysite.limits.middleware"]
 @limit.guard                                           # or in front of this view
 
-With a SyncRateLimiter it works on threads, with a RateLimiter in the event loop; Django itself
-carries a request from one to the other where the rest of the site is of the other kind.
+With a SyncRateLimiter it works on threads, with a RateLimiter in the event loop. Where the rest of
+the site is of the other kind, Django itself moves a request from one to the other.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class RateLimit:
         self.gate = Gate(limiter, limits, **options)
         self.is_async = isinstance(limiter, RateLimiter)
         only = async_only_middleware if self.is_async else sync_only_middleware
-        self.middleware: Callable[..., Any] = only(self._new_middleware)
+        # A partial is a new object, which Django needs: it marks middleware by setting attributes.
+        self.middleware: Callable[..., Any] = only(functools.partial(self._around))
 
     def guard(self, view: View) -> View:
-        """The view behind the limit; it must be of the limiter's kind, async or not."""
+        """The view behind the limit; both must be async, or both blocking."""
         # Django's own test: before Python 3.12 inspect does not know what as_view() marks.
         if iscoroutinefunction(view) is not self.is_async:
             raise ValidationError(
@@ -52,35 +53,20 @@ class RateLimit:
             )  # fmt: skip
         return functools.wraps(view)(self._around(view))  # type: ignore[return-value]
 
-    @property
-    def _new_middleware(self) -> Callable[..., Any]:
-        """A function of its own each time: Django marks middleware by attributes."""
-
-        def middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
-            return self._around(get_response)
-
-        return middleware
-
     def _around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        return self._async_around(handle) if self.is_async else self._sync_around(handle)
-
-    def _sync_around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             answer = self.gate.ask_blocking(caller_of(request))
             if not answer.allowed:
                 return _refusal(answer)
             return _add_headers(handle(request, *args, **kwargs), answer)
 
-        return limited
-
-    def _async_around(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             answer = await self.gate.ask(caller_of(request))
             if not answer.allowed:
                 return _refusal(answer)
             return _add_headers(await handle(request, *args, **kwargs), answer)
 
-        return limited
+        return limited_async if self.is_async else limited
 
 
 def caller_of(request: Any) -> Caller:

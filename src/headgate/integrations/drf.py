@@ -8,7 +8,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.throttling import BaseThrottle
 
 from headgate.integrations.django import caller_of
-from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_limiter
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 
@@ -23,13 +23,11 @@ class LimitUndecided(APIException):  # type: ignore[misc]
 
 
 def throttle(
-    limiter: SyncRateLimiter,
-    limits: Rates = None,
-    **options: Unpack[GateOptions],
+    limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
 ) -> type[BaseThrottle]:
     """A throttle class; see Gate for the options. `caller.native` is the framework's request, so
     a key function can use its `user`."""
-    gate = blocking_gate(Gate(limiter, limits, **options))
+    gate = Gate(blocking_limiter(limiter), limits, **options)
 
     class Throttle(BaseThrottle):  # type: ignore[misc]
         answer: Answer

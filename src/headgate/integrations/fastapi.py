@@ -6,7 +6,7 @@
     @app.get("/b")
     @limit.guard
 
-The response's headers are added where it is sent, so a route may return what it likes.
+Headers are added when the response is sent, so a route may return any kind of response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.integrations.asgi import (
     refuse_websocket,
     with_headers,
 )
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
 
@@ -51,7 +51,7 @@ class RequestRefused(Exception):
 
 
 class HttpRequestRefused(RequestRefused, HTTPException):
-    """One that every app can answer, also one that was only mounted in a prepared one."""
+    """A refusal that every app can answer, also an app mounted in one that limits_for prepared."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -60,7 +60,7 @@ class HttpRequestRefused(RequestRefused, HTTPException):
 
 
 def limits_for(app: FastAPI) -> None:
-    """Prepares the app: refusals become 429 problems, admissions get their headers."""
+    """Prepares an app: refusals become 429 problems, other responses get the limit's headers."""
     app.add_middleware(_HeadersMiddleware)
     app.add_exception_handler(RequestRefused, _refuse)
 
@@ -69,21 +69,18 @@ class RateLimit:
     """A dependency and a decorator; see Gate for the options."""
 
     def __init__(
-        self,
-        limiter: RateLimiter,
-        limits: Rates = None,
-        **options: Unpack[GateOptions],
+        self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **options)
         # FastAPI reads this signature: it hands a dependency the connection, and nothing else.
         self.__signature__ = inspect.Signature([_parameter(_CONNECTION, HTTPConnection)])
 
     async def __call__(self, headgate_connection: HTTPConnection) -> None:
-        """The dependency: takes the cost of the request or raises Refused."""
+        """The dependency: takes the cost of the request or raises RequestRefused."""
         await self.ask(headgate_connection)
 
     async def ask(self, connection: HTTPConnection) -> None:
-        """The same, for code that has the request at hand."""
+        """The same for code that has the request."""
         answers = connection.scope.get(ANSWERS)
         if answers is None:
             raise ValidationError("app", "it", "is not prepared; call limits_for(app) once")
@@ -97,7 +94,7 @@ class RateLimit:
     def guard(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint behind the limit; it needs no `request` parameter of its own."""
 
-        # Resolved here, as FastAPI would look for the names of annotations in this module.
+        # Resolved here, because FastAPI would look up names of annotations in this module.
         signature = inspect.signature(endpoint, eval_str=True)
         name = _CONNECTION
         while name in signature.parameters:  # of another limit on the same route
@@ -109,10 +106,10 @@ class RateLimit:
             if inspect.iscoroutinefunction(endpoint):
                 return await endpoint(*args, **kwargs)
             found = await run_in_threadpool(endpoint, *args, **kwargs)
-            # Objects that are called, and functions around others, do not look async.
+            # Callable objects and wrapped functions do not look async even if they are.
             return await found if inspect.isawaitable(found) else found
 
-        # By a dependency, as FastAPI hands the connection itself to one parameter only.
+        # Through a dependency, because FastAPI passes the connection to one parameter only.
         handed = Annotated[HTTPConnection, Depends(_pass_connection)]
         parameters = [*signature.parameters.values(), _parameter(name, handed)]
         parameters.sort(key=lambda parameter: parameter.kind)

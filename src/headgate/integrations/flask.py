@@ -14,12 +14,12 @@ from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, after_this_request, current_app, request
 
-from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, blocking_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.sync import SyncRateLimiter
 
-ANSWER = "headgate.answer"  # in the environ, for `g` outlives requests where a context is pushed
+ANSWER = "headgate.answer"  # in the environ, because `g` may live longer than a request
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -28,15 +28,12 @@ class RateLimit:
     """See Gate for the options. Views may be async; the limiter is a SyncRateLimiter."""
 
     def __init__(
-        self,
-        limiter: SyncRateLimiter,
-        limits: Rates = None,
-        **options: Unpack[GateOptions],
+        self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **options))
+        self.gate = Gate(blocking_limiter(limiter), limits, **options)
 
     def init_app(self, app: Flask) -> None:
-        """Every request of the app takes from the limit, those for no route as well."""
+        """Limits every request of the app, also those that match no route."""
         app.before_request(self.ask)
 
     def guard(self, view: View) -> View:
@@ -50,7 +47,7 @@ class RateLimit:
         return limited  # type: ignore[return-value]
 
     def ask(self) -> Response | None:
-        """Takes the cost of the current request; the response to give where it may not go on."""
+        """Takes the cost of the current request; returns the response if it may not go on."""
         answer = self.gate.ask_blocking(current_caller())
         if not answer.allowed:
             return _refusal(answer)
@@ -71,7 +68,7 @@ def current_caller() -> Caller:
 
 
 def _add_headers(response: Response) -> Response:
-    """The headers of the limit asked last, which is the innermost; once more changes nothing."""
+    """Adds the headers of the last limit that was asked, the innermost; twice does no harm."""
     for name, value in request.environ[ANSWER].headers:
         response.headers.setdefault(name, value)
     return response

@@ -1,7 +1,7 @@
 """Gate: one limit in front of requests, the same for every framework.
 
-A request that came in has been counted, whatever becomes of it: if hanging up or making the
-handler fail gave the tokens back, that would be the way around the limit.
+A request that came in counts, whatever becomes of it: if hanging up or making the handler fail
+gave the tokens back, that would be a way around the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEXT_LENGTH_MAX = 1024
 
 
 def parse_rates(rates: Rates) -> tuple[Limit, ...] | None:
-    """The limits meant; None leaves it to what is stored and to the limiter's defaults."""
+    """The limits; None means the stored limits and the limiter's defaults."""
     if rates is None:
         return None
     if isinstance(rates, Limit):
@@ -59,7 +59,7 @@ _times_off = 0
 
 @contextmanager
 def limits_off() -> Iterator[None]:
-    """For tests: every gate of this process lets everything pass, untouched, inside the block."""
+    """For tests: inside the block every gate of this process lets everything pass uncounted."""
     global _times_off  # noqa: PLW0603 - threads of test servers must see it too
     with _lock:
         _times_off += 1
@@ -75,7 +75,7 @@ def is_off() -> bool:
 
 
 class GateOptions(TypedDict, total=False):
-    """What a gate can be told; every framework's face takes the same and passes it on."""
+    """The options of a gate; the integration of every framework takes and passes on the same."""
 
     key: Key | None
     resource: Resource
@@ -85,10 +85,10 @@ class GateOptions(TypedDict, total=False):
 
 
 class Gate:
-    """Decides requests: whose they are (`key`), of what (`resource`), how much they cost.
+    """Decides requests: who makes them (`key`), what they use (`resource`), how much they cost.
 
     `limits` replaces what is stored, as it does on `acquire`; without it the stored limits and the
-    limiter's defaults count. The cost is taken from every limit.
+    limiter's defaults apply. The cost is taken from every limit.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Gate:
         self.enabled = enabled
 
     async def ask(self, caller: Caller) -> Answer:
-        """Takes the request's cost, or says why not. For asyncio."""
+        """Takes the cost of a request, or says why it may not go on. For asyncio."""
         want = self._want(caller)
         if want is None:
             return OFF
@@ -137,25 +137,15 @@ class Gate:
         return entity_id, resource, Each(parse_amount("cost", cost)), self.limits
 
 
-def async_gate(gate: Gate) -> Gate:
-    """The gate, if it belongs to an asyncio limiter."""
-    asyncio_limiter(gate.limiter)
-    return gate
-
-
-def blocking_gate(gate: Gate) -> Gate:
-    """The gate, if its limiter can be called from a thread."""
-    blocking_limiter(gate.limiter)
-    return gate
-
-
 def asyncio_limiter(limiter: object) -> RateLimiter:
+    """The limiter, if it is one for asyncio."""
     if not isinstance(limiter, RateLimiter):
         raise ValidationError("limiter", limiter, "must be a RateLimiter, the one for asyncio")
     return limiter
 
 
 def blocking_limiter(limiter: object) -> SyncRateLimiter:
+    """The limiter, if it can be called from a thread."""
     if not isinstance(limiter, SyncRateLimiter):
         raise ValidationError("limiter", limiter, "must be a SyncRateLimiter, the one for threads")
     return limiter

@@ -3,8 +3,8 @@
 grpc.server(pool, interceptors=[LimitInterceptor(sync_limiter, "100/minute")])
 grpc.aio.server(interceptors=[AsyncLimitInterceptor(limiter, "100/minute")])
 
-Refusals are RESOURCE_EXHAUSTED with the wait in the trailing metadata, where the retries of gRPC
-clients look for it too.
+Refusals are RESOURCE_EXHAUSTED with the wait in the trailing metadata, where gRPC clients that
+retry look for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from headgate.core.errors import ValidationError
-from headgate.integrations.gate import Gate, GateOptions, Rates, async_gate, blocking_gate
+from headgate.integrations.gate import Gate, GateOptions, Rates, asyncio_limiter, blocking_limiter
 from headgate.integrations.keys import Caller
 from headgate.integrations.responses import Answer
 from headgate.limiter import RateLimiter
@@ -33,7 +33,7 @@ _CODES = {
 
 
 def _with_default_resource(options: GateOptions) -> GateOptions:
-    """The resource is `grpc` where nobody says otherwise."""
+    """The options with the resource `grpc`, unless they name another."""
     return {"resource": "grpc", **options}
 
 
@@ -43,7 +43,7 @@ class LimitInterceptor(grpc.ServerInterceptor):
     def __init__(
         self, limiter: SyncRateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = blocking_gate(Gate(limiter, limits, **_with_default_resource(options)))
+        self.gate = Gate(blocking_limiter(limiter), limits, **_with_default_resource(options))
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         def around(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
     def __init__(
         self, limiter: RateLimiter, limits: Rates = None, **options: Unpack[GateOptions]
     ) -> None:
-        self.gate = async_gate(Gate(limiter, limits, **_with_default_resource(options)))
+        self.gate = Gate(asyncio_limiter(limiter), limits, **_with_default_resource(options))
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -107,7 +107,7 @@ def caller_of(context: Any, details: Any) -> Caller:
 
 
 def _address(peer: str) -> str | None:
-    """`ipv4:192.0.2.1:4711` and `ipv6:%5B::1%5D:4711` without what is around the address."""
+    """The address in `ipv4:192.0.2.1:4711` or `ipv6:%5B::1%5D:4711`."""
     kind, _, rest = unquote(peer or "").partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
 
@@ -119,7 +119,7 @@ def _metadata(answer: Answer) -> tuple[tuple[str, str], ...]:
 
 
 def _wrap_handler(handler: Any, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
-    """The handler with its one behaviour wrapped; None where there is no such method."""
+    """The handler with its behaviour wrapped; None if there is no such method."""
     if handler is None:
         return None
     for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):

@@ -3,8 +3,7 @@
 httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "10/second"))
 httpx.Client(transport=LimitedTransport(sync_limiter, "10/second"))
 
-A call waits for its turn. Once sent it has counted, whatever becomes of it; a connection that was
-never made has not. A 429 or 503 with Retry-After stops further calls for that long.
+headgate.integrations.outgoing says what counts.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from headgate.integrations.outgoing import (
     logging_failures,
     outgoing_rules,
     requested_wait_ms,
+    send_within_limit,
 )
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
@@ -28,7 +28,7 @@ NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class AsyncLimitedTransport(httpx.AsyncBaseTransport):
-    """See outgoing_rules for the options; `transport` is what sends, httpx's own unless said."""
+    """See outgoing_rules for the options; `transport` sends the calls (default: httpx's own)."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
             now_ms = self.limiter.engine.clock()
             wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
             if wait_ms is not None:
-                glance = rules.glance(call)
-                with logging_failures(self.limiter.engine, glance):
-                    verdict = await self.limiter.check_many([glance])
+                status = rules.status(call)
+                with logging_failures(self.limiter.engine, status):
+                    verdict = await self.limiter.check_many([status])
                     await lease.adjust(**debits(verdict, wait_ms))
             return response
 
@@ -83,25 +83,11 @@ class LimitedTransport(httpx.BaseTransport):
         self.transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if is_off():
-            return self.transport.handle_request(request)
-        call, rules = call_of(request), self.rules
-        with self.limiter.acquire_many(
-            [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
-        ) as lease:
-            try:
-                response = self.transport.handle_request(request)
-            except NEVER_SENT:
-                lease.settle(**dict.fromkeys(lease.consumed, 0))
-                raise
-            now_ms = self.limiter.engine.clock()
-            wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
-            if wait_ms is not None:
-                glance = rules.glance(call)
-                with logging_failures(self.limiter.engine, glance):
-                    verdict = self.limiter.check_many([glance])
-                    lease.adjust(**debits(verdict, wait_ms))
-            return response
+        return send_within_limit(
+            self.limiter, self.rules, call_of(request),
+            lambda: self.transport.handle_request(request),
+            lambda error: isinstance(error, NEVER_SENT),
+        )  # fmt: skip
 
     def close(self) -> None:
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Who a request counts for: key functions that a client cannot talk its way around.
+"""Who a request counts for: key functions that a client cannot get around.
 
 A key function takes a Caller and returns an entity id, or None for a request that is not limited.
 """
@@ -42,7 +42,7 @@ Key = Callable[[Caller], str | None]
 
 
 def scoped(scope: str, text: str) -> str:
-    """An entity id for any text; different pairs never share one. The service writes them alike."""
+    """An entity id for any text; different pairs never share one. The service does the same."""
     if _SCOPE.fullmatch(scope) is None:
         raise ValidationError("scope", scope, "must be a word of letters, digits and _ . -")
     if not text:
@@ -53,11 +53,11 @@ def scoped(scope: str, text: str) -> str:
 def by_ip(
     *, trusted_hops: int = 0, trusted_proxies: Sequence[str] = (), ipv6_prefix: int = 64
 ) -> Key:
-    """By the client's address. `X-Forwarded-For` counts only as far as proxies of yours wrote it.
+    """By the client's address. `X-Forwarded-For` is trusted only as far as your proxies wrote it.
 
     `trusted_hops` is how many proxies stand in front of the app; `trusted_proxies` names their
-    networks instead. With neither the header is ignored. An IPv6 client owns a whole /64 and may
-    change its address with every request, so they are counted by `ipv6_prefix`.
+    networks instead. With neither, the header is ignored. An IPv6 client owns a whole /64 and may
+    change its address with every request, so addresses are cut to `ipv6_prefix` bits.
     """
     if type(trusted_hops) is not int or not 0 <= trusted_hops <= HOPS_MAX:
         raise ValidationError("trusted_hops", trusted_hops, f"must be an int from 0 to {HOPS_MAX}")
@@ -72,7 +72,7 @@ def by_ip(
     def key(caller: Caller) -> str:
         chain = _chain(caller)
         client = chain[0]
-        if len(chain) <= trusted_hops:  # it did not come by all the proxies: believe nobody
+        if len(chain) <= trusted_hops:  # it passed too few proxies: trust nothing
             chain = chain[:1]
         for hop, address in enumerate(chain[1:], start=1):
             proxy_is_ours = (
@@ -89,10 +89,10 @@ def by_ip(
 
 
 def by_header(name: str, *, scope: str = "key", otherwise: Key | None = None) -> Key:
-    """By a header such as an API key, as a digest: a store is no place for secrets.
+    """By a header such as an API key; only its digest is stored, because it is a secret.
 
-    Check the header before the limit, or whoever invents a new value gets a new bucket. Without
-    the header it is `otherwise`, by the address unless said.
+    Check the header before the limit, or whoever invents a new value gets a new bucket. Requests
+    without the header are counted by `otherwise` (default: by the address).
     """
     fallback = by_ip() if otherwise is None else otherwise
     scoped(scope, "x")
@@ -114,7 +114,7 @@ def everybody(name: str = "everybody") -> Key:
 
 
 def _chain(caller: Caller) -> list[Address | None]:
-    """The peer and then what each hop said it was called by, nearest first; None where unknown."""
+    """The peer, then the addresses that each hop reported, nearest first; None where unknown."""
     said = ",".join(caller.headers("x-forwarded-for"))[-HEADER_LENGTH_MAX:]
     hops = said.rsplit(",", HOPS_MAX)[::-1] if said else []
     return [_address(caller.peer or ""), *(_address(hop) for hop in hops[:HOPS_MAX])]

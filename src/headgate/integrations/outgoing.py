@@ -1,4 +1,8 @@
-"""Outgoing calls: what each takes, and what the other side's refusals teach us."""
+"""Limits on outgoing calls: what each takes, and what happens when the other side says "not now".
+
+A call waits for its turn. Once sent it counts, whatever becomes of it; a connection that was never
+made does not count. After a 429 or 503 with Retry-After no further call is sent for that long.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine
@@ -15,9 +19,10 @@ from headgate.core.errors import HeadgateError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit, parse_amount, parse_resource
 from headgate.core.plan import Each
-from headgate.integrations.gate import Rates, parse_rates
+from headgate.integrations.gate import Rates, is_off, parse_rates
 from headgate.integrations.keys import scoped
 from headgate.integrations.llm.provider import ProviderLimit, debit_for, read_headers
+from headgate.sync import SyncRateLimiter
 
 RETRY_MS_MAX = 3_600_000
 WAIT_S = 30.0
@@ -34,6 +39,19 @@ class Call(NamedTuple):
     host: str
 
 
+class ReceivedResponse(Protocol):
+    """What httpx and requests have in common."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, Any]: ...
+
+
+Received = TypeVar("Received", bound=ReceivedResponse)
+
+
 class OutgoingRules(NamedTuple):
     """How calls are counted; `key` and `cost` are asked for each."""
 
@@ -48,8 +66,8 @@ class OutgoingRules(NamedTuple):
         cost = self.cost(call) if callable(self.cost) else self.cost
         return self.key(call), self.resource, Each(parse_amount("cost", cost)), self.limits
 
-    def glance(self, call: Call) -> tuple[Any, ...]:
-        """The same request for nothing: how the bucket stands."""
+    def status(self, call: Call) -> tuple[Any, ...]:
+        """The same request for nothing, to ask how full the bucket is."""
         return self.key(call), self.resource, Each(0), self.limits
 
 
@@ -67,15 +85,42 @@ def outgoing_rules(
     wait: float | None = WAIT_S,
     on_unavailable: OnUnavailable | None = None,
 ) -> OutgoingRules:
-    """The options, checked. `wait` is how long a call queues before RateLimitExceeded."""
+    """The options, checked. `wait` is how many seconds a call queues before RateLimitExceeded."""
     fixed = cost if callable(cost) else parse_amount("cost", cost)
     return OutgoingRules(
         parse_rates(limits), key, parse_resource(resource), fixed, wait, on_unavailable
     )
 
 
+def send_within_limit(
+    limiter: SyncRateLimiter,
+    rules: OutgoingRules,
+    call: Call,
+    send: Callable[[], Received],
+    was_never_sent: Callable[[Exception], bool],
+) -> Received:
+    """Waits for the call's turn and sends it; AsyncLimitedTransport does the same for asyncio."""
+    if is_off():
+        return send()
+    with limiter.acquire_many(
+        [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
+    ) as lease:
+        try:
+            response = send()
+        except Exception as error:
+            if was_never_sent(error):
+                lease.settle(**dict.fromkeys(lease.consumed, 0))
+            raise
+        wait_ms = requested_wait_ms(response.status_code, response.headers, limiter.engine.clock())
+        if wait_ms is not None:
+            status = rules.status(call)
+            with logging_failures(limiter.engine, status):
+                lease.adjust(**debits(limiter.check_many([status]), wait_ms))
+        return response
+
+
 def requested_wait_ms(status: int, headers: Mapping[str, Any], now_ms: int) -> int | None:
-    """How long the other side wants to be left alone; bounded, as it may say anything."""
+    """How long the other side asks us to wait; bounded, because it may say anything."""
     if status not in BUSY:
         return None
     wait_ms = read_headers(headers, now_ms).retry_after_ms
@@ -85,26 +130,26 @@ def requested_wait_ms(status: int, headers: Mapping[str, Any], now_ms: int) -> i
 
 
 def debits(verdict: Verdict, wait_ms: int) -> dict[str, int]:
-    """What to take from each limit so that its next token comes when the wait is over."""
+    """What to take from each limit so that its next token arrives when the wait is over."""
     nothing = ProviderLimit(None, None)
     found = {one.limit_name: debit_for(one, nothing, wait_ms) for one in verdict.statuses}
     return {name: debit for name, debit in found.items() if debit}
 
 
 @contextmanager
-def logging_failures(engine: Engine, glance: tuple[Any, ...]) -> Iterator[None]:
-    """The wait is taken down inside. Trouble with it is told and logged, never raised: the call
-    was made, and its response is the caller's."""
+def logging_failures(engine: Engine, status: tuple[Any, ...]) -> Iterator[None]:
+    """Around noting a wait that was asked for: errors are reported and logged, never raised,
+    because the call was made and the caller must get its response."""
     try:
         yield
     except HeadgateError as error:
-        entity_id, resource, *_ = glance
+        entity_id, resource, *_ = status
         engine.notify("debit_lost", entity_id, resource, str(error))
-        _log.warning("that %s asked to be left alone was not kept: %s", entity_id, error)
+        _log.warning("%s asked us to wait, which could not be noted: %s", entity_id, error)
 
 
 def _ms_until(text: str, now_ms: int) -> int | None:
-    """Of an HTTP date; those without a zone are in UTC."""
+    """The time until an HTTP date; one without a zone is in UTC."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

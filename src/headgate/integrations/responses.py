@@ -1,7 +1,7 @@
-"""From a decision to what an HTTP client is told: status, header fields, a problem document.
+"""The HTTP answer to a decision: status, header fields, and a problem document for refusals.
 
-The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. Nothing
-here tells a caller an entity id, an address or an exception's text.
+The header fields are those of `headgate.core.http_fields`, the problem follows RFC 9457. No answer
+contains an entity id, an address or the text of an exception.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STORE_RETRY_MS = 1000
 
 
 class Answer(NamedTuple):
-    """What to tell the caller; `status` is 200 where the request may go on."""
+    """The answer to a request; `status` is 200 if it may go on."""
 
     status: int
     headers: Headers
@@ -83,8 +83,8 @@ def decision_answer(ruling: Decision) -> Answer:
 
 
 def error_answer(error: HeadgateError) -> Answer:
-    """The answer to a decision that could not be made as usual. What is a bug is raised, and so
-    is a missing right (StoreDenied): the app's operator has to see it."""
+    """The answer when the decision ended in an error. Bugs are raised, and so is a missing
+    permission (StoreDenied), because the app's operator has to see it."""
     if isinstance(error, RateLimitExceeded):
         found = _once_each(error.statuses)
         return _refusal_answer(found, _fields(found), error.retry_after_ms)

@@ -1,15 +1,15 @@
-"""The breaker: when the store is away, callers learn it at once instead of waiting it out.
+"""The breaker: while the store is away, callers fail at once instead of waiting for a timeout.
 
     closed ── 5 failures in a row ──> open ── its time is over, one caller probes ──> half-open
        ^                               ^                                                  │
        └────── 2 probes in a row ──────┼──────────── a probe failed, twice the time ──────┘
 
-Only `Unreachable` is a failure. Contention, a throttled key, a missing right, bad input and
-cancellation do not say that the store is away and move nothing, in either direction.
+Only `Unreachable` is a failure. Contention, a throttled key, a missing permission, bad input and
+cancellation do not mean that the store is away, so they change nothing in either direction.
 
-Calls that were in flight together fail together: one stall of a second fails every caller there is.
-So a failure counts only if its call began after the last failure that was counted, and the row ends
-with the success of any call that began after its first failure.
+Calls that are in flight together fail together: one stall of a second fails every caller there is.
+So a failure counts only if its call began after the last failure that was counted, and the row of
+failures ends with the success of any call that began after the first of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Unreachable, ValidationError
@@ -27,11 +27,11 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.core.store import Guard, Outcome, PeekResult, Store, consume_each
-from headgate.layers.layer import Layer
+from headgate.layers.layer import AdjustOptions, FindOptions, Layer
 from headgate.transport.ownership import reset_after_fork
 
-JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe as one
-PROBE_MS_MAX = 60_000  # a probe that never came back blocks the next one for this long
+JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe at once
+PROBE_MS_MAX = 60_000  # a probe that never returns blocks the next one for this long
 
 Result = TypeVar("Result")
 
@@ -44,7 +44,7 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerConfig:
-    """When to give a store up for a while, for how long, and when to trust it again."""
+    """When to stop calling a store, for how long, and when to trust it again."""
 
     failures_to_open: int = 5
     successes_to_close: int = 2
@@ -64,7 +64,7 @@ class BreakerConfig:
 
 
 class BreakerOpen(Unreachable):
-    """The store was not asked: it did not answer just now and is given time."""
+    """The store was not asked, because it has just failed to answer several times."""
 
     maybe_applied = False
 
@@ -78,12 +78,12 @@ class BreakerOpen(Unreachable):
 
 
 class Circuit:
-    """When calls may be sent; no call is made here.
+    """Decides when calls may be sent; it makes none itself.
 
-    A call enters, gets the number of the turn it belongs to, and reports its end with it. Every
-    failure that counts, every change of state and every probe begins a new turn, so a call that was
-    sent before says nothing about what came after. `on_change` is called with the new state,
-    outside the lock.
+    A call enters, gets the number of its turn, and reports its outcome with that number. Every
+    failure that counts, every change of state and every probe begins a new turn, so a call sent
+    before says nothing about what came after. `on_change` is called with the new state, outside the
+    lock.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Circuit:
         self.open_until_ms = 0
         self.turn = 0
         self._row_turn = 0  # the first turn after the first failure of the row, or of this state
-        self.calm = True  # closed and no failure counted: calls need no more than the turn
+        self.calm = True  # closed and no failure counted: calls only need the turn's number
         self._clock = clock
         self._rng = rng or random.Random()
         self._on_change = on_change
@@ -112,7 +112,7 @@ class Circuit:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """A probe that the parent sent answers to the parent."""
+        """The answer to a probe that the parent sent goes to the parent."""
         self._lock = threading.RLock()
         self._probe_until_ms = None
 
@@ -164,7 +164,7 @@ class Circuit:
         self._notify(before)
 
     def note_unknown(self, turn: int) -> None:
-        """A call ended in a way that says nothing about the store; a probe makes room."""
+        """A call ended in a way that says nothing about the store; another may probe."""
         with self._lock:
             if turn == self.turn:
                 self._probe_until_ms = None
@@ -196,7 +196,7 @@ class Circuit:
 
 
 class Breaker(Layer):
-    """A store that is not asked while it is away. `close` always reaches it."""
+    """A store that is not called while it is away. `close` always reaches it."""
 
     def __init__(self, inner: Store, circuit: Circuit) -> None:
         super().__init__(inner)
@@ -220,7 +220,7 @@ class Breaker(Layer):
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
     ) -> list[Outcome]:
-        """One call, so it counts once: as failed where any of it did not reach the store."""
+        """One call, so it counts once: as a failure if any group did not reach the store."""
         circuit = self.circuit
         try:
             turn = circuit.enter()
@@ -240,16 +240,9 @@ class Breaker(Layer):
         return found
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
-        return await self._send(
-            lambda: self.inner.adjust(demands, now_ms, metered=metered, once=once)
-        )
+        return await self._send(lambda: self.inner.adjust(demands, now_ms, **options))
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         return await self._send(lambda: self.inner.peek(keys, now_ms))
@@ -257,27 +250,15 @@ class Breaker(Layer):
     async def forget(self, keys: Sequence[BucketKey]) -> None:
         await self._send(lambda: self.inner.forget(keys))
 
-    async def find(
-        self,
-        namespace: str,
-        *,
-        entity_id: str | None = None,
-        resource: str | None = None,
-        limit: int,
-        cursor: str | None = None,
-    ) -> Page:
-        return await self._send(
-            lambda: self.inner.find(
-                namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
-            )
-        )
+    async def find(self, namespace: str, **filters: Unpack[FindOptions]) -> Page:
+        return await self._send(lambda: self.inner.find(namespace, **filters))
 
     @property
     def guard(self) -> Guard:
         return self._send
 
     async def _send(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """What `consume` spells out for speed, for the other verbs."""
+        """Makes a call and reports its outcome; `consume` spells the same out for speed."""
         turn = self.circuit.enter()
         try:
             result = await call()

@@ -1,4 +1,15 @@
-"""What one client holds of one bucket: tokens the store has given and nobody has used. Pure."""
+"""The tokens of one bucket that this client has fetched from the store and not used yet. Pure.
+
+Why hold tokens at all? A busy client asks the store for the same bucket a thousand times a second,
+and each answer costs a round trip. If it takes a chunk of tokens in one call, it can answer the
+next demands itself. The store has already debited the chunk, so however many clients hold one, all
+of them together can never admit more than the store gave out.
+
+The price is that held tokens are missing elsewhere: another client may be refused although this
+one still has some. Three rules keep that small. A client holds at most 5 % of a capacity. It sizes
+each chunk by its own use, about 80 ms worth, and at most doubles it, so a key that is used now and
+then fetches nothing ahead. And what is not used within a second goes back.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +17,15 @@ from headgate.core.decision import Amounts, Demand, Verdict
 from headgate.core.record import CELLS, STRIDE, TOKENS, BucketKey, Record, Terms, cell_of
 from headgate.layers.single_flight import SingleFlight
 
-SHARE = 20  # a client holds at most one part in so many of a capacity: 5 %
-AIM_MS = 80  # how long a chunk is meant to last
-LOW_PART = 2  # more is fetched once less is left than one part in so many of what was used
-HOLD_MS = 1000  # tokens that were not used by then go back
+SHARE = 20  # a client holds at most a twentieth of a capacity: 5 %
+AIM_MS = 80  # how long a chunk should last
+LOW_PART = 2  # fetch more once less than half of what was used is left
+HOLD_MS = 1000  # unused tokens go back after this
 
 
 class HeldTokens:
-    """Tokens at hand, in the order of `terms.specs`; `used` is what went since the last filling."""
+    """`held` are the tokens at hand and `used` those taken since the last chunk came, both in the
+    order of `terms.specs`. Whoever shares one guards it with a lock."""
 
     __slots__ = (
         "dry_until_ms", "filled_ms", "held", "key", "record", "rest_until_ms", "store_ms", "terms",
@@ -48,8 +60,8 @@ class HeldTokens:
         return True
 
     def is_low(self, demand: Demand, local_ms: int) -> bool:
-        """Whether it is time to fetch more: others are served from the rest meanwhile, instead of
-        all going to the store until the chunk is there."""
+        """Whether this caller should fetch more. It does so before the rest runs out, so that the
+        others are served from the rest meanwhile instead of all going to the store."""
         if local_ms < self.rest_until_ms:
             return False
         for wanted, held, used in zip(demand.amounts, self.held, self.used, strict=True):
@@ -58,7 +70,8 @@ class HeldTokens:
         return False
 
     def may_hold(self, demand: Demand) -> bool:
-        """Whether a chunk has room for the demand and as much again; else it goes alone, always."""
+        """Whether a chunk has room for the demand and as much again; otherwise the demand
+        always goes to the store alone."""
         if not self.matches(demand):
             return False
         for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True):
@@ -67,13 +80,13 @@ class HeldTokens:
         return any(demand.amounts)
 
     def use(self, amounts: Amounts) -> None:
-        """Notes what was taken at the store; it tells how much will be wanted."""
+        """Notes what was taken at the store, because it tells how much will be wanted next."""
         for place, wanted in enumerate(amounts):
             if wanted:
                 self.used[place] += wanted
 
     def serve(self, demand: Demand) -> tuple[Record, Record]:
-        """Takes what is covered; the bucket before and after it, as `with_held` shows it."""
+        """Takes a demand that is covered; the bucket before and after it, as `with_held` shows."""
         before, after = [*self.record], [*self.record]
         at = CELLS + TOKENS
         for place, wanted in enumerate(demand.amounts):
@@ -91,12 +104,12 @@ class HeldTokens:
         return self.store_ms + local_ms - self.filled_ms
 
     def ahead(self, demand: Demand, local_ms: int) -> Amounts | None:
-        """What to fetch beyond the demand; None where it should go alone.
+        """What to fetch beyond the demand; None where the demand should go to the store alone.
 
-        What those want who wait and what is used in AIM_MS, going by the time since the last
-        filling; of the latter at most twice what was used in it, so that chunks grow from nothing
-        and a key used once fetches nothing. And never so much that the chunk, or all that is held,
-        passes its share of a capacity.
+        Enough for the callers that wait, and for AIM_MS of use at the rate since the last chunk.
+        The latter is at most twice what was used since then, so chunks grow from nothing and a key
+        used once fetches nothing. Neither the chunk nor all that is held may be more than the
+        client's share of a capacity.
         """
         if self.turns.taken or local_ms < self.dry_until_ms or not self.may_hold(demand):
             return None
@@ -120,8 +133,8 @@ class HeldTokens:
         return tuple(line) if any(line) else None
 
     def less(self, demand: Demand, ahead: Amounts, refused: Verdict) -> Amounts | None:
-        """What to fetch beyond the demand where the store has not got what was asked ahead: of what
-        those want who wait, what it has; None where it should go alone."""
+        """What to fetch beyond the demand after the store refused `ahead`: as much as it has of
+        what the waiting callers want. None where the demand should go to the store alone."""
         line: list[int | None] = []
         for place, (spec, wanted) in enumerate(
             zip(demand.terms.specs, demand.amounts, strict=True)
@@ -138,14 +151,14 @@ class HeldTokens:
         return tuple(line) if any(line) else None
 
     def rest(self, local_ms: int, *, dry: bool) -> None:
-        """Nobody who could be served fetches more for a while. And a bucket that is dry has nothing
-        that anybody could wait for: who is not served goes alone."""
+        """Fetch nothing ahead for a while. If the bucket is `dry` there is nothing to wait for
+        either: until then a caller that finds too little here goes to the store alone."""
         self.rest_until_ms = local_ms + AIM_MS
         if dry:
             self.dry_until_ms = self.rest_until_ms
 
     def fill(self, verdict: Verdict, ahead: Amounts, local_ms: int) -> None:
-        """The store gave what was demanded and what was asked ahead."""
+        """Notes that the store gave the demand and what was asked ahead."""
         for place, more in enumerate(ahead):
             if more:
                 self.held[place] += more
@@ -162,12 +175,13 @@ class HeldTokens:
         self.held = [0] * len(self.held)
         return Demand(self.key, self.terms, amounts)
 
-    def named(self, amounts: list[int]) -> dict[str, int]:
-        return {spec.name: milli for spec, milli in zip(self.terms.specs, amounts, strict=True)}
+    def by_name(self) -> dict[str, int]:
+        """What is held, by limit."""
+        return {spec.name: milli for spec, milli in zip(self.terms.specs, self.held, strict=True)}
 
 
 def with_held(record: Record, held: list[int]) -> Record:
-    """The bucket as it would be with what is held put back: what this client can still get."""
+    """The bucket as if what is held had been put back: what this client can still get."""
     cells = list(record)
     for place, milli in enumerate(held):
         cells[CELLS + STRIDE * place + TOKENS] += milli

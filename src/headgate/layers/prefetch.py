@@ -1,12 +1,13 @@
-"""Prefetch: takes a chunk from the store at once and serves demands from it without a call.
+"""Prefetch: takes a chunk of tokens in one store call and serves demands from it without calls.
 
-One call at a time is under way for a bucket. Who comes meanwhile and finds nothing at hand waits
-for its end, and what they all want is part of the next chunk: a herd makes a few calls.
+held_tokens.py says why, and how large a chunk is. This module decides who fetches. One call at a
+time is under way for a bucket. Callers that arrive in the meantime and find too little at hand wait
+for it to end, and the next chunk includes what all of them want, so a crowd makes a few calls.
 
-What it costs: up to 5 % of each capacity may lie in each client for up to a second, so others may
-be refused that much too early, and in any interval a client admits at most what it held at the
+What it costs: each client may hold up to 5 % of a capacity for up to a second. Others may be
+refused that much too early, and in any interval a client admits at most what it held at the
 beginning more than the store gave. A process that is killed loses what it held. The store counts a
-chunk as consumed when it is fetched, and no longer when it comes back.
+chunk as consumed when it is fetched, and takes it off again when it comes back.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from headgate.core.errors import StoreTrouble
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
-from headgate.layers.held_tokens import SHARE, HeldTokens, with_held
+from headgate.layers.held_tokens import HeldTokens, with_held
 from headgate.layers.layer import Layer
 from headgate.layers.single_flight import FlightWaiter, shared_trouble
 from headgate.transport.gates import Cancelled, GateFactory, WaitGate
 
 HOLDINGS_MAX = 10_000
-SWEEP_MAX = 16  # buckets looked at beside a store call that is made anyway
+SWEEP_MAX = 16  # buckets checked for old tokens beside a store call that is made anyway
 BATCH_MAX = 64
-TURNS_MAX = 8  # calls of others that a caller waits for before it goes to the store itself
+TURNS_MAX = 8  # calls of others that a caller waits for before it makes its own
 WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
 
 
 class Prefetch(Layer):
-    """Serves from what it holds. `lost` counts credits of which nobody knows whether they arrived.
+    """Serves demands from held tokens. `lost` counts refunds that may not have arrived.
 
-    `peek` shows the store's state, without what clients hold. Several buckets at once go to the
-    store, unless all of them are at hand. Without a pace nobody waits for another's call.
+    `peek` shows the store's state, without what clients hold. A demand over several buckets goes to
+    the store, unless all of them are covered. Without a pace nobody waits for another's call.
     """
 
     def __init__(
@@ -54,25 +55,18 @@ class Prefetch(Layer):
         self._pace = pace
         self._holdings_max = holdings_max
         self._holdings: dict[str, HeldTokens] = {}  # in the order they were filled
-        self._unsent_credits: list[Demand] = []  # credits that found no way yet
+        self._unsent_credits: list[Demand] = []  # refunds that could not be sent yet
 
     def after_fork(self) -> None:
-        """What is held is the parent's, to use and to give back: once, not once per process."""
+        """Held tokens stay with the parent: they must be used or given back once, not twice."""
         super().after_fork()
         self._holdings = {}
         self._unsent_credits = []
 
-    def slack_milli(self, key: BucketKey) -> dict[str, int]:
-        """The most this client can ever hold of a bucket in use, by limit; {} if it is not."""
-        holding = self._holdings.get(key.text)
-        if holding is None:
-            return {}
-        return holding.named([spec.capacity_milli // SHARE for spec in holding.terms.specs])
-
     def held_milli(self, key: BucketKey) -> dict[str, int]:
         """What this client holds of a bucket now, by limit."""
         holding = self._holdings.get(key.text)
-        return {} if holding is None else holding.named(holding.held)
+        return {} if holding is None else holding.by_name()
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         local_ms = self._local_ms(now_ms)
@@ -88,15 +82,6 @@ class Prefetch(Layer):
         await self._give_back(self._take_credits(key.text for key in keys), None)
         await self.inner.forget(keys)
 
-    async def sweep(self, now_ms: int | None = None) -> None:
-        """What has been held for too long goes back."""
-        local_ms = self._local_ms(now_ms)
-        with self._lock:
-            texts = [
-                text for text, holding in self._holdings.items() if not holding.is_fresh(local_ms)
-            ]
-        await self._give_back(self._take_credits(texts), now_ms)
-
     async def close(self) -> None:
         try:
             await self._give_back(self._take_credits(list(self._holdings)), None)
@@ -108,8 +93,8 @@ class Prefetch(Layer):
         await super().detach()
 
     async def _in_turn(self, demand: Demand, now_ms: int | None) -> Verdict:
-        """From what is held, by a call of its own or after waiting for another's; at the end of its
-        patience by a call of its own, whoever else makes one."""
+        """Serves from what is held, makes a call, or waits for another's. After TURNS_MAX waits it
+        makes a call of its own, whatever else is under way."""
         began_ms = self._clock()
         waiter = FlightWaiter(demand.amounts)
         asked_ms = now_ms
@@ -132,7 +117,7 @@ class Prefetch(Layer):
     def _step(
         self, demand: Demand, waiter: FlightWaiter, local_ms: int
     ) -> Verdict | FetchTurn | WaitGate | None:
-        """What a caller does next: nothing more, call, wait, or (None) go alone."""
+        """What a caller does next: return a verdict, fetch, wait, or (None) ask the store alone."""
         waited = waiter.turns is not None
         with self._lock:
             holding = self._holdings.get(demand.key.text)
@@ -163,8 +148,8 @@ class Prefetch(Layer):
             return waiter.join(holding.turns, self._pace.gate())
 
     async def _fetch(self, turn: FetchTurn, demand: Demand, now_ms: int | None) -> Verdict:
-        """The demand with more beyond it, or alone; from what is still at hand where the store has
-        no more, or is in trouble: it was asked ahead of need."""
+        """Asks for the demand and what will be wanted next, else for the demand alone. If the store
+        has no more or fails, the rest at hand may still serve: we asked ahead of need."""
         holding, ahead = turn
         trouble: StoreTrouble | None = None
         try:
@@ -191,8 +176,8 @@ class Prefetch(Layer):
     async def _take_chunk(
         self, holding: HeldTokens, demand: Demand, ahead: Amounts, now_ms: int | None
     ) -> Verdict | None:
-        """The demand, taken together with what will be wanted next, or where that is refused with
-        what those want who wait; None where that is refused too."""
+        """Takes the demand together with `ahead`. If that is refused, with what the waiting callers
+        want; None where that is refused too."""
         local_ms = self._local_ms(now_ms)
         verdict: Verdict | None = None
         try:
@@ -214,7 +199,7 @@ class Prefetch(Layer):
     def _keep_chunk(
         self, holding: HeldTokens, demand: Demand, ahead: Amounts, verdict: Verdict, local_ms: int
     ) -> Verdict:
-        """The verdict on the demand alone; what was fetched beyond it is held."""
+        """Holds what was fetched beyond the demand; returns the verdict on the demand alone."""
         before, after = verdict.before[0], verdict.records[0]
         with self._lock:
             suits = after[TERMS].core == holding.terms
@@ -225,13 +210,14 @@ class Prefetch(Layer):
                 holding.fill(verdict, ahead, local_ms)
                 after = with_held(after, holding.held)
                 self._holdings[demand.key.text] = holding
-            else:  # other limits count for the bucket: nothing of these is kept
+            else:  # the bucket has other limits now: keep nothing that was fetched under these
                 self._unsent_credits += _as_list(holding.empty())
                 self._unsent_credits.append(_credit_ahead(demand, ahead, verdict))
         return FetchedVerdict(demand, before, after, verdict)
 
     async def _consume_directly(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        """What the store says; a refusal counts only once nothing of the buckets is held here."""
+        """Asks the store. If it refuses, gives back what we hold of these buckets and asks again:
+        the refusal must not be our own doing."""
         verdict = await self.inner.consume(demands, now_ms)
         if not verdict.allowed:
             credits = self._take_credits((demand.key.text for demand in demands), stays=True)
@@ -248,17 +234,17 @@ class Prefetch(Layer):
         return verdict
 
     async def _give_back(self, credits: Sequence[Demand], now_ms: int | None) -> None:
-        """Sent at most once; where trouble hides whether it arrived, it is counted as lost."""
+        """Sends each refund at most once; one that may or may not have arrived counts as lost."""
         while credits:
             batch, rest = _batch_of(credits)
             try:
                 await self.inner.adjust(batch, now_ms)
-            except StoreTrouble:  # not the caller's trouble: it asked for something else
+            except StoreTrouble:  # not the caller's error: it asked for something else
                 with self._lock:
                     self.lost += len(batch)
             except BaseException as error:
                 unsent = isinstance(error, Cancelled)
-                with self._lock:  # a credit that may have arrived is not sent again
+                with self._lock:  # a refund that may have arrived is not sent again
                     self.lost += 0 if unsent else len(batch)
                     self._unsent_credits += credits if unsent else rest
                 raise
@@ -285,7 +271,8 @@ class Prefetch(Layer):
         return Verdict(True, demands, after, holdings[0].store_time_ms(local_ms), before)
 
     def _expired_credits(self, demands: Sequence[Demand], local_ms: int) -> list[Demand]:
-        """Credits for what is too old or of other terms among the demands, and for some others."""
+        """Refunds of tokens that are too old or under other terms: those of the demands, and of the
+        SWEEP_MAX buckets filled longest ago."""
         with self._lock:
             oldest = itertools.islice(self._holdings.items(), SWEEP_MAX)
             texts = [text for text, holding in oldest if not holding.is_fresh(local_ms)]
@@ -298,10 +285,10 @@ class Prefetch(Layer):
         return self._take_credits(texts) if texts or self._unsent_credits else []
 
     def _take_credits(self, texts: Iterable[str], *, stays: bool = False) -> list[Demand]:
-        """Credits for all that is held of these, and those not sent yet; a holding may stay.
+        """Refunds of all that is held of these buckets, and those not sent yet.
 
-        One for which a call is under way always stays, and so does one that somebody waits for:
-        they will look for it.
+        A holding stays if `stays`, and always while a call for it is under way or somebody waits
+        for it, because they will look for it.
         """
         with self._lock:
             credits, self._unsent_credits = self._unsent_credits, []
@@ -318,7 +305,7 @@ class Prefetch(Layer):
 
 
 class FetchTurn(NamedTuple):
-    """The caller's, who has to end it: what to fetch ahead, if anything."""
+    """The caller's turn to fetch, which it has to end: what to fetch ahead, if anything."""
 
     holding: HeldTokens
     ahead: Amounts | None
@@ -336,7 +323,7 @@ class FetchedVerdict(Verdict):
 
     @property
     def untaken(self) -> Sequence[tuple[int, str]]:
-        """What the whole chunk has passed, of that nothing was taken for its part either."""
+        """Soft limits that the whole chunk exceeded: nothing was taken from them for its parts."""
         return self._chunk.untaken
 
 
@@ -347,13 +334,13 @@ def _chunk(demand: Demand, ahead: Amounts) -> Demand:
 
 
 def _credit_ahead(demand: Demand, ahead: Amounts, verdict: Verdict) -> Demand:
-    """The credit for what was asked ahead, and taken but for soft limits that were passed."""
+    """The refund of what was asked ahead, without soft limits that were exceeded and not taken."""
     fetched = Demand(demand.key, demand.terms, tuple(milli or None for milli in ahead))
     return credit_of(fetched, [name for _, name in verdict.untaken])
 
 
 def _batch_of(credits: Sequence[Demand]) -> tuple[list[Demand], list[Demand]]:
-    """The credits of one call, and the others: a call names a bucket once."""
+    """The refunds of one call, and the rest: a call names a bucket once."""
     batch: dict[str, Demand] = {}
     rest: list[Demand] = []
     for credit in credits:

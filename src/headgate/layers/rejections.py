@@ -1,38 +1,37 @@
-"""Rejections: what the last state seen cannot give is refused here, without a store call.
+"""Rejections: refuses without a store call what the store would certainly refuse again.
 
-A state is an upper bound: until somebody gives back, a bucket never holds more than it did then
-plus what has been refilled since. So a demand beyond that is refused by the store for certain, and
-the wait the state tells is true. Credits and changes of limits by other processes are the
-exceptions; therefore a state is trusted for a second only, and own ones forget it.
+The last state seen of a bucket is an upper bound: until somebody gives tokens back, the bucket
+never holds more than it did then plus what has been refilled since. So the store would refuse a
+demand beyond that, with the wait that follows from the state. The exceptions are refunds and new
+limits from other processes, so a state is trusted for one second. Our own refunds forget it.
 
-Where the store's own clock counts, its time now is known only within bounds: a state of its time s,
-asked for at our time a and answered at b, puts it between s + (now - b) and s + (now - a).
+Where the store's own clock counts, we know its time only within bounds: if we asked at our time a,
+got the answer at b, and it told the store's time s, then it is between s + (now - b) and
+s + (now - a) there now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from headgate.core.decision import Demand, Verdict, fits
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult, Store, consume_each
-from headgate.layers.layer import Layer
+from headgate.layers.layer import AdjustOptions, Layer
 
 # --------------------------------------------------------------------------------------------------
-# Refusals whose waits no record tells: buckets that a store keeps in several parts.
+# Buckets that a store keeps in several parts: no single record tells how long to wait.
 #
-# What such a store said of a demand is repeated for the very same demand, with the wait so much
-# shorter; for any other amount it has to be asked again.
+# What the store said of a demand is repeated for the very same demand, with the wait that much
+# shorter; for any other amount the store has to be asked.
 
-TimedRefusal = tuple[
-    Verdict, int, int
-]  # the refusal, our time before it was asked and after it came
+TimedRefusal = tuple[Verdict, int, int]  # and our time before we asked and after the answer
 
 
 class RememberedRefusals:
-    """The last refusal of each bucket, bounded; the caller sees to it that one thread is here."""
+    """The last refusal of each bucket, bounded. The caller holds a lock."""
 
     def __init__(self, trust_ms: int, rounding_ms: int, entries_max: int) -> None:
         self._trust_ms = trust_ms
@@ -59,7 +58,7 @@ class RememberedRefusals:
         if now_ms is not None:
             return verdict.later(demands, now_ms - verdict.now_ms)
         if verdict.later(demands, local_ms - sent_ms + self._rounding_ms) is None:
-            return None  # at the latest the store's time may be, it might be admitted
+            return None  # if the store's clock is as late as it can be, it might be admitted
         return verdict.later(demands, max(0, local_ms - received_ms - self._rounding_ms))
 
     def note(self, verdict: Verdict, sent_ms: int, received_ms: int) -> None:
@@ -73,10 +72,7 @@ class RememberedRefusals:
                 self.drop(demand.key.text)
             return
         text = verdict.demands[0].key.text
-        self.drop(text)
-        if len(self.refusals) >= self._entries_max:
-            del self.refusals[next(iter(self.refusals))]
-        self.refusals[text] = (verdict, sent_ms, received_ms)
+        _put(self.refusals, text, (verdict, sent_ms, received_ms), self._entries_max)
 
     def drop(self, text: str) -> None:
         self.refusals.pop(text, None)
@@ -86,16 +82,16 @@ TRUST_MS = 1000
 ENTRIES_MAX = 10_000
 ROUNDING_MS = 2  # two clocks of whole milliseconds, half a millisecond apart after a second
 
-# A state, the store's time when it was so, ours before it was asked and after it answered, and ours
-# when the store last refused something of this bucket.
+# A state, the store's time of it, our time before we asked and after the answer, and our time when
+# the store last refused something of this bucket.
 SeenState = tuple[Record, int, int, int, int]
 Value = TypeVar("Value")
 
 
 class Rejections(Layer):
-    """Refuses again what must be refused again. `refused` counts the calls the store was spared.
+    """Repeats refusals that must still hold. `refused` counts the calls the store was spared.
 
-    Only buckets that refused are remembered: one that has enough costs a look into a dict.
+    Only buckets that refused are remembered: one that has enough costs one dict lookup.
     """
 
     def __init__(
@@ -133,8 +129,8 @@ class Rejections(Layer):
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
     ) -> list[Outcome]:
-        """What must be refused again is refused here; the store is asked about the others, and
-        about buckets that an earlier one of them may take from: their wait is longer then."""
+        """Refuses here what must be refused again, and asks the store about the others. It also
+        asks about buckets that an earlier group may take from, because their wait gets longer."""
         sent_ms = self._clock() if now_ms is None else now_ms
         found: list[Outcome | None] = [None] * len(groups)
         asked: list[int] = []
@@ -158,20 +154,15 @@ class Rejections(Layer):
         return found  # type: ignore[return-value]
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
         try:
-            return await self.inner.adjust(demands, now_ms, metered=metered, once=once)
-        finally:  # also where the answer was lost: it may have been done
+            return await self.inner.adjust(demands, now_ms, **options)
+        finally:  # also where the answer was lost: the store may have done it
             self._drop(demand.key for demand in demands)
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        """What the store says; a refusal that would contradict it is forgotten."""
+        """Asks the store; a remembered refusal that could contradict the answer is forgotten."""
         sighting = await self.inner.peek(keys, now_ms)
         with self._lock:
             for key in keys:
@@ -194,7 +185,7 @@ class Rejections(Layer):
     def _refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
-        """What the store would say for certain; None where it has to be asked."""
+        """The refusal the store would certainly give; None where it has to be asked."""
         with self._lock:
             told = self._remembered.refusal(demands, now_ms, local_ms)
             if told is not None:
@@ -207,7 +198,7 @@ class Rejections(Layer):
         return None
 
     def _refuses(self, seen: SeenState, demand: Demand, now_ms: int | None, local_ms: int) -> bool:
-        """Whether the state refuses the demand even at the latest the store's time may be."""
+        """Whether the demand is refused even if the store's clock is as late as it can be."""
         record, store_ms, sent_ms, _, _ = seen
         if not self._is_trusted(seen, demand, local_ms):
             return False
@@ -215,7 +206,7 @@ class Rejections(Layer):
         return not fits(record, demand, latest_ms)
 
     def _is_trusted(self, seen: SeenState, demand: Demand, local_ms: int) -> bool:
-        """Whether the state is fresh and kept under the very terms that are asked."""
+        """Whether the state is fresh and was kept under the same terms as the demand."""
         record, _, sent_ms, _, _ = seen
         if not 0 <= local_ms - sent_ms < self._trust_ms:
             return False
@@ -225,9 +216,9 @@ class Rejections(Layer):
     def _build_refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
-        """A refusal as the store would show it; None where the state of some bucket is not known.
+        """The refusal as the store would give it; None where the state of some bucket is unknown.
 
-        It is told as of the earliest the store's time may be, so the wait is never too short.
+        It assumes that the store's clock is as early as it can be, so the wait is never too short.
         """
         records: list[Record] = []
         earliest_ms: list[int] = []
@@ -243,9 +234,9 @@ class Rejections(Layer):
         return Verdict(False, demands, records, min(earliest_ms) if now_ms is None else now_ms)
 
     def _note(self, verdict: Verdict, sent_ms: int, received_ms: int, drops: int) -> None:
-        """A refusal is kept, as another may follow, and kept up to date for as long as it is fresh.
-
-        Not so a state whose key was dropped after it had been asked for: it may be too low.
+        """Remembers a refusal, because another may follow, and keeps its state up to date while it
+        is fresh. A state whose key was dropped after we had asked for it may be too low, so it is
+        not kept.
         """
         with self._lock:
             if all(self._dropped.get(one.key.text, 0) <= drops for one in verdict.demands):
@@ -274,7 +265,7 @@ class Rejections(Layer):
 
 
 def _put(entries: dict[str, Value], text: str, value: Value, entries_max: int) -> None:
-    """The newest last; the oldest makes room."""
+    """Adds an entry as the newest; the oldest makes room."""
     entries.pop(text, None)
     if len(entries) >= entries_max:
         del entries[next(iter(entries))]

@@ -1,4 +1,4 @@
-"""One call at a time for a bucket: who comes while it is under way waits, and may share its end."""
+"""One call at a time for a bucket: callers that arrive meanwhile wait, and share its outcome."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from headgate.core.errors import StoreDenied, StoreTrouble, Throttled, UndoLost,
 from headgate.layers.breaker import BreakerOpen
 from headgate.transport.gates import WaitGate
 
-WAITERS_MAX = 10_000  # of one bucket; whoever comes then goes to the store as if alone
+WAITERS_MAX = 10_000  # of one bucket; callers beyond that go to the store alone
 
 
 class FlightWaiter:
-    """One who wants something of a bucket. Once it has waited it counts among those who wait until
-    it leaves: also between being woken and having its turn, so that the next call is for it too."""
+    """A caller that wants something of a bucket. From its first wait until it leaves it counts as
+    waiting, also after it was woken and before it has its turn, so that the next call fetches for
+    it too."""
 
     __slots__ = ("amounts", "gate", "trouble", "turns")
 
@@ -23,7 +24,7 @@ class FlightWaiter:
         self.trouble: StoreTrouble | None = None
 
     def join(self, turns: SingleFlight, gate: WaitGate) -> WaitGate:
-        """Waits for the end of the call under way, at a gate of its own."""
+        """Adds the caller to those who wait for the call under way; the gate opens when it ends."""
         if self.turns is not turns:
             self.leave()
         self.turns = turns
@@ -38,9 +39,9 @@ class FlightWaiter:
 
 
 class SingleFlight:
-    """Whether a call is under way, and those who wait for it. Whoever has it guards it by a lock.
+    """Whether a call is under way, and who waits for it. Its owner guards it with a lock.
 
-    Everybody is woken by every end, whatever it was: nobody is left behind by one who gave up.
+    The end of a call wakes everybody, however it ended, so nobody waits for a caller that gave up.
     """
 
     __slots__ = ("taken", "waiting")
@@ -58,7 +59,7 @@ class SingleFlight:
         return len(self.waiting) >= WAITERS_MAX
 
     def wanted(self, place: int) -> int:
-        """How much those who wait want of one limit."""
+        """How much the waiting callers want of one limit."""
         return sum(waiter.amounts[place] or 0 for waiter in self.waiting)
 
     def end(self, trouble: StoreTrouble | None) -> None:
@@ -70,8 +71,9 @@ class SingleFlight:
 
 
 def shared_trouble(trouble: StoreTrouble) -> StoreTrouble | None:
-    """The trouble as those are told it who waited for the call. None where it was that one call's
-    own, such as losing a race, or costs nothing to meet: then they go on, one at a time."""
+    """The error to raise in callers that waited for the call that failed. None where the error
+    was that call's own, such as a lost race, or costs nothing to meet: then they go on one at a
+    time."""
     if isinstance(trouble, Throttled):
         return Throttled(str(trouble), trouble.wait_ms)
     if isinstance(trouble, Unreachable) and not isinstance(trouble, (BreakerOpen, UndoLost)):

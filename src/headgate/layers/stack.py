@@ -1,10 +1,10 @@
-"""Which layers stand around a store, and in which order.
+"""Which layers wrap a store, and in which order.
 
     shadow > prefetch > rejections > breaker > store            (the outermost first)
 
-Shadow sees every refusal, whoever makes it. Prefetch is in front of rejections, because what is
-held locally can be served however empty the store is. Rejections are in front of the breaker: a
-proven refusal stays a refusal while the store is away, and counts neither for nor against it.
+Shadow sees every refusal, whichever layer makes it. Prefetch is in front of rejections, because
+held tokens can be served however empty the store is. Rejections are in front of the breaker: a
+refusal that is certain holds while the store is away, and says nothing about the store's health.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
 from headgate.core.store import Capabilities, Store
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerState, Circuit
-from headgate.layers.layer import Layer
+from headgate.layers.layer import Layer, OnRefusal, Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
-from headgate.layers.shadow import OnRefusal, Shadow
 from headgate.transport.gates import GateFactory
 
 SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
@@ -28,7 +27,7 @@ SWITCHES = {"on": True, "true": True, "1": True, "off": False, "false": False, "
 
 @dataclass(frozen=True, slots=True)
 class Layering:
-    """Which layers are wanted."""
+    """Which layers to use."""
 
     breaker: bool = True
     rejections: bool = True
@@ -42,18 +41,19 @@ class Layering:
                 raise ValidationError(field.name, value, "must be True or False")
 
     def for_store(self, capabilities: Capabilities) -> Layering:
-        """Less what is no use: a store of this process is never away and nothing is nearer."""
+        """Without layers that cannot help: a store in this process is never away, and nothing is
+        nearer to the caller."""
         if capabilities.shared != "process":
             return self
         return replace(self, breaker=False, rejections=False, prefetch=False)
 
     def override(self, switches: Mapping[str, bool]) -> Layering:
-        """The same with what a URL says about it: an operator's word counts more than a default."""
+        """The same with the switches of a URL: an operator sets it, so it overrules the code."""
         return replace(self, **switches)
 
 
 def split_options(url: str, options: Mapping[str, str]) -> tuple[dict[str, bool], dict[str, str]]:
-    """The options of a URL: which layers it switches, and what is left for the store."""
+    """The layers that a URL switches on or off, and the options left for the store."""
     names = {field.name for field in fields(Layering)}
     switches: dict[str, bool] = {}
     for name in names & set(options):
@@ -78,10 +78,10 @@ def add_layers(
     on_change: Callable[[BreakerState], None] | None = None,
     on_refusal: OnRefusal | None = None,
 ) -> Store:
-    """The store with the wanted layers around it, each in its place.
+    """The store with these layers around it, in their order.
 
-    `clock` never steps back. With a `pace` callers of a bucket wait for one another's call, where
-    there is prefetch. `patience` is the breaker's. `on_change` is told its new state, `on_refusal`
+    `clock` never steps back. With a `pace` and prefetch, callers of a bucket wait for one another's
+    call. `patience` configures the breaker, and `on_change` gets its new state. `on_refusal` gets
     what shadow let pass.
     """
     if breaker:
@@ -96,6 +96,6 @@ def add_layers(
 
 
 async def detach(store: Store) -> None:
-    """The layers end their own business (what was prefetched goes back); the store stays open."""
+    """Ends what the layers have pending (prefetched tokens go back); the store stays open."""
     if isinstance(store, Layer):
         await store.detach()

@@ -15,13 +15,13 @@ from headgate.core.errors import (
 )
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import Limit
-from headgate.testing.arena import Arena
+from headgate.testing.contract import Arena, every_page
 
 RPM = Limit.per_minute("rpm", 10)
 TPM = Limit.per_minute("tpm", 1000)
 
 
-async def catch(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
+async def _catch(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
     """Whether the flow raises that very error."""
     try:
         await flow
@@ -38,7 +38,7 @@ async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
     assert made == await catalog.get_entity(ns, "org")
     assert (made.name, made.version, made.created_ms) == ("Acme", 1, 5)
     assert dict(made.metadata) == {"tier": "gold", "n": [1, {"deep": None}]}
-    assert await catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
+    assert await _catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
     assert await catalog.get_entity(ns, "nobody") is None
 
 
@@ -46,14 +46,14 @@ async def parents_must_exist_and_never_form_a_ring(arena: Arena) -> None:
     """A missing parent, oneself, and a descendant are refused, and nothing is written."""
     catalog, ns = arena.backend.catalog, arena.namespace
     lost = Entity("a", parent_id="missing")
-    assert await catch(catalog.create_entity(ns, lost, None, 1), EntityNotFoundError)
+    assert await _catch(catalog.create_entity(ns, lost, None, 1), EntityNotFoundError)
     assert await catalog.get_entity(ns, "a") is None
     for name, parent in (("a", None), ("b", "a"), ("c", "b")):
         await catalog.create_entity(ns, Entity(name, parent_id=parent), None, 1)
     ring = catalog.update_entity(ns, "a", {"parent_id": "c"}, None, 2)
-    assert await catch(ring, ValidationError)
+    assert await _catch(ring, ValidationError)
     itself = catalog.update_entity(ns, "a", {"parent_id": "a"}, None, 2)
-    assert await catch(itself, ValidationError)
+    assert await _catch(itself, ValidationError)
     unchanged = await catalog.get_entity(ns, "a")
     assert unchanged is not None
     assert (unchanged.parent_id, unchanged.version) == (None, 1)
@@ -66,8 +66,8 @@ async def entity_writes_are_guarded_by_their_version(arena: Arena) -> None:
     first = await catalog.update_entity(ns, "a", {"mode": Mode.BYPASS}, None, 2, version=1)
     assert (first.version, first.mode) == (2, Mode.BYPASS)
     late = catalog.update_entity(ns, "a", {"mode": Mode.DISABLED}, None, 3, version=1)
-    assert await catch(late, VersionMismatchError)
-    assert await catch(catalog.update_entity(ns, "x", {}, None, 3), EntityNotFoundError)
+    assert await _catch(late, VersionMismatchError)
+    assert await _catch(catalog.update_entity(ns, "x", {}, None, 3), EntityNotFoundError)
     assert await catalog.get_entity(ns, "a") == first
 
 
@@ -83,7 +83,7 @@ async def deleting_an_entity_frees_its_children(arena: Arena) -> None:
     child = await catalog.get_entity(ns, "c")
     assert child is not None
     assert child.parent_id is None
-    assert await catch(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
+    assert await _catch(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
 
 
 async def children_are_listed_page_by_page(arena: Arena) -> None:
@@ -93,15 +93,10 @@ async def children_are_listed_page_by_page(arena: Arena) -> None:
     for n in range(7):
         await catalog.create_entity(ns, Entity(f"c{n}", parent_id="p"), None, 1)
     await catalog.create_entity(ns, Entity("stranger"), None, 1)
-    found: list[str] = []
-    cursor: str | None = None
-    for _ in range(5):
-        page = await catalog.list_entities(ns, parent_id="p", limit=3, cursor=cursor)
-        found += [entity.id for entity in page.items]
-        cursor = page.cursor
-        if cursor is None:
-            break
-    assert found == [f"c{n}" for n in range(7)]
+    found = await every_page(
+        lambda at: catalog.list_entities(ns, parent_id="p", limit=3, cursor=at)
+    )
+    assert [entity.id for entity in found] == [f"c{n}" for n in range(7)]
     everybody = await catalog.list_entities(ns, parent_id=None, limit=100, cursor=None)
     assert len(everybody.items) == 9
 
@@ -219,12 +214,12 @@ async def a_namespace_lives_dies_and_returns(arena: Arena) -> None:
     gone = await catalog.delete_namespace("tenant", None, 2)
     assert (gone.id, gone.state, gone.deleted_ms) == (old.id, "deleted", 2)
     assert await catalog.get_namespace("tenant") is None
-    assert await catch(catalog.lookup(old.id, "a", "r"), NamespaceStateError)
+    assert await _catch(catalog.lookup(old.id, "a", "r"), NamespaceStateError)
     assert [one.id for one in await catalog.list_namespaces(state="deleted")] == [old.id]
     new = await catalog.register_namespace("tenant", None, 3)
     assert new.id != old.id
     assert await catalog.get_entity(new.id, "a") is None
-    assert await catch(catalog.recover_namespace(old.id, None, 4), NamespaceStateError)
+    assert await _catch(catalog.recover_namespace(old.id, None, 4), NamespaceStateError)
     await catalog.delete_namespace("tenant", None, 5)
     back = await catalog.recover_namespace(old.id, None, 6)
     assert (back.id, back.state) == (old.id, "active")
@@ -236,7 +231,7 @@ async def purging_leaves_nothing(arena: Arena) -> None:
     """Only a deleted namespace can be purged; then no record of it is left."""
     catalog = arena.backend.catalog
     made = await catalog.register_namespace("tenant", None, 1)
-    assert await catch(catalog.purge_namespace(made.id, None, 1), NamespaceStateError)
+    assert await _catch(catalog.purge_namespace(made.id, None, 1), NamespaceStateError)
     await catalog.create_entity(made.id, Entity("a"), None, 1)
     await catalog.update_stored(made.id, Level(), {"limits": (RPM,)}, None, 1)
     arena.namespace = made.id
@@ -245,8 +240,8 @@ async def purging_leaves_nothing(arena: Arena) -> None:
     assert await catalog.purge_namespace(made.id, None, 3) >= 4
     assert await arena.record("a") is None
     assert await catalog.list_namespaces(state="deleted") == []
-    assert await catch(catalog.lookup(made.id, "a", "r"), NamespaceNotFoundError)
-    assert await catch(catalog.purge_namespace(made.id, None, 4), NamespaceNotFoundError)
+    assert await _catch(catalog.lookup(made.id, "a", "r"), NamespaceNotFoundError)
+    assert await _catch(catalog.purge_namespace(made.id, None, 4), NamespaceNotFoundError)
 
 
 async def the_version_record_answers(arena: Arena) -> None:
@@ -269,21 +264,3 @@ async def destroy_empties_everything(arena: Arena) -> None:
     assert await arena.record() is None
     made = await catalog.register_namespace("arena", None, 1)
     assert (await catalog.lookup(made.id, "e", "r")).lineage[0].entity is None
-
-
-CASES = (
-    entities_are_kept_as_they_were_made,
-    parents_must_exist_and_never_form_a_ring,
-    entity_writes_are_guarded_by_their_version,
-    deleting_an_entity_frees_its_children,
-    children_are_listed_page_by_page,
-    a_lookup_sees_every_level_and_the_lineage,
-    every_change_moves_the_version_on,
-    a_level_is_changed_in_part,
-    stored_limits_are_listed,
-    namespaces_are_apart,
-    a_namespace_lives_dies_and_returns,
-    purging_leaves_nothing,
-    the_version_record_answers,
-    destroy_empties_everything,
-)

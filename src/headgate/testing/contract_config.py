@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from headgate.core.limits import Limit
-from headgate.testing.arena import Arena
+from headgate.testing.contract import Arena
 
 SMALL = [Limit.per_minute("x", 10)]
 LARGE = [Limit.per_minute("x", 100)]
@@ -109,16 +109,3 @@ async def a_limit_that_turns_soft_or_hard_keeps_what_it_holds(arena: Arena) -> N
             await arena.adjust(demand)
         assert await arena.level_milli("x") == 7000
         assert await arena.consumed_milli("x") == 3000 * version
-
-
-CASES = (
-    a_larger_limit_hands_out_no_full_bucket,
-    a_smaller_limit_cuts_the_level_at_its_brim,
-    debt_survives_a_change_of_limits,
-    the_newest_version_wins,
-    two_callers_with_different_limits_cannot_mint,
-    limits_given_with_a_call_win,
-    flapping_limits_starve_nobody,
-    any_change_only_lowers_the_level,
-    a_limit_that_turns_soft_or_hard_keeps_what_it_holds,
-)

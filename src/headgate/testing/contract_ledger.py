@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
-from headgate.testing.arena import Arena
+from headgate.testing.contract import Arena, every_page
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -97,15 +97,11 @@ async def usage_is_asked_by_name_time_and_page(arena: Arena) -> None:
     assert len(late) == 4
     early = await _usage(arena, window_type="hourly", resource="r", end_ms=start_ms + HOUR_MS)
     assert {shot.counters["rps"] for shot in early} == {1}
-    found: list[UsageSnapshot] = []
-    cursor: str | None = None
-    for _ in range(10):
-        query = UsageQuery(window_type="hourly", limit=5, cursor=cursor)
-        page = await arena.backend.ledger.usage(arena.namespace, query, arena.now_ms)
-        found += page.items
-        cursor = page.cursor
-        if cursor is None:
-            break
+    found = await every_page(
+        lambda at: arena.backend.ledger.usage(
+            arena.namespace, UsageQuery(window_type="hourly", limit=5, cursor=at), arena.now_ms
+        )
+    )
     assert found == await _usage(arena, window_type="hourly")
     assert [shot.window_start for shot in found] == sorted(
         (shot.window_start for shot in found), reverse=True
@@ -209,17 +205,3 @@ async def months_that_stay_are_whole(arena: Arena) -> None:
     for shot in left:
         sums[shot.window_type] = sums.get(shot.window_type, 0) + shot.counters["rps"]
     assert sums == {"hourly": 4, "daily": 4, "monthly": 4}
-
-
-CASES = (
-    the_first_acquire_is_counted,
-    usage_falls_into_its_window,
-    usage_equals_consumption,
-    usage_outlives_its_bucket,
-    usage_is_asked_by_name_time_and_page,
-    every_change_is_audited,
-    namespaces_leave_before_and_after,
-    hidden_metadata_is_kept_and_not_told,
-    old_history_is_trimmed,
-    months_that_stay_are_whole,
-)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Verdict, adjust_record, decide, is_credit_only
+from headgate.core.decision import Demand, Verdict, adjust_record, decide, is_credit_only
 from headgate.core.errors import RateLimitExceeded
 from headgate.core.lease import refusal_error
 from headgate.core.limits import Limit
 from headgate.core.record import Record, new_record
-from headgate.testing.arena import Arena
+from headgate.core.store import consume_each
+from headgate.testing.contract import Arena, every_page
 
 DAY_MS = 86_400_000
 PER_MINUTE = [Limit.per_minute("rpm", 10)]
+FEW = [Limit.per_minute("x", 3)]
 MIXED = [Limit.per_day("slow", 1), Limit.per_second("fast", 100_000), Limit.per_minute("rpm", 7)]
 
 
@@ -272,15 +275,10 @@ async def peek_find_and_forget_agree(arena: Arena) -> None:
     store = arena.backend.store
 
     async def find_all(limit: int, **scope: str) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        cursor: str | None = None
-        for _ in range(10):
-            page = await store.find(arena.namespace, limit=limit, cursor=cursor, **scope)
-            found += [(key.entity_id, key.resource) for key in page.items]
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return sorted(found)
+        found = await every_page(
+            lambda at: store.find(arena.namespace, limit=limit, cursor=at, **scope)
+        )
+        return sorted((key.entity_id, key.resource) for key in found)
 
     assert await find_all(3) == names
     assert await find_all(1, entity_id="e1") == [("e1", "r"), ("e1", "s")]
@@ -357,6 +355,90 @@ async def any_program_agrees_with_the_pure_model(arena: Arena) -> None:
                     model[name] = adjust_record(before, demand, arena.now_ms)
 
 
+# --------------------------------------------------------------------------------------------------
+# Several decisions in one call: each for itself, in order, exactly.
+
+
+async def each_decision_of_a_batch_stands_for_itself(arena: Arena) -> None:
+    """One that is refused takes nothing and stops no other."""
+    groups = [
+        [arena.demand(FEW, {"x": 2}, entity_id="a")],
+        [arena.demand(FEW, {"x": 4}, entity_id="b")],
+        [arena.demand(FEW, {"x": 3}, entity_id="c")],
+    ]
+    assert await _allowed(arena, groups) == [True, False, True]
+    assert await arena.level_milli("x", "a") == 1000
+    assert await arena.record("b") is None
+    assert await arena.level_milli("x", "c") == 0
+    assert await consume_each(arena.backend.store, [], arena.now_ms) == []
+
+
+async def a_bucket_named_again_is_decided_as_it_was_left(arena: Arena) -> None:
+    """The order of a batch is the order of its decisions, and none is made twice."""
+    one, two = arena.demand(FEW, {"x": 1}), arena.demand(FEW, {"x": 2})
+    other = arena.demand(FEW, {"x": 3}, entity_id="other")
+    allowed = await _allowed(arena, [[two], [other], [two], [one], [one], [other]])
+    assert allowed == [True, True, False, True, False, False]
+    assert await arena.consumed_milli("x") == 3000
+    assert await arena.consumed_milli("x", "other") == 3000
+    arena.now_ms += 20_000
+    assert await _allowed(arena, [[one]] * 3) == [True, False, False]
+
+
+async def a_batch_of_a_hundred_admits_the_capacity(arena: Arena) -> None:
+    """A hundred askers in one call get what a hundred calls would have given them."""
+    limit = [Limit.per_hour("x", 40)]
+    allowed = await _allowed(arena, [[arena.demand(limit, {"x": 1})]] * 100)
+    assert allowed == [True] * 40 + [False] * 60
+
+
+async def a_decision_over_several_buckets_is_whole_within_a_batch(arena: Arena) -> None:
+    """S6: all buckets of a group or none of them, whatever stands beside it."""
+    wide = [Limit.per_minute("x", 100)]
+    child, parent = (
+        arena.demand(wide, {"x": 1}, entity_id="child"),
+        arena.demand(FEW, {"x": 2}, entity_id="parent"),
+    )
+    alone = arena.demand(FEW, {"x": 1}, entity_id="parent")
+    allowed = await _allowed(arena, [[child, parent], [child, parent], [alone], [child, parent]])
+    assert allowed == [True, False, True, False]
+    assert await arena.level_milli("x", "child") == 99_000
+    assert await arena.consumed_milli("x", "child") == 1000
+    assert await arena.level_milli("x", "parent") == 0
+
+
+async def batches_agree_with_the_pure_model(arena: Arena) -> None:
+    """Random batches, decision by decision as `decide` says."""
+    rng = random.Random(11)
+    limits = [Limit.per_second("a", 30), Limit.custom("b", 500, 1000, 60)]
+    model: dict[str, Record] = {}
+    for _ in range(40):
+        arena.now_ms += rng.choice((0, 1, 17, 400, 30_000))
+        groups, names = [], []
+        for _ in range(rng.randint(1, 8)):
+            name = rng.choice(("p", "q", "s"))
+            amounts = {limit.name: rng.randint(0, limit.capacity // 2) for limit in limits}
+            groups.append([arena.demand(limits, amounts, entity_id=name)])
+            names.append(name)
+        verdicts = await _verdicts(arena, groups)
+        for name, demands, verdict in zip(names, groups, verdicts, strict=True):
+            expected, after = decide(demands, [model.get(name)], arena.now_ms)
+            assert _summary(verdict) == _summary(expected)
+            if expected.allowed:
+                model[name] = after[0]
+
+
+async def _verdicts(arena: Arena, groups: Sequence[Sequence[Demand]]) -> list[Verdict]:
+    found = await consume_each(arena.backend.store, groups, arena.now_ms)
+    assert len(found) == len(groups)
+    assert all(isinstance(one, Verdict) for one in found), found
+    return found  # type: ignore[return-value]
+
+
+async def _allowed(arena: Arena, groups: Sequence[Sequence[Demand]]) -> list[bool]:
+    return [verdict.allowed for verdict in await _verdicts(arena, groups)]
+
+
 def _summary(verdict: Verdict) -> tuple[object, ...]:
     rows = [(s.limit_name, s.available, s.exceeded, s.retry_after_ms) for s in verdict.statuses]
     return (verdict.allowed, verdict.retry_after_ms, rows)
@@ -370,30 +452,3 @@ async def _churn(arena: Arena) -> None:
         await arena.take(demand)
         arena.now_ms += n % 2
     arena.now_ms -= 300
-
-
-CASES = (
-    a_new_bucket_is_full_and_admits_exactly_its_capacity,
-    a_refusal_is_true_and_its_wait_the_least,
-    no_interval_admits_more_than_capacity_plus_rate,
-    idling_never_doubles_the_burst,
-    looking_changes_nothing,
-    a_slow_limit_is_not_starved_by_a_fast_one,
-    a_lone_caller_who_waits_gets_in,
-    consumption_is_debits_less_credits,
-    all_limits_or_none,
-    all_buckets_or_none,
-    a_refused_demand_on_a_new_bucket_leaves_no_trace,
-    debt_is_repaid_by_refill_only,
-    a_credit_stops_at_capacity,
-    a_credit_on_a_missing_bucket_makes_no_ghost,
-    an_adjustment_with_a_key_is_applied_once,
-    an_allowance_that_never_refills_stays_spent,
-    expiry_is_invisible,
-    names_never_touch_each_other,
-    a_clock_that_steps_back_gives_nothing,
-    peek_find_and_forget_agree,
-    a_soft_limit_never_refuses,
-    a_refusal_counts_no_soft_limit_among_its_reasons,
-    any_program_agrees_with_the_pure_model,
-)

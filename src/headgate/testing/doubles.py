@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.store import Outcome, PeekResult, Store, consume_each
+from headgate.layers.layer import AdjustOptions, FindOptions
 
 
 class RecordingStore:
@@ -35,15 +36,11 @@ class RecordingStore:
         return await consume_each(self.store, groups, now_ms)
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
+        metered, once = options.get("metered", True), options.get("once")
         self.calls.append(("adjust", (tuple(demands), now_ms, metered, once)))
-        return await self.store.adjust(demands, now_ms, metered=metered, once=once)
+        return await self.store.adjust(demands, now_ms, **options)
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         self.calls.append(("peek", (tuple(keys), now_ms)))
@@ -53,19 +50,9 @@ class RecordingStore:
         self.calls.append(("forget", (tuple(keys),)))
         await self.store.forget(keys)
 
-    async def find(
-        self,
-        namespace: str,
-        *,
-        entity_id: str | None = None,
-        resource: str | None = None,
-        limit: int,
-        cursor: str | None = None,
-    ) -> Page:
-        self.calls.append(("find", (namespace, entity_id, resource, limit, cursor)))
-        return await self.store.find(
-            namespace, entity_id=entity_id, resource=resource, limit=limit, cursor=cursor
-        )
+    async def find(self, namespace: str, **filters: Unpack[FindOptions]) -> Page:
+        self.calls.append(("find", (namespace, filters)))
+        return await self.store.find(namespace, **filters)
 
     async def close(self) -> None:
         self.calls.append(("close", ()))
@@ -73,10 +60,10 @@ class RecordingStore:
 
 
 class FaultyStore(RecordingStore):
-    """A layer whose next consumes and adjusts fail as told.
+    """A layer whose next consumes and adjusts fail as these lists say.
 
-    `before` are raised instead of calling, `after` once the call has been made (a lost answer);
-    None lets a call pass.
+    Errors in `before` are raised instead of calling, those in `after` once the call was made (a
+    lost answer). None lets a call pass.
     """
 
     def __init__(
@@ -99,7 +86,7 @@ class FaultyStore(RecordingStore):
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
     ) -> list[Outcome]:
-        """One call, one fault: it befalls all of them."""
+        """One call has one fault, which all groups get."""
         try:
             _fail(self.before)
             found = await super().consume_each(groups, now_ms)
@@ -109,15 +96,10 @@ class FaultyStore(RecordingStore):
         return found
 
     async def adjust(
-        self,
-        demands: Sequence[Demand],
-        now_ms: int | None,
-        *,
-        metered: bool = True,
-        once: str | None = None,
+        self, demands: Sequence[Demand], now_ms: int | None, **options: Unpack[AdjustOptions]
     ) -> bool:
         _fail(self.before)
-        applied = await super().adjust(demands, now_ms, metered=metered, once=once)
+        applied = await super().adjust(demands, now_ms, **options)
         _fail(self.after)
         return applied
 
@@ -145,7 +127,7 @@ class ScriptedPort:
 
 
 class FaultyPort:
-    """A real port whose next calls fail as told, before they are sent or after their reply."""
+    """A real port whose next calls fail before they are sent or after their reply."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 from headgate.transport.gates import GateFactory, WaitGate
 
@@ -15,8 +16,8 @@ TURNS = 20
 class FakeClock:
     """`RateLimiter(url, clock=FakeClock())`: time stands still until `advance` or `run_for`.
 
-    Blocking callers that wait move the clock themselves, as there is nobody else to do it. Async
-    callers wait until the test lets time pass with `await clock.run_for(ms)`.
+    A blocking caller that waits moves the clock itself, because nobody else could. Async callers
+    wait until the test lets time pass with `await clock.run_for(ms)`.
     """
 
     def __init__(self, now_ms: int = START_MS) -> None:
@@ -28,13 +29,13 @@ class FakeClock:
         return self.now_ms
 
     def advance(self, ms: int) -> None:
-        """Time jumps; whoever waited long enough is woken when the loop next turns."""
+        """Moves time on; whoever has waited long enough is woken when the loop next runs."""
         self.now_ms += ms
         while self._alarms and self._alarms[0][0] <= self.now_ms:
             _ring(heapq.heappop(self._alarms)[2])
 
     async def run_for(self, ms: int) -> None:
-        """Time passes from one waiter's moment to the next, each getting its turn."""
+        """Lets time pass from one waiter's moment to the next, so that each runs in its turn."""
         end_ms = self.now_ms + ms
         await _turn()
         while self._alarms and self._alarms[0][0] <= end_ms:
@@ -44,7 +45,7 @@ class FakeClock:
         await _turn()
 
     def pace(self, *, blocking: bool) -> GateFactory:
-        return _BlockingFakePace(self) if blocking else _AsyncFakePace(self)
+        return _FakePace(self, _BlockingFakeGate if blocking else _AsyncFakeGate)
 
     def alarm(self, in_ms: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,20 +81,13 @@ class _AsyncFakeGate:
         return self._opened.done()
 
 
-class _BlockingFakePace:
-    def __init__(self, clock: FakeClock) -> None:
+class _FakePace:
+    def __init__(self, clock: FakeClock, kind: Callable[[FakeClock], WaitGate]) -> None:
         self._clock = clock
+        self._kind = kind
 
     def gate(self) -> WaitGate:
-        return _BlockingFakeGate(self._clock)
-
-
-class _AsyncFakePace:
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-
-    def gate(self) -> WaitGate:
-        return _AsyncFakeGate(self._clock)
+        return self._kind(self._clock)
 
 
 def _ring(future: asyncio.Future[None]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from headgate.aws.aggregator.consumer import Stream, find_stream_arn
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService
-from headgate.aws.aggregator.streams import Stream, find_stream_arn
 from headgate.core.history import UsageQuery, UsageSnapshot
 from headgate.core.runtime import run
 from headgate.core.store import Backend

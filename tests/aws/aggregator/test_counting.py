@@ -11,20 +11,17 @@ from hypothesis import strategies as st
 
 from headgate.aws.aggregator.records import Change, parse_record
 from headgate.aws.aggregator.rows import (
-    RowUpdate,
-    UsageRow,
-    exact_update,
-    optimistic_update,
-    rows_of,
-)
-from headgate.aws.aggregator.runs import (
     RUNS_MAX,
     ChangeRun,
     Mark,
+    RowUpdate,
+    UsageRow,
     head_after,
     mark_of,
     merge_runs,
     parse_runs,
+    row_update,
+    rows_of,
 )
 from headgate.core.errors import Damaged
 from tests.aws.aggregator.kit import HOUR_MS, Record, Shard, Tape
@@ -45,9 +42,9 @@ class Rows:
         changes = [one for record in records if isinstance(one := parse_record(record), Change)]
         for row in rows_of(changes, windows):
             place = row.key.text, row.window_type, row.start_ms
-            counting = optimistic_update(row)
+            counting = row_update(row, None)
             if counting is not None and not self._apply(place, counting):
-                counting = exact_update(row, self._item(place))
+                counting = row_update(row, self._item(place))
                 assert counting is None or self._apply(place, counting)
 
     def _apply(self, place: Place, counting: RowUpdate) -> bool:

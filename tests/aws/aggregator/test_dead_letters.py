@@ -15,17 +15,17 @@ from click.testing import CliRunner
 
 from headgate import Limit
 from headgate.aws.aggregator import lambda_handler
-from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer
+from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer, find_stream_arn
 from headgate.aws.aggregator.dead_letters import (
     MESSAGE_BYTES_MAX,
     DeadLetter,
     DeadLetters,
     FileDeadLetters,
-    parse_dead_letter_target,
+    S3DeadLetters,
+    SqsDeadLetters,
 )
 from headgate.aws.aggregator.open import open_dead_letters
 from headgate.aws.aggregator.s3 import BotoService
-from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable, ValidationError
@@ -376,17 +376,17 @@ def test_a_letter_too_large_for_a_queue_says_where_its_record_is() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("https://sqs.eu-west-1.amazonaws.com/123456789012/dead", "sqs"),
-        ("http://127.0.0.1:4566/000000000000/dead", "sqs"),
-        ("arn:aws:sqs:eu-west-1:123456789012:dead", "sqs"),
-        ("s3://my-letters", "s3"),
-        ("s3://my-letters/of/today", "s3"),
-        ("dead.jsonl", "file"),
-        ("/var/lib/headgate/dead.jsonl", "file"),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/dead", SqsDeadLetters),
+        ("http://127.0.0.1:4566/000000000000/dead", SqsDeadLetters),
+        ("arn:aws:sqs:eu-west-1:123456789012:dead", SqsDeadLetters),
+        ("s3://my-letters", S3DeadLetters),
+        ("s3://my-letters/of/today", S3DeadLetters),
+        ("dead.jsonl", FileDeadLetters),
+        ("/var/lib/headgate/dead.jsonl", FileDeadLetters),
     ],
 )
-def test_places(text: str, kind: str) -> None:
-    assert parse_dead_letter_target(text).kind == kind
+def test_places(text: str, kind: type) -> None:
+    assert type(open_dead_letters(text, "us-east-1", blocking=True)) is kind
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_places(text: str, kind: str) -> None:
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="dead_letters"):
-        parse_dead_letter_target(text)
+        open_dead_letters(text, "us-east-1", blocking=True)
 
 
 def test_a_file_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from headgate import Limit, SyncRepository
 from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.archive import read_archived
+from headgate.aws.aggregator.consumer import find_stream_arn
 from headgate.aws.aggregator.s3 import BotoService, S3Objects
-from headgate.aws.aggregator.streams import find_stream_arn
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.table import requests as ask

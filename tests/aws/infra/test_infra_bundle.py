@@ -13,7 +13,7 @@ import pytest
 
 from headgate.aws.infra import build, lambda_export
 from headgate.aws.infra.bundle import HANDLER, _imports, _Source
-from headgate.aws.infra.port import StackOperationError
+from headgate.aws.infra.control_plane import StackOperationError
 
 SITE = str(Path(botocore.__file__).parents[1])
 

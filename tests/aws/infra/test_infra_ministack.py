@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
+from headgate.aws.aggregator.consumer import Stream
 from headgate.aws.aggregator.s3 import BotoService
-from headgate.aws.aggregator.streams import Stream
 from headgate.aws.infra import (
     InfrastructureNotFoundError,
     Port,

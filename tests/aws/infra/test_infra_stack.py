@@ -364,6 +364,6 @@ def test_the_port_says_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None
         open_port()
     port = open_port(region="eu-west-1", endpoint="http://127.0.0.1:9")
     assert (port.region, port.endpoint) == ("eu-west-1", "http://127.0.0.1:9")
-    monkeypatch.setattr("headgate.aws.infra.port.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("headgate.aws.infra.control_plane.ATTEMPTS_MAX", 1)
     with pytest.raises(HeadgateError, match="got no answer"):
         port.call(CLOUDFORMATION, "describe_stacks")

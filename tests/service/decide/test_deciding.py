@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate import Limit
 from headgate.core.errors import Contended, Throttled
-from headgate.layers.shadow import Shadow
+from headgate.layers.layer import Shadow
 from headgate.repository import Repository, open_backend
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.bodies import combined_body

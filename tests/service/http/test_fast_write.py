@@ -15,7 +15,7 @@ from headgate.core.decision import Demand, Verdict, decide
 from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
-from headgate.layers.shadow import ShadowVerdict
+from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import Admission, BatchAnswer, CheckResult
 from headgate.service.decide.bodies import batch_body, check_body
 from headgate.service.decide.evaluate import check_result, plain_admission

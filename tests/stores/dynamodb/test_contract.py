@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from headgate.testing import Case, cases, run_case
-from headgate.testing.contract_store import CASES
 from tests.stores.dynamodb.kit import opened
 
 
@@ -15,7 +14,7 @@ def test_contract(case: Case, dynamo_endpoint: str, blocking: bool) -> None:
     run_case(case, opened(dynamo_endpoint, blocking=blocking), blocking=blocking)
 
 
-@pytest.mark.parametrize("case", [case for case in cases() if case.check in CASES], ids=str)
+@pytest.mark.parametrize("case", cases("store"), ids=str)
 def test_contract_of_buckets_where_several_go_in_one_transaction(
     case: Case, dynamo_endpoint: str
 ) -> None:

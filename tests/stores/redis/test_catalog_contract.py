@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.testing import Case, cases, contract_catalog, contract_ledger, run_case
+from headgate.testing import Case, cases, run_case
 from tests.stores.redis.catalog_kit import opened
-
-MINE = {*contract_catalog.CASES, *contract_ledger.CASES}
-CASES = [case for case in cases() if case.check in MINE]
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("where", ["redis_url", "cluster_url"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", cases("catalog", "ledger"), ids=str)
 def test_contract(case: Case, where: str, blocking: bool, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(where)
     run_case(case, opened(url, blocking=blocking), blocking=blocking)

@@ -1,10 +1,10 @@
-"""The archive of audit events: what expires in the table becomes a line of a file in S3.
+"""The archive of audit events: an event that expires in the table becomes a line of a file in S3.
 
     audit/namespace={id}/year={yyyy}/month={mm}/day={dd}/{first}-{last}-{digest}.jsonl.gz
 
-The day is the event's own. An object is named after the stream records it holds and its bytes
+The day is that of the event. An object is named after the stream records it holds and its bytes
 depend on nothing else, so a batch that is delivered again writes the same object again. Where
-batches overlap, an event is in two objects; readers take it once, by its id.
+batches overlap, an event is in two objects; readers count it once, by its id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.core.errors import Damaged
 from headgate.core.history import DAY_MS, AuditEvent, event_time_ms
 from headgate.core.limits import parse_namespace_id
 
-OBJECT_BYTES_MAX = 64 * 1024 * 1024  # a batch of a stream has a tenth of that
+OBJECT_BYTES_MAX = 64 * 1024 * 1024  # ten times as much as a batch of a stream
 OBJECTS_MAX = 100_000  # of one day
 FOLDERS_MAX = 1000  # years of a namespace, months of a year, days of a month
 PARTS = ("year", "month", "day")
@@ -110,7 +110,7 @@ async def _read_day(objects: S3Objects, folder: str) -> list[AuditEvent]:
 
 
 def _search_end_ms(end_ms: int | None, before: str | None) -> int | None:
-    """The end of what is asked for; an event's id begins with its time."""
+    """The end of the search: `end_ms`, or the time with which the id `before` begins."""
     digits = (before or "").partition("-")[0]
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
         return end_ms
@@ -146,7 +146,7 @@ def _day_folder(time_ms: int) -> str:
 
 
 def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
-    """When the year, month or day of a folder begins and ends; None if it is of something else."""
+    """When the year, month or day of a folder begins and ends; None if it is no such folder."""
     parts = folder.rstrip("/").split("/")[-1 - depth :]
     texts = [part.removeprefix(f"{name}=") for name, part in zip(PARTS, parts, strict=False)]
     if not all(text.isascii() and text.isdigit() and len(text) <= 4 for text in texts):

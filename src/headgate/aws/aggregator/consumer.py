@@ -1,17 +1,19 @@
-"""Reading the table's stream in a process of one's own, where there is no Lambda.
+"""Reading the table's stream in a process of your own, instead of Lambda.
 
-It goes on from its checkpoint, parents before children, and marks how far it is only after all of a
-batch is done. So a process that is killed reads some records again, which changes nothing. Two at
-once are a waste, no harm.
+It continues from its checkpoint, parents before children, and moves the checkpoint only after all
+of a batch is done. So a process that is killed reads some records again, which changes nothing. Two
+processes at once are wasteful but harmless.
 
-A record that will never be done is passed over; with dead letters, it is one before that. One that
-is in passing trouble is tried until it is twelve hours old, as Lambda would be told to.
+A record that can never be processed is skipped, after it was put among the dead letters if there
+are any. One that fails for now is tried until it is twelve hours old, as Lambda does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from headgate.aws.aggregator.dead_letters import (
     REFUSED,
@@ -23,8 +25,7 @@ from headgate.aws.aggregator.dead_letters import (
 from headgate.aws.aggregator.process import Aggregator, BatchReport, RecordFailure, Records
 from headgate.aws.aggregator.records import record_time_ms, sequence_text
 from headgate.aws.aggregator.s3 import AwsService
-from headgate.aws.aggregator.streams import ITERATOR_EXPIRED, Stream, find_stream_arn
-from headgate.core.errors import StoreTrouble
+from headgate.core.errors import StoreTrouble, ValidationError
 from headgate.core.history import DAY_MS
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import TTL, key_attributes, number, text, text_of
@@ -32,6 +33,104 @@ from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import GateFactory, WaitGate
+
+# --------------------------------------------------------------------------------------------------
+# A table's stream through the streams API: its shards, and the records of each in order.
+
+PAGES_MAX = 100  # of shards, each of a hundred
+RECORDS_MAX = 1000
+
+# That position is gone: an iterator lives for a quarter of an hour, a record for a day.
+ITERATOR_EXPIRED = frozenset({"ExpiredIteratorException", "TrimmedDataAccessException"})
+
+
+class StreamShard(NamedTuple):
+    id: str
+    parent: str | None
+
+
+class StreamBatch(NamedTuple):
+    """Some records and where to go on; None where the shard has come to its end."""
+
+    records: list[Mapping[str, Any]]
+    iterator: str | None
+
+
+async def find_stream_arn(table: Table) -> str:
+    """The ARN of the table's stream."""
+    found = (await table.call("DescribeTable"))["Table"]
+    arn, kind = found.get("LatestStreamArn"), found.get("StreamSpecification", {})
+    if not arn or not kind.get("StreamEnabled"):
+        raise ValidationError("table", table.name, "has no stream; enable one with both images")
+    if kind.get("StreamViewType") != "NEW_AND_OLD_IMAGES":
+        raise ValidationError(
+            "table", table.name, "has a stream without both images; make it NEW_AND_OLD_IMAGES"
+        )
+    return str(arn)
+
+
+class Stream:
+    def __init__(self, service: AwsService, arn: str) -> None:
+        self._service = service
+        self.arn = arn
+
+    @property
+    def label(self) -> str:
+        """When the stream was made: it tells a table's streams apart."""
+        return self.arn.rpartition("/")[2]
+
+    async def shards(self) -> list[StreamShard]:
+        found: list[StreamShard] = []
+        start: dict[str, str] = {}
+        for _ in range(PAGES_MAX):
+            reply = await self._service.call("describe_stream", StreamArn=self.arn, **start)
+            page = reply["StreamDescription"]
+            found += [
+                StreamShard(one["ShardId"], one.get("ParentShardId")) for one in page["Shards"]
+            ]
+            last = page.get("LastEvaluatedShardId")
+            if not last:
+                break
+            start = {"ExclusiveStartShardId": last}
+        return found
+
+    async def iterator(self, shard: str, after: str | None) -> str:
+        """Where to read from: after a record, or from the oldest that is still there."""
+        try:
+            return await self._iterator(shard, after)
+        except Rejected as error:
+            if after is None or error.code not in ITERATOR_EXPIRED:
+                raise
+            return await self._iterator(shard, None)
+
+    async def _iterator(self, shard: str, after: str | None) -> str:
+        place = {"ShardIteratorType": "TRIM_HORIZON"}
+        if after is not None:
+            place = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
+        reply = await self._service.call(
+            "get_shard_iterator", StreamArn=self.arn, ShardId=shard, **place
+        )
+        return str(reply["ShardIterator"])
+
+    async def batch(self, iterator: str, most: int = RECORDS_MAX) -> StreamBatch:
+        reply = await self._service.call("get_records", ShardIterator=iterator, Limit=most)
+        records = [_as_lambda_record(record) for record in reply.get("Records", [])]
+        return StreamBatch(records, reply.get("NextShardIterator"))
+
+
+def _as_lambda_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record as Lambda would deliver it: bytes as text."""
+    body = dict(record.get("dynamodb", {}))
+    for image in ("OldImage", "NewImage"):
+        if image in body:
+            body[image] = {name: _value(value) for name, value in body[image].items()}
+    return {**record, "dynamodb": body}
+
+
+def _value(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = value.get("B")
+    return {"B": base64.b64encode(found).decode()} if isinstance(found, bytes) else value
+
 
 # --------------------------------------------------------------------------------------------------
 # How far a stream was read, in the table itself.
@@ -64,9 +163,9 @@ class Checkpoints:
 
 
 IDLE_MS = 1000
-SHARD_SCAN_ROUNDS = 60  # rounds after which new shards are looked for, whatever happened
-CHECKPOINT_RECORDS = 1000  # records of no concern that are passed before that is marked
-AGE_MS_MAX = 12 * 3_600_000  # of a record in trouble; the stream forgets after a day
+SHARD_SCAN_ROUNDS = 60  # look for new shards at least this often
+CHECKPOINT_RECORDS = 1000  # irrelevant records to skip before the checkpoint moves
+AGE_MS_MAX = 12 * 3_600_000  # of a record that keeps failing; the stream forgets after a day
 
 OnReport = Callable[[BatchReport], None]
 OnTrouble = Callable[[StoreTrouble], None]
@@ -113,7 +212,7 @@ class Consumer:
         self._rounds = 0
 
     def stop(self) -> None:
-        """The batch under way is finished, then `run` returns."""
+        """Makes `run` return after the batch under way."""
         self._stopping = True
         gate = self._gate
         if gate is not None:
@@ -126,7 +225,7 @@ class Consumer:
         await self._aggregator.close()
 
     async def run(self) -> None:
-        """Trouble is told and waited out; the stream keeps its records for a day."""
+        """Reports store errors and tries again later; the stream keeps its records for a day."""
         while not self._stopping:
             try:
                 moved = await self.read_round()
@@ -138,13 +237,13 @@ class Consumer:
                 await self._wait_idle()
 
     async def drain(self, rounds_max: int = 10_000) -> None:
-        """Everything that was in the stream is done; trouble is raised."""
+        """Processes everything in the stream and returns; store errors are raised."""
         for _ in range(rounds_max):
             if self._stopping or not await self.read_round():
                 return
 
     async def read_round(self) -> bool:
-        """A batch of every shard that can be read; False where none had anything."""
+        """Processes a batch of every shard that can be read; False if all were empty."""
         if not self._open or self._rounds % SHARD_SCAN_ROUNDS == 0:
             await self._find_shards()
         self._rounds += 1
@@ -156,7 +255,7 @@ class Consumer:
         return moved
 
     async def _find_shards(self) -> None:
-        """Shards whose parents are done, or gone from the stream, can be read."""
+        """Opens the shards whose parents are done, or gone from the stream."""
         if self._stream is None:
             self._stream = Stream(self._service, await find_stream_arn(self._aggregator.table))
             self._checkpoints = Checkpoints(self._aggregator.table, self._stream.label)
@@ -192,7 +291,8 @@ class Consumer:
         return bool(batch.records)
 
     async def _process(self, cursor: _ShardCursor, records: Records) -> bool:
-        """Whether all of it is done or given up; nothing is given up while some may be done."""
+        """Whether all records are done or given up. None is given up while another may still be
+        done."""
         if not records:
             return True
         report = await self._aggregator.process(records)
@@ -206,7 +306,7 @@ class Consumer:
             self.dead_letters_sent += len(given_up)
         cursor.after = sequence_text(records[-1])
         cursor.since_checkpoint += len(records)
-        # A mark is a record of the stream itself: marking that would never end.
+        # A checkpoint is itself a record of this stream: noting each one would never end.
         if report.is_relevant or cursor.since_checkpoint >= CHECKPOINT_RECORDS:
             assert self._checkpoints is not None
             await self._checkpoints.save(cursor.id, cursor.after)
@@ -232,7 +332,7 @@ class Consumer:
         return letters
 
     async def _finish(self, cursor: _ShardCursor) -> None:
-        """The shard has come to its end: now its children can be read."""
+        """Notes that the shard has ended, so that its children can be read."""
         assert self._checkpoints is not None
         await self._checkpoints.save(cursor.id, DONE)
         self._done.add(cursor.id)

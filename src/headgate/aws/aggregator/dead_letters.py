@@ -1,8 +1,8 @@
-"""Dead letters: records that will never be done are put aside whole, and the stream goes on.
+"""Dead letters: records that can never be processed are stored elsewhere, and the stream goes on.
 
-They go to a queue of SQS, to objects of S3, or to lines of a file. Each says where in the stream it
-was, in the words that Lambda uses for its own failure destinations, why it was given up, and what
-the record held, which Lambda leaves out: a stream forgets after a day, a letter does not.
+They go to an SQS queue, to S3 objects, or to a file. Each says where in the stream the record was,
+in the format that Lambda uses for its own failure destinations, and why it was given up. It also
+holds the record itself, which Lambda leaves out: the stream forgets it after a day.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.aws.aggregator.records import sequence_text
 from headgate.aws.aggregator.s3 import AwsService, S3Objects
-from headgate.core.errors import Unreachable, ValidationError
+from headgate.core.errors import Unreachable
 from headgate.core.history import iso_time
 
 MESSAGE_BYTES_MAX = 256 * 1024  # that a queue takes
 UNREADABLE, REFUSED, TOO_OLD = "Unreadable", "Refused", "RecordAgeExceeded"
 
-_QUEUE_URL = re.compile(r"https?://[^/\s]+/\S*[^/\s]")
-_QUEUE_ARN = re.compile(r"arn:aws[a-z\-]*:sqs:[a-z0-9\-]+:(\d{12}):([\w\-]{1,80})", re.ASCII)
-_OBJECTS = re.compile(r"s3://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(?:/([\w.=/\-]*))?", re.ASCII)
+QUEUE_URL = re.compile(r"https?://[^/\s]+/\S*[^/\s]")
+QUEUE_ARN = re.compile(r"arn:aws[a-z\-]*:sqs:[a-z0-9\-]+:(\d{12}):([\w\-]{1,80})", re.ASCII)
+OBJECTS_URL = re.compile(r"s3://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(?:/([\w.=/\-]*))?", re.ASCII)
 
 
 class DeadLetter(NamedTuple):
@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
     record: Mapping[str, Any]
 
     def text(self, now_ms: int, bytes_max: int | None = None) -> str:
-        """The letter as JSON; without the record where that is larger than the receiver takes."""
+        """The letter as JSON, without the record if that is larger than the receiver accepts."""
         number = sequence_text(self.record)
         arrived = _arrival_time(self.record)
         place = {
@@ -68,7 +68,7 @@ class DeadLetter(NamedTuple):
 
 class DeadLetters(Protocol):
     async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
-        """All of them are kept, or it is trouble; some may then be kept twice."""
+        """Stores all letters or raises StoreTrouble; after an error some may be stored twice."""
         ...
 
     async def close(self) -> None: ...
@@ -92,7 +92,7 @@ class SqsDeadLetters:
         await self._service.close()
 
     async def _find_url(self) -> str:
-        account, name = _QUEUE_ARN.fullmatch(self._place).groups()  # type: ignore[union-attr]
+        account, name = QUEUE_ARN.fullmatch(self._place).groups()  # type: ignore[union-attr]
         reply = await self._service.call(
             "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
         )
@@ -101,7 +101,7 @@ class SqsDeadLetters:
 
 
 class S3DeadLetters:
-    """An object for all that a batch gave up; the same ones make the same object."""
+    """One object for all letters of a batch; the same letters make the same object."""
 
     def __init__(self, objects: S3Objects, folder: str) -> None:
         self._objects = objects
@@ -119,7 +119,7 @@ class S3DeadLetters:
 
 
 class FileDeadLetters:
-    """A line each, at the end of a file; so rare that waiting for the disk disturbs nobody."""
+    """A line each, appended to a file. Letters are rare, so it may block on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -143,27 +143,6 @@ class FileDeadLetters:
             os.fsync(file.fileno())
 
 
-class DeadLetterTarget(NamedTuple):
-    """Where letters go: `kind` is sqs, s3 or file."""
-
-    kind: str
-    where: str
-    folder: str = ""
-
-
-def parse_dead_letter_target(text: str) -> DeadLetterTarget:
-    """A queue's URL or ARN, `s3://bucket/folder`, or a file's path."""
-    if _QUEUE_URL.fullmatch(text) or _QUEUE_ARN.fullmatch(text):
-        return DeadLetterTarget("sqs", text)
-    if found := _OBJECTS.fullmatch(text):
-        return DeadLetterTarget("s3", found[1], found[2] or "")
-    if not text or "://" in text or text.startswith("arn:") or "\0" in text:
-        raise ValidationError(
-            "dead_letters", text, "must be a queue's URL or ARN, s3://bucket/folder, or a file"
-        )
-    return DeadLetterTarget("file", text)
-
-
 def _arrival_time(record: Mapping[str, Any]) -> str:
     body = record.get("dynamodb")
     moment = body.get("ApproximateCreationDateTime") if isinstance(body, Mapping) else None
@@ -173,7 +152,7 @@ def _arrival_time(record: Mapping[str, Any]) -> str:
 
 
 def _json_default(value: object) -> str:
-    """What JSON has no word for: bytes as Lambda shows them, times, sets of sets."""
+    """Values that JSON does not have: bytes as Lambda shows them, times, nested sets."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime.datetime) else str(value)

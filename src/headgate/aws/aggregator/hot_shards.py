@@ -1,8 +1,8 @@
-"""Which shards take more writes than their partition will bear, told from the stream's own times.
+"""Which shards get more writes than their partition can take, measured from the stream.
 
-A record names the second in which it was written, and the item how often that had happened before.
-So the first record of a second tells the count at its very beginning, and two such firsts the pace
-between them, all writers together and no clock but the service's.
+A record names the second in which it was written, and the item counts its writes. So the first
+record of a second tells the count at the beginning of that second, and two such records tell the
+rate between them: of all writers together, and by no clock but DynamoDB's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _WriteRate:
 
 
 class WriteRates:
-    """What is remembered of items between batches; the one met longest ago makes room."""
+    """What is remembered of items between batches; the oldest entry makes room for a new one."""
 
     def __init__(self, items_max: int = ITEMS_MAX) -> None:
         self._items_max = items_max
@@ -62,7 +62,7 @@ class WriteRates:
         return list(found.values())
 
     def drop(self, hot: HotShard) -> None:
-        """It was divided: what was measured before says nothing now."""
+        """Forgets a shard that was split: what was measured before no longer applies."""
         self._known.pop((hot.key, hot.shard), None)
 
     def _open(self, shard_key: ShardKey, second: int) -> _WriteRate:
@@ -75,7 +75,7 @@ class WriteRates:
 
 
 def _writes_per_s(rate: _WriteRate, change: Change) -> int:
-    """The writes per second up to the second that this change begins; 0 if it begins none."""
+    """The writes per second up to this change, if it is the first of its second; else 0."""
     taken = amount_between(change.before, change.after).counters_milli
     for name, milli in taken.items():
         rate.largest[name] = max(milli, rate.largest.get(name, 0))
@@ -90,17 +90,18 @@ def _writes_per_s(rate: _WriteRate, change: Change) -> int:
 
 
 # --------------------------------------------------------------------------------------------------
-# Dividing a shard before its partition holds it back, with the store's own transaction.
+# Splitting a shard before its partition throttles it, with the store's own transaction.
 #
-# Every client does the same when it sees a shard run hot; here it is seen without a client that
-# writes often. The transaction is conditional: one that comes too late changes nothing.
+# Clients do the same when they see a hot shard. The aggregator also sees one that is hot because
+# many clients write a little each. The transaction is conditional: if it comes too late it changes
+# nothing.
 
-SETTLE_MS = 2000  # a stream tells of a shard's pace that late
+SETTLE_MS = 2000  # how late the stream tells the rate of a shard
 SPLITS_MAX = 8  # of one batch
 
 
 class ShardSplitter:
-    """A role that may not write buckets is told so once, and then left alone."""
+    """Splits hot shards; stops trying once AWS says that its role may not write buckets."""
 
     def __init__(self, table: Table, *, enabled: bool) -> None:
         self.paces = WriteRates()
@@ -108,7 +109,7 @@ class ShardSplitter:
         self._table = table
 
     async def divide(self, found: Sequence[HotShard]) -> int:
-        """How many of the hot shards were divided; trouble with it is nobody's but its own."""
+        """How many of the hot shards were split; errors are ignored: nobody waits for it."""
         done = 0
         for hot in sorted(found, key=lambda one: -one.per_s)[:SPLITS_MAX]:
             if not self.enabled:
@@ -118,7 +119,7 @@ class ShardSplitter:
             except AccessRefused:
                 self.enabled = False
             except StoreTrouble:
-                continue  # somebody was faster, or the partition is busy: the next batch tells
+                continue  # a client was faster, or the partition is busy: try with the next batch
         return done
 
     async def _divide(self, hot: HotShard) -> bool:

@@ -1,8 +1,8 @@
 """The Lambda function: a batch of the table's stream in, the records that failed out.
 
 The event source mapping must report batch item failures. It then delivers again from the first
-record that failed on, and sends what keeps failing to its dead-letter queue; what was done of the
-rest is known, and not done again.
+record that failed, and sends what keeps failing to its dead-letter queue. Records that were counted
+the first time are known and are not counted again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.aws.aggregator.process import Aggregator, BatchReport, settings_fr
 from headgate.core.runtime import run
 
 # --------------------------------------------------------------------------------------------------
-# A report as one line of CloudWatch's embedded metric format: printed, it becomes metrics.
+# A report as a line in CloudWatch's embedded metric format: printing it makes metrics.
 
 NAMESPACE = "headgate"
 DIMENSION = "Table"

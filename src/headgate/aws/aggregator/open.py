@@ -6,14 +6,17 @@ from pathlib import Path
 
 from headgate.aws.aggregator.consumer import IDLE_MS, Consumer, OnReport, OnTrouble
 from headgate.aws.aggregator.dead_letters import (
+    OBJECTS_URL,
+    QUEUE_ARN,
+    QUEUE_URL,
     DeadLetters,
     FileDeadLetters,
     S3DeadLetters,
     SqsDeadLetters,
-    parse_dead_letter_target,
 )
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService, S3Objects
+from headgate.core.errors import ValidationError
 from headgate.stores.dynamodb.client.calls import open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
@@ -69,17 +72,20 @@ def open_consumer(
 def open_dead_letters(
     text: str, region: str | None = None, endpoint: str | None = None, *, blocking: bool
 ) -> DeadLetters:
-    """Where dead letters go; nothing is contacted yet."""
-    target = parse_dead_letter_target(text)
-    if target.kind == "file":
-        return FileDeadLetters(Path(target.where))
-    if target.kind == "s3":
+    """Dead letters in a queue (its URL or ARN), in `s3://bucket/folder`, or in a file; nothing is
+    contacted yet."""
+    if QUEUE_URL.fullmatch(text) or QUEUE_ARN.fullmatch(text):
+        service = BotoService("sqs", region=region, endpoint=endpoint, blocking=blocking)
+        return SqsDeadLetters(service, text)
+    if found := OBJECTS_URL.fullmatch(text):
         return S3DeadLetters(
-            open_objects(target.where, region, endpoint, blocking=blocking), target.folder
+            open_objects(found[1], region, endpoint, blocking=blocking), found[2] or ""
         )
-    return SqsDeadLetters(
-        BotoService("sqs", region=region, endpoint=endpoint, blocking=blocking), target.where
-    )
+    if not text or "://" in text or text.startswith("arn:") or "\0" in text:
+        raise ValidationError(
+            "dead_letters", text, "must be a queue's URL or ARN, s3://bucket/folder, or a file"
+        )
+    return FileDeadLetters(Path(text))
 
 
 def open_objects(

@@ -1,4 +1,4 @@
-"""A batch of stream records, from parsing to the report: counted, archived, and what failed."""
+"""Processes a batch of stream records: parses, counts and archives them, and reports failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.core.history import DAY_MS, WINDOW_TYPES
 from headgate.stores.dynamodb.table.table import Table
 
 # --------------------------------------------------------------------------------------------------
-# What the aggregator is told by its environment, parsed once.
+# The settings of the aggregator, from environment variables.
 
 TABLE, WINDOWS, RETENTION = "HEADGATE_TABLE", "HEADGATE_WINDOWS", "HEADGATE_USAGE_RETENTION_DAYS"
 ARCHIVE, SPLIT, LOG_LEVEL = "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_SPLIT", "HEADGATE_LOG_LEVEL"
@@ -82,7 +82,7 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """A record that is not done; if that is to last, it will not be next time either."""
+    """A record that was not processed; if `permanent`, trying again will not help."""
 
     sequence: str  # as the stream gave it; empty where it gave none
     why: str
@@ -92,7 +92,7 @@ class RecordFailure:
 
 @dataclass(slots=True)
 class BatchReport:
-    """What came of some records."""
+    """The outcome of a batch."""
 
     records: int = 0
     counted: int = 0  # changes of buckets that are in their rows now
@@ -119,7 +119,7 @@ class Aggregator:
         self._splits = ShardSplitter(table, enabled=settings.split)
 
     async def process(self, records: Records) -> BatchReport:
-        """Every record is done, or is among the failures; one never stands in another's way."""
+        """Every record is processed or among the failures; none stops another."""
         report = BatchReport(records=len(records))
         changes, expired, texts = _parse_records(records, report)
         await self._count(changes, texts, report)
@@ -169,7 +169,7 @@ class Aggregator:
 def _parse_records(
     records: Records, report: BatchReport
 ) -> tuple[list[Change], list[ExpiredEvent], dict[int, str]]:
-    """Changes and expired events, each once; what cannot be read is a failure."""
+    """Changes and expired events, each once; a record that cannot be read is a failure."""
     found: dict[int, Change | ExpiredEvent] = {}
     texts: dict[int, str] = {}
     for record in records:

@@ -1,7 +1,7 @@
-"""Stream records, parsed as they come in: changes of buckets, and expired audit events.
+"""Parses stream records: changes of buckets, and audit events that have expired.
 
-Lambda and the streams API tell the same in slightly different words; both are understood. All else
-that happens in the table, this program's own writes among it, is none of its business.
+Lambda and the streams API differ a little in form; both are understood. All other records are
+ignored, among them those of this program's own writes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headgate.stores.dynamodb.protocol.item import EPOCH, GENERATION, LAYOUT, WR
 from headgate.stores.dynamodb.schema import names_in
 
 # --------------------------------------------------------------------------------------------------
-# What a bucket's item says of consumption, and what one write to it adds.
+# What a bucket's item says about consumption, and what one write adds to it.
 #
-# The generation and the count of writes name a state: no two states of the items under one key
-# share them. So one change is known to follow another where it begins with the state that ended in.
+# The generation and the count of writes together name a state: no two states under one key have the
+# same name. So one change follows another directly if it begins with the state the other ended in.
 
 
 class ConsumptionState(NamedTuple):
@@ -47,7 +47,7 @@ NO_STATE = ConsumptionState("", 0, {})
 
 
 def state_of(item: Item) -> ConsumptionState:
-    """The state an image shows; part of an item that nobody has made a bucket yet is nothing."""
+    """The state an image shows; NO_STATE if the item is not a complete bucket yet."""
     if EPOCH not in item:
         return NO_STATE
     try:
@@ -59,7 +59,7 @@ def state_of(item: Item) -> ConsumptionState:
 
 
 def _own_milli(item: Item, limit: str) -> int:
-    """Without what came along with shards that were merged into it: that was counted there."""
+    """What the item consumed itself, without what merged shards brought: that was counted there."""
     names = names_of(limit)
     return int(item[names.consumed]["N"]) - number_of(item, names.merged)
 
@@ -100,7 +100,7 @@ class Change(NamedTuple):
 
 
 class ExpiredEvent(NamedTuple):
-    """An audit event that has come to its end."""
+    """An audit event that DynamoDB has deleted because it expired."""
 
     sequence: int
     namespace: str
@@ -132,7 +132,7 @@ def sequence_text(record: object) -> str:
 
 
 def record_time_ms(record: Mapping[str, Any]) -> int:
-    """When a record that was read came into the stream."""
+    """When a record was written to the stream."""
     return _time_ms(record["dynamodb"]["ApproximateCreationDateTime"])
 
 
@@ -161,7 +161,7 @@ def _expired_event(body: Mapping[str, Any], pk: str) -> ExpiredEvent:
 
 
 def _has_expired(record: Mapping[str, Any]) -> bool:
-    """Whether it is gone because its time was over, not because somebody deleted it."""
+    """Whether DynamoDB deleted it because it expired, rather than somebody else."""
     identity = record.get("userIdentity") or {}
     principal = identity.get("principalId", identity.get("PrincipalId"))
     return record["eventName"] == "REMOVE" and principal == EXPIRY

@@ -1,7 +1,7 @@
 """Changes become usage rows: per entity, resource and window, all of a batch in one.
 
-This is the whole of the counting, and it is pure. What a row holds already it tells itself, beside
-its counters, so one conditional write both counts and remembers what was counted.
+This is all of the counting, and it is pure. Beside its counters a row keeps a mark of what it has
+counted, so one conditional write both counts and remembers that it did.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.aws.aggregator.records import Amount, Change, amount_between, sum_amounts
-from headgate.aws.aggregator.runs import ChangeRun, Mark, mark_of, merge_runs, parse_runs
+from headgate.core.errors import Damaged
 from headgate.core.history import WindowUsage, window_around
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb.catalog.items import Item, Key, text_of, usage_key
@@ -18,11 +18,97 @@ from headgate.stores.dynamodb.catalog.items import Item, Key, text_of, usage_key
 HEAD, REST = "h_", "r_"  # with a shard's number: the two halves of its mark
 SHARDS_MAX = 32  # of a bucket in one write; an expression may have 4 KB
 
-Changes = Sequence[Change]
+
+# --------------------------------------------------------------------------------------------------
+# What a row has counted of a bucket's shard: unbroken runs of changes.
+#
+# A run goes from the state before its first change to the state after its last, with the sequence
+# numbers of both. Nothing can be missing inside a run, because each change begins where the one
+# before it ended. So a change that is delivered again lies inside a run and has been counted, and a
+# change that comes late lies between two runs and has not. While changes come in the order of the
+# stream there is one run, and it grows.
+
+RUNS_MAX = 8  # beyond it the oldest gap is closed: we no longer wait for what is missing there
+
+
+class ChangeRun(NamedTuple):
+    first: int  # sequence numbers
+    last: int
+    before: str  # names of states; empty where there was no bucket
+    after: str
+
+    def holds(self, sequence: int) -> bool:
+        return self.first <= sequence <= self.last
+
+
+class Mark(NamedTuple):
+    """Runs as a row keeps them: `head` is the end of the newest, `rest` everything else.
+
+    A run that grows changes the head alone, so it can be written without knowing the rest.
+    """
+
+    head: str
+    rest: str
+
+
+def merge_runs(runs: Iterable[ChangeRun]) -> tuple[ChangeRun, ...]:
+    """The runs in order, those that follow each other as one.
+
+    A bucket that was deleted and one that was created later are not joined: nobody can tell whether
+    there was a third in between.
+    """
+    found: list[ChangeRun] = []
+    for run in sorted(runs):
+        if found and found[-1].after and found[-1].after == run.before:
+            found[-1] = found[-1]._replace(last=run.last, after=run.after)
+        else:
+            found.append(run)
+    while len(found) > RUNS_MAX:
+        oldest, second = found[:2]
+        found[:2] = [second._replace(first=oldest.first, before=oldest.before)]
+    return tuple(found)
+
+
+def mark_of(runs: Sequence[ChangeRun]) -> Mark:
+    newest = runs[-1]
+    older = [f"{_end(run.first, run.before)}>{_end(run.last, run.after)}" for run in runs[:-1]]
+    rest = "|".join([_end(newest.first, newest.before), *reversed(older)])
+    return Mark(_end(newest.last, newest.after), rest)
+
+
+def head_after(state: str) -> str:
+    """How the head of a mark begins whose newest run ended in this state."""
+    return f"{state}@"
+
+
+def parse_runs(mark: Mark) -> tuple[ChangeRun, ...]:
+    try:
+        start, *older = mark.rest.split("|")
+        pairs = [tuple(text.split(">")) for text in reversed(older)]
+        return tuple(_parse_run(*pair) for pair in [*pairs, (start, mark.head)])
+    except (ValueError, TypeError) as error:
+        raise Damaged(
+            f"a usage row does not tell what it holds ({mark}); it was written by something else: "
+            f"delete that row"
+        ) from error
+
+
+def _end(sequence: int, state: str) -> str:
+    return f"{head_after(state)}{sequence}"
+
+
+def _parse_run(start: str, end: str) -> ChangeRun:
+    before, first = start.split("@")
+    after, last = end.split("@")
+    return ChangeRun(int(first), int(last), before, after)
+
+
+# --------------------------------------------------------------------------------------------------
+# Rows, and the writes that bring them up to date.
 
 
 class UsageRow(NamedTuple):
-    """What a batch has for one usage row: by shard, its changes in order."""
+    """What a batch adds to one usage row: by shard, its changes in order."""
 
     key: BucketKey
     window_type: str
@@ -55,7 +141,7 @@ class MarkUpdate(NamedTuple):
 
 
 class RowUpdate(NamedTuple):
-    """What one write adds to a row, and how that moves its marks on."""
+    """What one write adds to a row, and how it changes the row's marks."""
 
     amount: Amount
     mark_updates: list[MarkUpdate]
@@ -79,43 +165,25 @@ def _parts(shards: dict[int, list[Change]]) -> Iterable[dict[int, list[Change]]]
         yield {shard: shards[shard] for shard in numbers[at : at + SHARDS_MAX]}
 
 
-def optimistic_update(row: UsageRow) -> RowUpdate | None:
-    """The write to make while the row is not known; None where there is nothing to count.
+def row_update(row: UsageRow, item: Item | None) -> RowUpdate | None:
+    """The write that counts what the row does not hold yet; None where there is nothing to count.
 
-    Its conditions hold where the batch goes on where the row ends, as it does in the stream.
+    Without the `item` the row is not known. The write then assumes that this batch continues where
+    the row ends, as it does in the order of the stream, and its conditions fail if that is wrong.
     """
     amounts: list[Amount] = []
     grown: list[MarkUpdate] = []
     for shard, changes in row.shards.items():
-        amount = _amount(changes)
-        if amount:
-            runs = merge_runs(_run(change) for change in changes)
-            follows = runs[0].before if len(runs) == 1 else ""
-            amounts.append(amount)
-            grown.append(MarkUpdate(shard, None, mark_of(runs), follows))
-    return RowUpdate(sum_amounts(amounts), grown) if grown else None
-
-
-def exact_update(row: UsageRow, item: Item) -> RowUpdate | None:
-    """The write that counts what the row, as it is now, does not hold yet; None where it has it."""
-    amounts: list[Amount] = []
-    grown: list[MarkUpdate] = []
-    for shard, changes in row.shards.items():
-        was = _mark_in(item, shard)
-        held = parse_runs(was) if was is not None else ()
-        fresh = [
-            change for change in changes if not any(run.holds(change.sequence) for run in held)
-        ]
-        amount = _amount(fresh)
+        was = None if item is None else _mark_in(item, shard)
+        held = () if was is None else parse_runs(was)
+        fresh = [one for one in changes if not any(run.holds(one.sequence) for run in held)]
+        amount = sum_amounts(amount_between(one.before, one.after) for one in fresh)
         if amount:
             runs = merge_runs([*held, *(_run(change) for change in fresh)])
+            follows = runs[0].before if item is None and len(runs) == 1 else ""
             amounts.append(amount)
-            grown.append(MarkUpdate(shard, was, mark_of(runs), ""))
+            grown.append(MarkUpdate(shard, was, mark_of(runs), follows))
     return RowUpdate(sum_amounts(amounts), grown) if grown else None
-
-
-def _amount(changes: Changes) -> Amount:
-    return sum_amounts(amount_between(change.before, change.after) for change in changes)
 
 
 def _run(change: Change) -> ChangeRun:

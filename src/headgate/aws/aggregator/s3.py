@@ -1,4 +1,4 @@
-"""The objects of one bucket of S3: put, get, and their names."""
+"""Calls to AWS services through botocore, and the objects of one S3 bucket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class S3Objects:
         self._bucket = bucket
 
     async def put(self, name: str, body: bytes) -> None:
-        """The object is there, whether or not it was before."""
+        """Writes the object, whether or not it exists."""
         await self._service.call(
             "put_object",
             Bucket=self._bucket,
@@ -52,7 +52,7 @@ class S3Objects:
         return [one["Key"] for one in await self._list("Contents", prefix, most)]
 
     async def folders(self, prefix: str, most: int) -> list[str]:
-        """What the names that begin so have up to the next `/`, in order, each once."""
+        """The folders below a prefix that ends in `/`, in order."""
         listed = await self._list("CommonPrefixes", prefix, most, Delimiter="/")
         return sorted(one["Prefix"] for one in listed)
 
@@ -78,8 +78,8 @@ class S3Objects:
 # --------------------------------------------------------------------------------------------------
 # Calls to S3 and to DynamoDB Streams through botocore, async and blocking.
 #
-# Neither is on the way of an acquire: a batch of audit events is one call, and a stream is asked a
-# few times a second. The async one has botocore work on a thread.
+# No acquire waits for them: a batch of audit events is one call, and a stream is read a few times a
+# second. So it is good enough to run botocore on a thread for async callers.
 
 _THROTTLES = {"LimitExceededException", "ProvisionedThroughputExceededException", "SlowDown"}
 _THROTTLES |= {"ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"}

@@ -1,7 +1,7 @@
-"""Writing usage rows: one conditional update each, tried again as often as it takes to be sure.
+"""Writing usage rows: one conditional update each, tried again until its outcome is known.
 
-An update says which state the row's runs must have ended in. One that was applied, and whose answer
-was lost, therefore fails when it is sent again, and the row that comes back holds everything.
+An update says in which state the row's runs must have ended. If one was applied and its answer was
+lost, sending it again therefore fails, and the row that comes back already holds everything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from headgate.aws.aggregator.rows import (
     MarkUpdate,
     RowUpdate,
     UsageRow,
-    exact_update,
-    optimistic_update,
+    head_after,
+    row_update,
 )
-from headgate.aws.aggregator.runs import head_after
 from headgate.core.errors import Contended, Damaged, StoreTrouble, Throttled, Unreachable
 from headgate.core.history import window_around
 from headgate.stores.dynamodb.catalog.items import text, usage_attributes, usage_counters
@@ -35,7 +34,7 @@ ATTEMPTS_MAX = 8
 class WriteResult:
     """What came of a batch's rows; `failed` says per sequence number why it is not counted.
 
-    Those in `lasting` will not be counted next time either: their row is damaged, or too large.
+    Those in `permanent` will not be counted next time either: their row is damaged, or too large.
     """
 
     rows: int = 0
@@ -51,17 +50,17 @@ class WriteResult:
             self.permanent.update(row.sequences)
 
 
-def update(table: str, row: UsageRow, row_update: RowUpdate, kept_ms: int) -> DynamoRequest:
-    """The row with so much more, if its marks are as they must be."""
+def update(table: str, row: UsageRow, found: RowUpdate, kept_ms: int) -> DynamoRequest:
+    """The request that adds to a row if its marks are as expected."""
     names = row.key.namespace, row.key.entity_id, row.key.resource
-    usage = row.usage(row_update.amount)
+    usage = row.usage(found.amount)
     _, end_ms = window_around(row.window_type, row.start_ms)
     draft = UpdateExpression()
     for name, value in usage_attributes(*names, usage, end_ms, kept_ms).items():
         draft.set(name, value)
     for name, value in usage_counters(usage).items():
         draft.add(name, int(value["N"]))
-    for grown in row_update.mark_updates:
+    for grown in found.mark_updates:
         _advance_mark(draft, grown)
     return DynamoRequest("UpdateItem", {"TableName": table, **draft.write(row.place)})
 
@@ -82,9 +81,10 @@ def _advance_mark(draft: UpdateExpression, grown: MarkUpdate) -> None:
 
 
 async def write_rows(table: Table, rows: Sequence[UsageRow], kept_ms: int) -> WriteResult:
-    """Every change is in its rows exactly once, or is named as failed.
+    """Counts every change in its rows exactly once, or names it as failed.
 
-    Where some could not be written, the rest is tried once: an outage must not outlast the caller.
+    After a failure the rest is tried only once, so that an outage does not take longer than the
+    caller has.
     """
     written = WriteResult()
     for at in range(0, len(rows), AT_ONCE):
@@ -100,9 +100,9 @@ async def _write_some(
     table: Table, rows: Sequence[UsageRow], kept_ms: int, written: WriteResult, attempts: int
 ) -> None:
     waiting: Waiting = [
-        (row, update(table.name, row, row_update, kept_ms))
+        (row, update(table.name, row, found, kept_ms))
         for row in rows
-        if (row_update := optimistic_update(row)) is not None
+        if (found := row_update(row, None)) is not None
     ]
     for attempt in range(attempts):
         if not waiting:
@@ -132,20 +132,20 @@ def _next_request(
     kept_ms: int,
     written: WriteResult,
 ) -> DynamoRequest | None:
-    """What is to be sent next for the row; None once that is settled."""
+    """The request to send next for the row; None once its outcome is known."""
     if not isinstance(outcome, StoreTrouble):
         written.rows += 1
         return None
     if isinstance(outcome, ConditionFailed):
         try:
-            row_update = exact_update(row, outcome.item or {})
+            found = row_update(row, outcome.item or {})
         except Damaged as error:
             written.fail(row, error, permanent=True)
             return None
-        if row_update is None:
+        if found is None:
             written.held_already += 1
             return None
-        return update(table, row, row_update, kept_ms)
+        return update(table, row, found, kept_ms)
     if isinstance(outcome, _TRANSIENT):
         return request
     invalid = isinstance(outcome, Rejected) and outcome.code == "ValidationException"

@@ -5,10 +5,7 @@ deploy(port, "limits", StackOptions(enable_alarms=False), report=print)
 """
 
 from headgate.aws.infra.bundle import Bundle, build, lambda_export
-from headgate.aws.infra.cost import Cost, Load, Prices, cost
-from headgate.aws.infra.inspect import Progress, Stack, list_stacks, status
-from headgate.aws.infra.options import StackOptions
-from headgate.aws.infra.port import (
+from headgate.aws.infra.control_plane import (
     AwsRefused,
     AwsUnreachable,
     InfrastructureNotFoundError,
@@ -16,6 +13,9 @@ from headgate.aws.infra.port import (
     StackOperationError,
     open_port,
 )
+from headgate.aws.infra.cost import Cost, Load, Prices, cost
+from headgate.aws.infra.inspect import Progress, Stack, list_stacks, status
+from headgate.aws.infra.options import StackOptions
 from headgate.aws.infra.remove import Deleted, delete
 from headgate.aws.infra.stack import Deployed, deploy, is_current, upgrade
 from headgate.aws.infra.template import TEMPLATE_VERSION, cfn_template, namespace_policy, parameters

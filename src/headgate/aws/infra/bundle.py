@@ -1,8 +1,8 @@
-"""The function's code: what its handler imports of headgate, and nothing else, as a zip.
+"""The code of the Lambda function as a zip: the modules of headgate its handler imports, no others.
 
-The modules are found by reading imports, at any depth and in functions too; nothing is run. What is
-not headgate's comes with Python or with the runtime (botocore). The same sources make the same
-bytes, so a bundle's digest tells whether a stack runs this code.
+The modules are found by reading import statements, also those inside functions; nothing is run.
+Other packages come with Python or with the Lambda runtime (botocore). The same sources make the
+same bytes, so the digest of a bundle tells whether a stack runs this code.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from headgate.aws.infra.port import StackOperationError
+from headgate.aws.infra.control_plane import StackOperationError
 
 PACKAGE = "headgate"
 HANDLER = "headgate.aws.aggregator.lambda_handler"
 MODULES_MAX = 500
 DATA_ENDINGS = (".sql", ".lua", ".yaml", ".json")
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can tell, so that no bundle tells when it was made
+EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same sources make the same bytes
 READABLE = 0o644 << 16
 
 
@@ -40,7 +40,7 @@ class Bundle:
 
     @property
     def key(self) -> str:
-        """Where the bundle lies in a bucket; another code lies elsewhere."""
+        """The name of the bundle in a bucket; different code has a different name."""
         return f"aggregator/{self.digest}.zip"
 
 
@@ -155,7 +155,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _data_of(root: Traversable, module: str) -> dict[str, bytes]:
-    """What lies beside a package's modules and is read by them, in folders of its own too."""
+    """The data files of a package, also those in folders below it."""
     inner = module.split(".")[1:]
     folder = root.joinpath(*inner) if inner else root
     return {"/".join((PACKAGE, *inner, name)): data for name, data in _data_in(folder)}

@@ -1,7 +1,7 @@
-"""What a table and its aggregator cost a month, from how they are used.
+"""What a table and its aggregator cost a month, estimated from the load.
 
-Units are those the tests of the store and the aggregator count. Everything that is assumed rather
-than counted is a constant here, with its reason.
+The units per call are those that the tests of the store and the aggregator count. What is assumed
+rather than counted is a constant here, with its reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from headgate.core.errors import ValidationError
 
 # --------------------------------------------------------------------------------------------------
-# What AWS asks, as published for us-east-1, on demand, without free tiers; in US dollars.
+# The prices that AWS publishes for us-east-1, on demand, without free tiers; in US dollars.
 
 PRICED_ON = "2025-07"
 REGION = "us-east-1"
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Each by its name; whoever pays others says so."""
+    """Prices by name; `with_overrides` replaces those you do not pay."""
 
     million_writes: float = 0.625
     million_reads: float = 0.125  # strongly consistent, up to 4 KB
@@ -35,7 +35,7 @@ class Prices:
     alarm_month: float = 0.10
 
     def with_overrides(self, own: Mapping[str, str]) -> Prices:
-        """These, but for those given in words; a ValidationError names the one that is wrong."""
+        """These prices with some replaced; a ValidationError names the one that is wrong."""
         known = [field.name for field in fields(self)]
         for name, value in own.items():
             if name not in known:
@@ -181,7 +181,7 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
 
 
 def expected_distinct(kinds: float, draws: float) -> float:
-    """How many of so many kinds are among so many draws, on average."""
+    """How many different kinds are among `draws` random ones, on average."""
     if kinds <= 1:
         return min(1.0, draws)
     return kinds * -math.expm1(draws * math.log1p(-1 / kinds))

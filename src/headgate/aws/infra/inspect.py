@@ -1,4 +1,4 @@
-"""What AWS says about stacks: one, all of headgate's, and what has happened to one."""
+"""Reading stacks from AWS: one, all of headgate's, and the events of one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from headgate.aws.infra.options import TAG_PREFIX
-from headgate.aws.infra.port import (
+from headgate.aws.infra.control_plane import (
     AwsRefused,
     InfrastructureNotFoundError,
     Port,
     StackOperationError,
 )
+from headgate.aws.infra.options import TAG_PREFIX
 
 CLOUDFORMATION = "cloudformation"
 PAGES_MAX = 200
@@ -57,7 +57,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """What a limiter opens; with an aggregator nobody else counts usage."""
+        """The URL a limiter opens; with an aggregator, limiters do not count usage themselves."""
         options = {"region": self.region}
         if self.parameters.get("EnableAggregator") == "true":
             options["usage"] = "stream"
@@ -82,7 +82,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Something that happened to one resource of a stack."""
+    """An event of one resource of a stack."""
 
     id: str
     resource: str
@@ -114,7 +114,7 @@ def list_stacks(port: Port) -> list[Stack]:
 
 
 def find_stack(port: Port, name: str) -> Stack | None:
-    """Anybody's stack of that name or id, as it is; None where there is none."""
+    """The stack of that name or id, whoever created it; None if there is none."""
     try:
         found = port.call(CLOUDFORMATION, "describe_stacks", StackName=name)["Stacks"]
     except AwsRefused as error:
@@ -125,7 +125,7 @@ def find_stack(port: Port, name: str) -> Stack | None:
 
 
 def new_events(port: Port, stack_id: str, seen: set[str]) -> list[Progress]:
-    """What happened since, oldest first; `seen` then knows it."""
+    """The events that are not in `seen` yet, oldest first; they are added to it."""
     fresh: list[Progress] = []
     for entry in _pages(port, "describe_stack_events", "StackEvents", StackName=stack_id):
         if entry["EventId"] in seen:  # the newest come first
@@ -180,7 +180,7 @@ def _stack(port: Port, entry: Mapping[str, Any]) -> Stack:
 
 
 # --------------------------------------------------------------------------------------------------
-# Waiting for a stack to come to rest, telling what happens, and naming what failed first.
+# Waiting until a stack is at rest, reporting its events, and naming what failed first.
 
 POLL_MS = 2000
 POLLS_MAX = 1800  # an hour: a table with four indexes takes minutes, a mistaken one no longer
@@ -190,7 +190,7 @@ Report = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """For those who do not want to know."""
+    """Does nothing: the default report."""
 
 
 def wait_until_at_rest(

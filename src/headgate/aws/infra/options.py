@@ -1,10 +1,10 @@
-"""What a stack is made of, checked before anything is asked of AWS."""
+"""The options of a stack, checked before AWS is called."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from headgate.core.errors import ValidationError
@@ -66,7 +66,7 @@ class StackOptions:
             raise _invalid(
                 self, "log_retention_days", f"must be one of {offered}: AWS has no others"
             )
-        for name in _SWITCHES:
+        for name in (one.name for one in fields(self) if one.type == "bool"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(self, name, "must be True or False")
         for name, pattern, what in _TEXTS:
@@ -104,16 +104,6 @@ _RANGES = (
     ("lambda_timeout", 1, 900),
     ("lambda_memory", 128, 10_240),
     ("lambda_duration_threshold_pct", 1, 100),
-)
-_SWITCHES = (
-    "enable_aggregator",
-    "enable_splits",
-    "enable_alarms",
-    "enable_audit_archival",
-    "enable_tracing",
-    "create_iam_roles",
-    "create_iam",
-    "enable_deletion_protection",
 )
 _TEXTS = (
     ("role_name_format", _FORMAT, "must hold one {} and otherwise letters, digits and + = , . @ -"),

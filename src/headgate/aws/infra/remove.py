@@ -1,9 +1,10 @@
-"""Deleting a stack with everything in it, once its name was said twice."""
+"""Deleting a stack with everything in it, after its name was confirmed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headgate.aws.infra.control_plane import AwsRefused, Port, StackOperationError
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     Report,
@@ -13,7 +14,6 @@ from headgate.aws.infra.inspect import (
     status,
     wait_until_at_rest,
 )
-from headgate.aws.infra.port import AwsRefused, Port, StackOperationError
 from headgate.core.errors import ValidationError
 
 # --------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ MISSING = ("NoSuchBucket", "404")
 
 
 def empty_bucket(port: Port, bucket: str) -> None:
-    """No object is left in the bucket, nor a version of one."""
+    """Deletes every object in the bucket, and every version of one."""
     for _ in range(ROUNDS_MAX):
         try:
             page = port.call("s3", "list_object_versions", Bucket=bucket, MaxKeys=OBJECTS_MAX)
@@ -47,7 +47,7 @@ def empty_bucket(port: Port, bucket: str) -> None:
 
 
 def remove_bucket(port: Port, bucket: str) -> None:
-    """The bucket is gone with all that was in it."""
+    """Deletes the bucket with all that is in it."""
     empty_bucket(port, bucket)
     try:
         port.call("s3", "delete_bucket", Bucket=bucket)
@@ -66,7 +66,7 @@ NO_TABLE = "ResourceNotFoundException"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What is gone, and what was left on purpose."""
+    """The stack that was deleted, and the bucket that was kept on purpose."""
 
     name: str
     kept_bucket: str | None
@@ -80,7 +80,7 @@ def delete(
     keep_archive: bool = False,
     report: Report = ignore_progress,
 ) -> Deleted:
-    """Nothing of the stack is left, but for the archive if that is to be kept.
+    """Deletes everything of the stack, except the archive if that is to be kept.
 
     `confirm` must be the stack's name: the table goes with every limit, entity and balance.
     """
@@ -103,7 +103,7 @@ def delete(
 
 
 def _unprotect(port: Port, table: str | None) -> None:
-    """The name was said twice: that is what the protection waits for."""
+    """Switches deletion protection off: confirming the name is what it asks for."""
     if table is None:
         return
     try:

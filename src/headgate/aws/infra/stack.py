@@ -1,8 +1,8 @@
-"""Making a stack, changing it, and bringing it up to this headgate's template and code.
+"""Creating a stack, changing it, and upgrading it to this version's template and code.
 
-A new stack is made in two steps, because its function's code lies in a bucket of its own: first
-everything but the function, then, with the bundle uploaded, the function. Whatever happens in
-between, running it again goes on from there.
+A new stack is created in two steps, because the code of its function is in a bucket of the same
+stack: first everything except the function, then the bundle is uploaded and the function created.
+If it is interrupted, running it again continues from there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from typing import Any
 
 import headgate
 from headgate.aws.infra.bundle import Bundle, build
+from headgate.aws.infra.control_plane import (
+    AwsRefused,
+    InfrastructureNotFoundError,
+    Port,
+    StackOperationError,
+)
 from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     STACK_TAG,
@@ -26,12 +32,6 @@ from headgate.aws.infra.inspect import (
     wait_until_at_rest,
 )
 from headgate.aws.infra.options import StackOptions, parse_stack_name
-from headgate.aws.infra.port import (
-    AwsRefused,
-    InfrastructureNotFoundError,
-    Port,
-    StackOperationError,
-)
 from headgate.aws.infra.remove import empty_bucket
 from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
 from headgate.core.errors import IncompatibleSchemaError
@@ -44,15 +44,15 @@ from headgate.sync import SyncRepository
 from headgate.transport.gates import gate_factory_for
 
 # --------------------------------------------------------------------------------------------------
-# The table of a new stack made ready for apps, whose policy lets them change none of this.
+# Preparing the table of a new stack: the policy of apps does not let them do it.
 
 TIMEOUT_MS = 20_000  # nobody waits for an acquire here, and a new table may be slow to answer
 
 
 def prepare_table(stack: Stack, options: StackOptions) -> None:
-    """The table knows its schema, the default namespace, and how long history is kept.
+    """Writes the schema's version, the default namespace and the retention of history.
 
-    Every process that opens it reads that, so an option holds for all of them.
+    Every process that opens the table reads them, so an option applies to all processes.
     """
     run(_note_schema(stack))
     with SyncRepository.open(_patient_url(stack)) as repository:
@@ -68,7 +68,7 @@ def prepare_table(stack: Stack, options: StackOptions) -> None:
 
 
 def upgrade_table(stack: Stack) -> tuple[Any, ...]:
-    """The steps that moved the table on to this headgate's schema."""
+    """Upgrades the table to this version's schema; returns the steps that did it."""
     repository = SyncRepository(_patient_url(stack))
     try:
         return tuple(repository.upgrade())
@@ -81,7 +81,7 @@ def _patient_url(stack: Stack) -> str:
 
 
 async def _note_schema(stack: Stack) -> None:
-    """CloudFormation made the table and waited for it; what is missing is its version."""
+    """CloudFormation created the table and waited for it; only its version is missing."""
     port = open_port(
         region=stack.region, endpoint=stack.endpoint, blocking=True, timeout_ms=TIMEOUT_MS
     )
@@ -101,7 +101,7 @@ DEAD_STATUSES = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "REVIEW_IN_PROGRESS")
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A stack, whether anything about it was changed, and the steps its table was moved on by."""
+    """A stack, whether anything was changed, and the steps that upgraded its table."""
 
     stack: Stack
     changed: bool
@@ -115,7 +115,7 @@ def deploy(
     *,
     report: Report = ignore_progress,
 ) -> Deployed:
-    """The stack exists with these options and this headgate's code, and its table can be used."""
+    """Creates or changes a stack to have these options and this version's code."""
     chosen = options or StackOptions()
     parse_stack_name(name, chosen)
     bundle = build() if chosen.enable_aggregator else None
@@ -136,8 +136,8 @@ def deploy(
 
 
 def upgrade(port: Port, name: str, *, report: Report = ignore_progress) -> Deployed:
-    """The stack has this headgate's template and code, and the options it had before; its table
-    has this headgate's schema."""
+    """Brings a stack to this version's template and code, and its table to this version's schema.
+    Its options stay."""
     found = status(port, name)
     check_version(found)
     _check_at_rest(found)
@@ -161,7 +161,7 @@ def is_current(stack: Stack) -> bool:
 
 
 def check_version(stack: Stack) -> None:
-    """What a newer headgate made is left alone."""
+    """Refuses to change a stack that a newer headgate has changed."""
     version = stack.template_version
     if version is not None and version > TEMPLATE_VERSION:
         raise IncompatibleSchemaError(
@@ -172,13 +172,13 @@ def check_version(stack: Stack) -> None:
 
 
 def _find_usable(port: Port, name: str, report: Report) -> Stack | None:
-    """The stack to change; None where one is to be made, with the remains of a failed try gone."""
+    """The stack to change; None to create one. Removes what a failed attempt left."""
     found = find_stack(port, name)
     if found is None:
         return None
     if STACK_TAG not in found.tags:
         raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
-    if found.status in DEAD_STATUSES:  # it holds nothing, and can do nothing but be deleted
+    if found.status in DEAD_STATUSES:  # it holds nothing, and AWS can only delete it
         seen = {event.id for event in new_events(port, found.id, set())}
         port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
         wait_until_at_rest(port, found.id, f"removing what was left of {name}", seen, report)
@@ -222,7 +222,7 @@ def _update(
 
 
 def _deploy_code(port: Port, done: Deployed, bundle: Bundle | None, report: Report) -> Deployed:
-    """The function runs this bundle, if there is to be one: a new stack has a bucket only now."""
+    """Lets the function run this bundle, if there is one. A new stack has a bucket only now."""
     stack = done.stack
     key = _upload_bundle(port, stack, bundle)
     if bundle is None or key == stack.parameters.get(CODE_KEY):
@@ -233,7 +233,7 @@ def _deploy_code(port: Port, done: Deployed, bundle: Bundle | None, report: Repo
 
 
 def _upload_bundle(port: Port, stack: Stack, bundle: Bundle | None) -> str:
-    """The key of the code that the stack is to run, which is in its bucket, if it has one."""
+    """Uploads the bundle if the stack has a bucket; returns the key of the code it should run."""
     before = stack.parameters.get(CODE_KEY, "")
     bucket = stack.outputs.get(BUNDLES)
     if bundle is None:

@@ -12,7 +12,7 @@ from headgate.core.limits import NAMESPACE_ID_LENGTH
 
 TEMPLATE_VERSION = 1  # moves when an older stack needs `headgate upgrade`
 
-# What can be known only when a stack is made: where its code lies.
+# Where the code is: known only once the stack exists.
 CODE_BUCKET, CODE_KEY = "CodeBucket", "CodeKey"
 
 
@@ -22,9 +22,9 @@ def cfn_template() -> str:
 
 
 def parameters(options: StackOptions, boundary_arn: str = "") -> dict[str, str]:
-    """Every parameter of the template but for where the code lies.
+    """Every parameter of the template except where the code is.
 
-    The template takes a boundary by its ARN, which only the account can make of a name.
+    The template needs the ARN of a boundary, and only the account can turn a name into one.
     """
     role_prefix, _, role_suffix = options.role_name_format.partition("{}")
     policy_prefix, _, policy_suffix = options.policy_name_format.partition("{}")
@@ -66,7 +66,7 @@ def _switch(on: bool) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# A policy for one namespace, for whoever would rather name it than tag principals.
+# A policy for one namespace, for those who prefer to name it instead of tagging principals.
 
 _ID = re.compile(rf"[a-zA-Z0-9_\-]{{{NAMESPACE_ID_LENGTH}}}")
 _TABLE_ARN = re.compile(r"arn:aws[a-z\-]*:dynamodb:[a-z0-9\-]+:\d{12}:table/[a-zA-Z0-9_.\-]{3,255}")
@@ -92,9 +92,9 @@ USAGE_ATTRIBUTES = (
 def namespace_policy(
     table_arn: str, namespace_id: str, *, counts_usage: bool = False
 ) -> dict[str, Any]:
-    """May acquire in one namespace and see no other; `counts_usage` where there is no aggregator.
+    """Lets apps acquire in one namespace and see no other; `counts_usage` without an aggregator.
 
-    It says what the template's NamespacePolicy says of a principal with that tag.
+    It allows the same as the template's NamespacePolicy for a principal with that tag.
     """
     if not isinstance(namespace_id, str) or not _ID.fullmatch(namespace_id):
         raise ValidationError(

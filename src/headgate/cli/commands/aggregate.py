@@ -7,8 +7,12 @@ from typing import Any
 
 import click
 
+from headgate.aws.aggregator.open import open_consumer
+from headgate.aws.aggregator.process import settings_from
+from headgate.cli.arguments import aws_options
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import clean, show
+from headgate.core.runtime import run
 
 
 @action_command(
@@ -20,35 +24,30 @@ from headgate.cli.output import clean, show
     """,
 )
 @click.argument("table")
-@click.option("--region", metavar="NAME", help="Else as AWS's own tools find it.")
-@click.option("--endpoint", metavar="URL", help="Another address than AWS's own.")
-@click.option("--windows", default="hourly,daily", show_default=True, help="Which to keep.")
-@click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage.")
-@click.option("--archive", metavar="BUCKET", help="Where audit events go that expire.")
+@aws_options
+@click.option("--windows", default="hourly,daily", show_default=True, help="Windows to count.")
+@click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage rows.")
+@click.option("--archive", metavar="BUCKET", help="S3 bucket for audit events that expire.")
 @click.option(
     "--dead-letters", metavar="PLACE",
-    help="Where records go that cannot be done: a queue's URL or ARN, s3://bucket/folder, a file.",
+    help="Where failed records go: a queue's URL or ARN, s3://bucket/folder, a file.",
 )  # fmt: skip
-@click.option("--split/--no-split", default=True, show_default=True, help="Of hot buckets.")
-@click.option("--drain", is_flag=True, help="Stop once there is nothing more to read.")
+@click.option("--split/--no-split", default=True, show_default=True, help="Split hot buckets.")
+@click.option("--drain", is_flag=True, help="Stop when everything has been read.")
 @pass_session
 def aggregate(
     session: Session,
+    /,
     table: str,
-    region: str | None,
-    endpoint: str | None,
     windows: str,
     retention_days: int,
     archive: str | None,
     dead_letters: str | None,
     split: bool,
     drain: bool,
+    **place: Any,
 ) -> None:
-    """Count usage from a table's stream until it is stopped; what was read is remembered."""
-    from headgate.aws.aggregator.open import open_consumer
-    from headgate.aws.aggregator.process import settings_from
-    from headgate.core.runtime import run
-
+    """Count usage from a table's stream until stopped; the next run continues from there."""
     settings = settings_from(
         {
             "HEADGATE_TABLE": table,
@@ -69,17 +68,12 @@ def aggregate(
             click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
 
     def tell(trouble: Exception) -> None:
-        click.echo(clean(f"in trouble, trying again: {trouble}"), err=True)
+        click.echo(clean(f"trying again after an error: {trouble}"), err=True)
 
     consumer = open_consumer(
-        settings,
-        region=region,
-        endpoint=endpoint,
-        blocking=True,
-        on_report=add,
-        on_trouble=tell,
-        dead_letters=dead_letters,
-    )
+        settings, **place,
+        blocking=True, on_report=add, on_trouble=tell, dead_letters=dead_letters,
+    )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     signal.signal(signal.SIGINT, lambda number, frame: consumer.stop())
     try:

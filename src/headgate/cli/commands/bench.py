@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -17,25 +16,9 @@ from headgate.cli.output import Step, progress, show
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.sync import SyncRateLimiter, SyncRepository
 
-# so wide that nothing is refused: what is measured is the way of an admitted acquire
+# So wide that nothing is refused: only admitted acquires are measured.
 LIMITS = [Limit.custom("rpm", AMOUNT_MAX // 1000, 1, 1)]
 WARM_UP = 20
-
-
-@dataclass
-class Measurement:
-    """The times of all calls, and how long they took together."""
-
-    times_ns: list[int]
-    elapsed_ns: int
-
-    def microseconds(self, part: float) -> float:
-        place = min(len(self.times_ns) - 1, int(part * len(self.times_ns)))
-        return self.times_ns[place] / 1000
-
-    @property
-    def per_second(self) -> float:
-        return len(self.times_ns) * 1e9 / max(1, self.elapsed_ns)
 
 
 @action_command(
@@ -56,7 +39,7 @@ class Measurement:
 )  # fmt: skip
 @click.option(
     "--entities", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="N",
-    help="Entities to go round; 1 is one hot bucket.",
+    help="Entities to take from in turn; 1 is one hot bucket.",
 )  # fmt: skip
 @pass_session
 def bench(session: Session, count: int, threads: int, entities: int) -> None:
@@ -67,15 +50,16 @@ def bench(session: Session, count: int, threads: int, entities: int) -> None:
         SyncRateLimiter(home, limits=LIMITS) as limiter,
         progress(session, "acquiring") as step,
     ):
-        measured = _measure(limiter, count, threads, entities, step)
+        times_ns, elapsed_ns = _measure(limiter, count, threads, entities, step)
+    calls = len(times_ns)
     document: dict[str, Any] = {
         "store": repository.capabilities.name,
-        "acquires": len(measured.times_ns),
+        "acquires": calls,
         "threads": threads,
         "entities": entities,
-        "per_second": round(measured.per_second, 1),
+        "per_second": round(calls * 1e9 / max(1, elapsed_ns), 1),
         "microseconds": {
-            name: round(measured.microseconds(part), 1)
+            name: round(times_ns[min(calls - 1, int(part * calls))] / 1000, 1)
             for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
         },
     }
@@ -85,7 +69,7 @@ def bench(session: Session, count: int, threads: int, entities: int) -> None:
 
 @contextlib.contextmanager
 def _namespace(repository: SyncRepository) -> Iterator[SyncRepository]:
-    """A namespace for the measurement; nothing of it is left."""
+    """A namespace for the measurement, purged at the end."""
     name = f"headgate-bench-{secrets.token_hex(4)}"
     found = repository.register_namespace(name)
     try:
@@ -97,7 +81,8 @@ def _namespace(repository: SyncRepository) -> Iterator[SyncRepository]:
 
 def _measure(
     limiter: SyncRateLimiter, count: int, threads: int, entities: int, step: Step
-) -> Measurement:
+) -> tuple[list[int], int]:
+    """The times of all calls, sorted, and how long they took together."""
     times: list[list[int]] = [[] for _ in range(threads)]
     troubles: list[BaseException] = []
     for _ in range(WARM_UP):
@@ -125,4 +110,4 @@ def _measure(
     elapsed_ns = time.perf_counter_ns() - began_ns
     if troubles:
         raise troubles[0]
-    return Measurement(sorted(one for own in times for one in own), elapsed_ns)
+    return sorted(one for own in times for one in own), elapsed_ns

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     "--limit", "limits", multiple=True, type=parse_limit, metavar="LIMIT",
     help="Decide by these limits instead of the stored ones; may be repeated.",
 )  # fmt: skip
-@click.option("--take", is_flag=True, help="Take the amounts, and keep them.")
+@click.option("--take", is_flag=True, help="Take the amounts and keep them.")
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(0, 86_400), metavar="SECONDS",
-    help="With --take: queue for so long instead of being limited.",
+    help="With --take: wait up to this long instead of being limited.",
 )  # fmt: skip
 @pass_session
 def check(
@@ -50,7 +50,7 @@ def check(
     take: bool,
     wait_s: float | None,
 ) -> int:
-    """Would it pass? Takes nothing, unless --take is given.
+    """Check whether a request would be admitted. Takes nothing, unless --take is given.
 
     Exit code 0: admitted; 3: limited, and the answer says for how long; 4: the store is away.
     """
@@ -99,7 +99,7 @@ def _answer(session: Session, outcome: Verdict | RateLimitExceeded, *, allowed: 
 @click.argument("resource")
 @pass_session
 def explain(session: Session, entity_id: str, resource: str) -> None:
-    """Which level gave each limit, what it overrides, and the parents it cascades to."""
+    """Show which level gave each limit, what it overrides, and the parents it cascades to."""
     with session.limiter() as limiter:
         found = limiter.explain(entity_id, resource)
     show(session, explanation_as_json(found), str(found))

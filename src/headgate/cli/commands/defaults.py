@@ -8,12 +8,16 @@ import click
 
 from headgate.admin.documents import limits_as_json
 from headgate.cli.arguments import limits_argument
+from headgate.cli.commands.entity import add_mode_commands, show_limits
 from headgate.cli.documents import limit_rows
 from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import OutputTable, show
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
+
+
+name_argument = click.argument("name", metavar="RESOURCE")
 
 
 @command_group(
@@ -24,39 +28,37 @@ if TYPE_CHECKING:
     """,
 )
 def resource() -> None:
-    """What is used: models, endpoints; their default limits."""
+    """What requests use, such as models and endpoints, and its default limits."""
 
 
 @resource.command(
     "set-defaults", examples="headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000"
 )
-@click.argument("name", metavar="RESOURCE")
+@name_argument
 @limits_argument
 @pass_session
 def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> None:
-    """Store the limits everybody has on a resource, in place of those stored."""
+    """Store the limits that everybody has on a resource, in place of those stored."""
     with session.repository() as repository:
         repository.set_resource_defaults(name, list(limits), session.audit_principal)
-    document = {"resource": name, "limits": limits_as_json(limits)}
-    show(session, document, f"everybody on {name}:", limit_rows(limits))
+    show_limits(session, {"resource": name}, limits, f"everybody on {name}:")
 
 
 @resource.command("get-defaults", examples="headgate resource get-defaults gpt-4")
-@click.argument("name", metavar="RESOURCE")
+@name_argument
 @pass_session
 def get_defaults(session: Session, name: str) -> None:
-    """The default limits stored for a resource."""
+    """Show the default limits of a resource."""
     with session.repository() as repository:
         limits = repository.get_resource_defaults(name)
-    document = {"resource": name, "limits": limits_as_json(limits)}
-    show(session, document, limit_rows(limits))
+    show_limits(session, {"resource": name}, limits)
 
 
 @resource.command("delete-defaults", examples="headgate resource delete-defaults gpt-4")
-@click.argument("name", metavar="RESOURCE")
+@name_argument
 @pass_session
 def delete_defaults(session: Session, name: str) -> None:
-    """No default limits for the resource; the system's apply."""
+    """Delete the default limits of a resource; those of the system apply."""
     with session.repository() as repository:
         repository.delete_resource_defaults(name, session.audit_principal)
     show(session, {"resource": name, "limits": []}, f"no defaults for {name}")
@@ -65,7 +67,7 @@ def delete_defaults(session: Session, name: str) -> None:
 @resource.command("list", examples="headgate resource list")
 @pass_session
 def list_(session: Session) -> None:
-    """Resources with defaults, or with limits of some entity."""
+    """List resources that have default limits, or limits of some entity."""
     with session.repository() as repository:
         with_defaults = repository.list_resources_with_defaults()
         of_entities = repository.list_resources_with_entity_configs()
@@ -77,38 +79,11 @@ def list_(session: Session) -> None:
     show(session, document, OutputTable(("resource", "defaults", "limits of entities"), rows))
 
 
-@resource.command("disable", examples="headgate resource disable gpt-4")
-@click.argument("name", metavar="RESOURCE")
-@pass_session
-def disable(session: Session, name: str) -> None:
-    """Every acquire on the resource is refused."""
-    _switch_mode(session, name, "disable", "disabled")
-
-
-@resource.command("enable", examples="headgate resource enable gpt-4")
-@click.argument("name", metavar="RESOURCE")
-@pass_session
-def enable(session: Session, name: str) -> None:
-    """Back to normal, after disable or bypass."""
-    _switch_mode(session, name, "enable", "normal")
-
-
-@resource.command("bypass", examples="headgate resource bypass gpt-4")
-@click.argument("name", metavar="RESOURCE")
-@pass_session
-def bypass(session: Session, name: str) -> None:
-    """Every acquire on the resource passes and takes nothing."""
-    _switch_mode(session, name, "bypass", "bypass")
-
-
-def _switch_mode(session: Session, name: str, verb: str, mode: str) -> None:
-    with session.repository() as repository:
-        getattr(repository, verb)(resource=name, principal=session.audit_principal)
-    show(session, {"resource": name, "mode": mode}, f"{name}: {mode}")
+add_mode_commands(resource, "resource", "on a resource", "gpt-4")
 
 
 # --------------------------------------------------------------------------------------------------
-# `headgate system …`: the lowest stored level, and what happens while the store is away.
+# The system: the lowest stored level, and what happens while the store is away.
 
 
 @command_group("system", examples="headgate system set-defaults rpm:100/min --on-unavailable block")
@@ -126,7 +101,7 @@ def system() -> None:
 @limits_argument
 @click.option(
     "--on-unavailable", type=click.Choice(["allow", "block"]),
-    help="What an acquire does while the store gives no answer; unchanged if left out.",
+    help="What an acquire does while the store does not answer (default: unchanged).",
 )  # fmt: skip
 @pass_session
 def set_system_defaults(
@@ -144,7 +119,7 @@ def set_system_defaults(
 @system.command("get-defaults", examples="headgate system get-defaults --json")
 @pass_session
 def get_system_defaults(session: Session) -> None:
-    """The system's limits, and its rule for outages."""
+    """Show the system's limits and its rule for outages."""
     with session.repository() as repository:
         _show(session, *repository.get_system_defaults())
 
@@ -152,7 +127,7 @@ def get_system_defaults(session: Session) -> None:
 @system.command("delete-defaults", examples="headgate system delete-defaults")
 @pass_session
 def delete_system_defaults(session: Session) -> None:
-    """No limits of the system, and no rule for outages."""
+    """Delete the system's limits and its rule for outages."""
     with session.repository() as repository:
         repository.delete_system_defaults(session.audit_principal)
         _show(session, *repository.get_system_defaults())

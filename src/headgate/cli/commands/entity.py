@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from headgate.admin.documents import bucket_as_json, entity_as_json, limits_as_j
 from headgate.cli.arguments import (
     amounts_argument,
     amounts_of,
+    entity_argument,
     limits_argument,
     page_options,
     parse_object,
@@ -27,150 +29,6 @@ from headgate.core.limits import DEFAULT_RESOURCE
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
-
-# --------------------------------------------------------------------------------------------------
-# `headgate entity reset|top-up|disable|enable|bypass`: buckets, and operators' switches.
-
-
-def add_bucket_commands(entity: CommandGroup) -> None:
-    entity.command("reset", examples="headgate entity reset key-1 gpt-4")(reset)
-    entity.command(
-        "top-up",
-        examples="""
-        headgate entity top-up key-1 gpt-4 tpm=5000
-        headgate entity top-up key-1 gpt-4 tpm=5000 --once invoice-4711
-        """,
-    )(top_up)
-    entity.command("disable", examples="headgate entity disable key-1")(disable)
-    entity.command("enable", examples="headgate entity enable key-1")(enable)
-    entity.command("bypass", examples="headgate entity bypass key-1")(bypass)
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@click.argument("resource")
-@pass_session
-def reset(session: Session, entity_id: str, resource: str) -> None:
-    """The bucket is as if never used: full, debt forgiven."""
-    with session.repository() as repository:
-        repository.reset_bucket(entity_id, resource, session.audit_principal)
-    show(session, {"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@click.argument("resource")
-@amounts_argument
-@click.option("--once", metavar="KEY", help="Do nothing if this key was used within a day.")
-@pass_session
-def top_up(
-    session: Session,
-    entity_id: str,
-    resource: str,
-    amounts: tuple[tuple[str, int], ...],
-    once: str | None,
-) -> None:
-    """Grant tokens, up to the capacity."""
-    granted = amounts_of(amounts)
-    with session.limiter() as limiter:
-        applied = limiter.top_up(entity_id, resource, granted, once, session.audit_principal)
-        left = limiter.available(entity_id, resource)
-    document = {
-        "entity_id": entity_id, "resource": resource, "applied": applied, "available": left,
-    }  # fmt: skip
-    now = ", ".join(f"{name} {value}" for name, value in left.items())
-    said = "granted" if applied else f"--once {once} was used before; nothing was granted"
-    show(session, document, f"{said}; available: {now}")
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@pass_session
-def disable(session: Session, entity_id: str) -> None:
-    """Every acquire of the entity is refused."""
-    _switch_mode(session, entity_id, "disable", "disabled")
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@pass_session
-def enable(session: Session, entity_id: str) -> None:
-    """Back to normal, after disable or bypass."""
-    _switch_mode(session, entity_id, "enable", "normal")
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@pass_session
-def bypass(session: Session, entity_id: str) -> None:
-    """Every acquire of the entity passes and takes nothing."""
-    _switch_mode(session, entity_id, "bypass", "bypass")
-
-
-def _switch_mode(session: Session, entity_id: str, verb: str, mode: str) -> None:
-    with session.repository() as repository:
-        getattr(repository, verb)(entity_id, principal=session.audit_principal)
-    show(session, {"entity_id": entity_id, "mode": mode}, f"{entity_id}: {mode}")
-
-
-# --------------------------------------------------------------------------------------------------
-# `headgate entity set-limits|get-limits|delete-limits`: the two highest configuration levels.
-
-_resource = click.option(
-    "--resource", "-r", default=DEFAULT_RESOURCE, metavar="RESOURCE",
-    help="On one resource; else on every one.",
-)  # fmt: skip
-
-
-def add_limit_commands(entity: CommandGroup) -> None:
-    entity.command(
-        "set-limits",
-        examples="""
-        headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
-        headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
-        """,
-    )(set_limits)
-    entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")(get_limits)
-    entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")(
-        delete_limits
-    )
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@limits_argument
-@_resource
-@pass_session
-def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str) -> None:
-    """Store these limits for the entity, in place of those stored at this level."""
-    with session.repository() as repository:
-        repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
-    document = {
-        "entity_id": entity_id, "resource": resource, "limits": limits_as_json(limits),
-    }  # fmt: skip
-    show(session, document, f"{entity_id} on {_resource_text(resource)}:", limit_rows(limits))
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@_resource
-@pass_session
-def get_limits(session: Session, entity_id: str, resource: str) -> None:
-    """The limits stored at this level; `headgate explain` shows what applies."""
-    with session.repository() as repository:
-        limits = repository.get_limits(entity_id, resource)
-    document = {
-        "entity_id": entity_id, "resource": resource, "limits": limits_as_json(limits),
-    }  # fmt: skip
-    show(session, document, limit_rows(limits))
-
-
-@click.argument("entity_id", metavar="ENTITY")
-@_resource
-@pass_session
-def delete_limits(session: Session, entity_id: str, resource: str) -> None:
-    """Nothing is stored at this level any more; the levels below it apply."""
-    with session.repository() as repository:
-        repository.delete_limits(entity_id, resource, session.audit_principal)
-    document = {"entity_id": entity_id, "resource": resource, "limits": []}
-    show(session, document, f"no limits of {entity_id} on {_resource_text(resource)}")
-
-
-def _resource_text(resource: str) -> str:
-    return "every resource" if resource == DEFAULT_RESOURCE else resource
 
 
 @command_group(
@@ -192,12 +50,12 @@ def entity() -> None:
     headgate entity create key-1 --parent acme --cascade
     """,
 )
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @click.option("--name", help="What people call it.")
-@click.option("--parent", "parent_id", metavar="ENTITY", help="Whom it belongs to.")
-@click.option("--cascade", is_flag=True, help="What it consumes, its parent consumes too.")
+@click.option("--parent", "parent_id", metavar="ENTITY", help="The entity it belongs to.")
+@click.option("--cascade", is_flag=True, help="Take from its parent whatever it takes.")
 @click.option(
-    "--metadata", type=parse_object, metavar="JSON", help="A JSON object to keep with it."
+    "--metadata", type=parse_object, metavar="JSON", help="A JSON object to store with it."
 )
 @pass_session
 def create(
@@ -208,7 +66,7 @@ def create(
     cascade: bool,
     metadata: dict[str, Any] | None,
 ) -> None:
-    """Make an entity."""
+    """Create an entity."""
     with session.repository() as repository:
         made = repository.create_entity(
             entity_id, name, parent_id, cascade, metadata, session.audit_principal
@@ -217,10 +75,10 @@ def create(
 
 
 @entity.command("show", examples="headgate entity show key-1")
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @pass_session
 def show_(session: Session, entity_id: str) -> None:
-    """An entity, its children and its buckets. One that was never created may have buckets."""
+    """Show an entity, its children and its buckets; one that was never created may have buckets."""
     with session.repository() as repository:
         found = repository.get_entity(entity_id)
         buckets = repository.get_buckets(entity_id)
@@ -261,7 +119,7 @@ def _headline(document: dict[str, Any]) -> str:
 @click.option("--parent", "parent_id", metavar="ENTITY", help="Only its children.")
 @click.option(
     "--with-limits", "resource", metavar="RESOURCE",
-    help="Only ids with limits of their own there; _default_ for limits on everything.",
+    help="Only ids with own limits on it; _default_ for limits on every resource.",
 )  # fmt: skip
 @page_options
 @pass_session
@@ -272,7 +130,7 @@ def list_(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """Entities, by id."""
+    """List entities by id."""
     if parent_id is not None and resource is not None:
         raise click.UsageError("--parent and --with-limits are two questions; ask one")
     following: str | None = None
@@ -295,11 +153,11 @@ def _more(cursor: str | None) -> list[str]:
 
 
 @entity.command("delete", examples="headgate entity delete key-1 --yes")
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @yes_option
 @pass_session
 def delete(session: Session, entity_id: str, yes: bool) -> None:
-    """The entity, its limits and its buckets are gone; its children stand alone."""
+    """Delete an entity, its limits and its buckets; its children stay, without a parent."""
     confirm(session, f"Delete {entity_id}, its limits and its buckets?", yes=yes)
     with session.repository() as repository:
         repository.delete_entity(entity_id, session.audit_principal)
@@ -313,10 +171,10 @@ def delete(session: Session, entity_id: str, yes: bool) -> None:
     headgate entity set-parent key-1 --none
     """,
 )
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @click.argument("parent_id", metavar="PARENT", required=False)
-@click.option("--none", "alone", is_flag=True, help="No parent from now on.")
-@click.option("--cascade/--no-cascade", default=None, help="Consume from the parent too, or not.")
+@click.option("--none", "alone", is_flag=True, help="Remove the parent.")
+@click.option("--cascade/--no-cascade", default=None, help="Take from the parent too, or not.")
 @pass_session
 def set_parent(
     session: Session, entity_id: str, parent_id: str | None, alone: bool, cascade: bool | None
@@ -329,5 +187,138 @@ def set_parent(
     show(session, entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 
-add_limit_commands(entity)
-add_bucket_commands(entity)
+# --------------------------------------------------------------------------------------------------
+# Limits of an entity: the two highest configuration levels.
+
+resource_option = click.option(
+    "--resource", "-r", default=DEFAULT_RESOURCE, metavar="RESOURCE",
+    help="On one resource (default: on every one).",
+)  # fmt: skip
+
+
+@entity.command(
+    "set-limits",
+    examples="""
+    headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
+    headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
+    """,
+)
+@entity_argument
+@limits_argument
+@resource_option
+@pass_session
+def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str) -> None:
+    """Store these limits for the entity, in place of those stored at this level."""
+    with session.repository() as repository:
+        repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
+    head = f"{entity_id} on {_resource_text(resource)}:"
+    show_limits(session, {"entity_id": entity_id, "resource": resource}, limits, head)
+
+
+@entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")
+@entity_argument
+@resource_option
+@pass_session
+def get_limits(session: Session, entity_id: str, resource: str) -> None:
+    """Show the limits stored at this level; `headgate explain` shows what applies."""
+    with session.repository() as repository:
+        limits = repository.get_limits(entity_id, resource)
+    show_limits(session, {"entity_id": entity_id, "resource": resource}, limits)
+
+
+@entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")
+@entity_argument
+@resource_option
+@pass_session
+def delete_limits(session: Session, entity_id: str, resource: str) -> None:
+    """Delete the limits stored at this level; the levels below it apply."""
+    with session.repository() as repository:
+        repository.delete_limits(entity_id, resource, session.audit_principal)
+    document = {"entity_id": entity_id, "resource": resource, "limits": []}
+    show(session, document, f"no limits of {entity_id} on {_resource_text(resource)}")
+
+
+def show_limits(
+    session: Session, level: dict[str, Any], limits: Sequence[Limit], *head: str
+) -> None:
+    """The limits of one level, which the document names first."""
+    show(session, {**level, "limits": limits_as_json(limits)}, *head, limit_rows(limits))
+
+
+def _resource_text(resource: str) -> str:
+    return "every resource" if resource == DEFAULT_RESOURCE else resource
+
+
+# --------------------------------------------------------------------------------------------------
+# Buckets, and the modes that operators switch.
+
+
+@entity.command("reset", examples="headgate entity reset key-1 gpt-4")
+@entity_argument
+@click.argument("resource")
+@pass_session
+def reset(session: Session, entity_id: str, resource: str) -> None:
+    """Make a bucket as if it had never been used: full, its debt forgiven."""
+    with session.repository() as repository:
+        repository.reset_bucket(entity_id, resource, session.audit_principal)
+    show(session, {"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
+
+
+@entity.command(
+    "top-up",
+    examples="""
+    headgate entity top-up key-1 gpt-4 tpm=5000
+    headgate entity top-up key-1 gpt-4 tpm=5000 --once invoice-4711
+    """,
+)
+@entity_argument
+@click.argument("resource")
+@amounts_argument
+@click.option("--once", metavar="KEY", help="Do nothing if this key was used within a day.")
+@pass_session
+def top_up(
+    session: Session,
+    entity_id: str,
+    resource: str,
+    amounts: tuple[tuple[str, int], ...],
+    once: str | None,
+) -> None:
+    """Grant tokens, up to the capacity."""
+    granted = amounts_of(amounts)
+    with session.limiter() as limiter:
+        applied = limiter.top_up(entity_id, resource, granted, once, session.audit_principal)
+        left = limiter.available(entity_id, resource)
+    document = {
+        "entity_id": entity_id, "resource": resource, "applied": applied, "available": left,
+    }  # fmt: skip
+    now = ", ".join(f"{name} {value}" for name, value in left.items())
+    said = "granted" if applied else f"--once {once} was used before; nothing was granted"
+    show(session, document, f"{said}; available: {now}")
+
+
+MODES = (
+    ("disable", "disabled", "Refuse every acquire {}."),
+    ("enable", "normal", "Go back to normal {}, after disable or bypass."),
+    ("bypass", "bypass", "Admit every acquire {} and take nothing."),
+)
+
+
+def add_mode_commands(group: CommandGroup, field: str, place: str, example: str) -> None:
+    """Adds disable, enable and bypass for what `field` names, an entity or a resource."""
+    for verb, mode, text in MODES:
+        examples = f"headgate {group.name} {verb} {example}"
+        argument = click.argument("name", metavar=str(group.name).upper())
+        command = group.command(verb, help=text.format(place), examples=examples)
+        command(argument(pass_session(_mode_switch(field, verb, mode))))
+
+
+def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], None]:
+    def switch(session: Session, name: str) -> None:
+        with session.repository() as repository:
+            getattr(repository, verb)(**{field: name}, principal=session.audit_principal)
+        show(session, {field: name, "mode": mode}, f"{name}: {mode}")
+
+    return switch
+
+
+add_mode_commands(entity, "entity_id", "of an entity", "key-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import click
 from headgate.admin.documents import limits_as_json
 from headgate.cli.arguments import yes_option
 from headgate.cli.errors import ERROR
-from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.options import CommandFailed, Session, command_group, pass_session
 from headgate.cli.output import OutputTable, amount, confirm, pluralize, progress, show
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level, OnUnavailable
@@ -24,7 +25,7 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.runtime import run
-from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
+from headgate.declare.apply import OverLimit, Preview, apply_changes, plan_changes, preview
 from headgate.declare.declaration import (
     Action,
     Changes,
@@ -50,7 +51,7 @@ from headgate.declare.yaml_tree import (
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 NAME_LENGTH_MAX = 256
-NUMBER_MAX = 10**16  # more than any limit takes, which says so itself
+NUMBER_MAX = 10**16  # more than a Limit accepts, whose own message is better
 EMPTY = "the file is empty; declare system, resources or entities"
 NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")
 
@@ -58,7 +59,7 @@ Made = TypeVar("Made")
 
 
 def decode(content: bytes, findings: Findings) -> Declaration:
-    """What the file declares; worth nothing if the findings name a fault."""
+    """What the file declares; not to be used if the findings name a fault."""
     start = InvalidNode(1, 1)
     if len(content) > FILE_BYTES_MAX:
         findings.add(start, f"the file is larger than {FILE_BYTES_MAX} bytes; split it")
@@ -152,7 +153,7 @@ class _DeclarationDecoder:
             found = [self._limit(value, key.text) for key, value in self._named(node, "limits")]
         limits = [limit for limit in found if limit is not None]
         if len(limits) < len(found) or not (found or is_empty(node)):
-            return ()  # what is wrong with it is noted
+            return ()  # the findings say what is wrong
         return self._try(node, lambda: parse_limits(limits)) or ()
 
     def _limit(self, node: Node, name: str | None) -> Limit | None:
@@ -175,7 +176,7 @@ class _DeclarationDecoder:
     def _fields(
         self, node: Node, what: str, known: Sequence[str], required: Sequence[str] = ()
     ) -> dict[str, Node]:
-        """Nothing after a key is a mapping without keys."""
+        """A key with nothing after it counts as an empty mapping."""
         found = Fields({}, {}, node.line, node.column) if is_empty(node) else node
         return self.reader.fields(found, what, known, required) or {}
 
@@ -210,20 +211,15 @@ def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
         "not_declared": [_place(level) for level in changes.extra],
     }
     if found is not None:
-        document["over"] = [
-            {
-                "entity_id": one.entity_id,
-                "resource": one.resource,
-                "limit": one.limit_name,
-                "in_use": one.in_use,
-                "capacity_before": one.capacity_before,
-                "capacity_after": one.capacity_after,
-            }
-            for one in found.over
-        ]
+        document["over"] = [_over_document(one) for one in found.over]
         document["buckets_looked_at"] = found.looked_at
         document["all_buckets"] = found.whole
     return document
+
+
+def _over_document(over: OverLimit) -> dict[str, Any]:
+    fields = asdict(over)
+    return {"limit": fields.pop("limit_name"), **fields}
 
 
 def _entity_document(change: EntityChange) -> dict[str, Any]:
@@ -250,7 +246,7 @@ def _place(level: Level) -> dict[str, Any]:
 
 
 def plan_parts(changes: Changes, found: Preview) -> list[str | OutputTable]:
-    """What apply would do, and to whom."""
+    """What apply would change, and whom it affects."""
     if not changes:
         return ["nothing to change"]
     parts: list[str | OutputTable] = [
@@ -328,28 +324,16 @@ def _fields_text(values: Mapping[str, Any]) -> str:
     return "".join(f"  {key.removesuffix('_id')}={value}" for key, value in values.items())
 
 
-class FileFaults(click.ClickException):
-    """The file cannot be used; each fault with its place."""
-
-    advice = "correct the file; docs/how-to/declare-limits.md shows one"
-
-    def __init__(self, findings: Findings) -> None:
-        self.findings = findings
-        self.why = str(findings.broken)
-        count = len(findings.sorted_faults) + findings.more
-        super().__init__(f"{findings.file} has {pluralize(count, 'fault')}")
-
-
 _file = click.option(
     "--file", "-f", required=True, type=click.Path(exists=True, dir_okay=False),
     help="The YAML file.",
 )  # fmt: skip
-_prune = click.option("--prune", is_flag=True, help="Delete stored limits the file does not name.")
+_prune = click.option("--prune", is_flag=True, help="Delete stored limits not in the file.")
 
 
 @command_group("limits", examples="headgate limits plan -f limits.yaml")
 def limits() -> None:
-    """Limits declared in a file: what would change, whom it would hit, and doing it."""
+    """Limits declared in a file: see what would change and who is affected, then apply it."""
 
 
 @limits.command(
@@ -363,7 +347,7 @@ def limits() -> None:
 @_prune
 @pass_session
 def plan(session: Session, file: str, prune: bool) -> None:
-    """What apply would change, and which buckets have more in use than they then may hold."""
+    """Show what apply would change, and which buckets would have more in use than their limit."""
     declaration = read_declaration(file)
     with session.repository() as repository:
         wanted = run(plan_changes(repository.core, declaration, prune=prune))
@@ -385,7 +369,7 @@ def plan(session: Session, file: str, prune: bool) -> None:
 @yes_option
 @pass_session
 def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
-    """Make the store hold what the file says; what it does not name stays, but with --prune."""
+    """Store what the file says. What it does not name stays, unless --prune is given."""
     declaration = read_declaration(file)
     with session.repository() as repository:
         wanted = run(plan_changes(repository.core, declaration, prune=prune))
@@ -417,7 +401,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if file and store differ.")
 @pass_session
 def diff(session: Session, file: str, exit_code: bool) -> int:
-    """Where the file and the store differ, both ways."""
+    """Show where the file and the store differ, in both directions."""
     declaration = read_declaration(file)
     with session.repository() as repository:
         wanted = run(plan_changes(repository.core, declaration))
@@ -428,10 +412,15 @@ def diff(session: Session, file: str, exit_code: bool) -> int:
 
 
 def read_declaration(file: str) -> Declaration:
-    """What a file declares, or FileFaults."""
+    """What a file declares; CommandFailed names each fault with its place."""
     findings = Findings(file)
     with Path(file).open("rb") as opened:
         declaration = decode(opened.read(FILE_BYTES_MAX + 1), findings)
     if findings.faults:
-        raise FileFaults(findings)
+        count = len(findings.sorted_faults) + findings.more
+        raise CommandFailed(
+            f"{findings.file} has {pluralize(count, 'fault')}",
+            str(findings.broken),
+            "correct the file; docs/how-to/declare-limits.md shows one",
+        )
     return declaration

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.options import CommandFailed, Session, command_group, pass_session
 from headgate.cli.output import progress, show
 
 # --------------------------------------------------------------------------------------------------
@@ -39,18 +39,9 @@ LOG_TAIL = 400
 Tick = Callable[[], None]
 
 
-class EngineError(click.ClickException):
-    """The engine cannot be had; `why` and `advice` say more."""
-
-    def __init__(self, what: str, why: str, advice: str) -> None:
-        self.why = why
-        self.advice = advice
-        super().__init__(what)
-
-
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """The engine that was noted."""
+    """The engine as the note file names it."""
 
     pid: int
     port: int
@@ -89,7 +80,7 @@ class EngineHome:
 
 
 def find_running(home: EngineHome) -> RunningEngine | None:
-    """The engine, if the noted process is still it."""
+    """The engine in the note file, if that process still is one."""
     try:
         noted = RunningEngine(**json.loads(home.note.read_text()))
     except (OSError, ValueError, TypeError):
@@ -98,10 +89,10 @@ def find_running(home: EngineHome) -> RunningEngine | None:
 
 
 def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
-    """A new engine, answering."""
+    """Starts an engine and waits until it answers."""
     python = home.environment / "bin" / "python"
     if not has_engine(home):
-        raise EngineError(
+        raise CommandFailed(
             "there is no local AWS engine",
             f"ministack is not installed in {home.environment}",
             "headgate local up --install; or name its environment with HEADGATE_MINISTACK_VENV",
@@ -127,7 +118,7 @@ def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
             process.wait()
             home.note.unlink(missing_ok=True)
             said = " ".join(home.log.read_text(errors="replace").split())[-LOG_TAIL:]
-            raise EngineError(
+            raise CommandFailed(
                 "the local AWS engine did not start", said or "it said nothing", f"see {home.log}"
             )
         tick()
@@ -137,7 +128,7 @@ def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
 
 
 def stop(home: EngineHome, found: RunningEngine) -> None:
-    """The engine is gone, and so is its note."""
+    """Stops the engine and deletes its note."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(found.pid, how)
@@ -147,12 +138,12 @@ def stop(home: EngineHome, found: RunningEngine) -> None:
         if not _is_ours(found.pid):
             break
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(found.pid, os.WNOHANG)  # the dead are buried by whoever started them
+        os.waitpid(found.pid, os.WNOHANG)  # if we started it, we have to reap it
     home.note.unlink(missing_ok=True)
 
 
 def install_engine(home: EngineHome) -> None:
-    """ministack in its environment, made where it is missing."""
+    """Installs ministack in its own virtual environment."""
     folder = home.environment
     python = folder / "bin" / "python"
     try:
@@ -161,21 +152,12 @@ def install_engine(home: EngineHome) -> None:
                 [sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True
             )
         subprocess.run(
-            [
-                str(python),
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                PACKAGE,
-            ],
-            check=True,
-            capture_output=True,
-        )
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE],
+            check=True, capture_output=True,
+        )  # fmt: skip
     except subprocess.CalledProcessError as error:
         said = " ".join((error.stderr or b"").decode(errors="replace").split())[-LOG_TAIL:]
-        raise EngineError(
+        raise CommandFailed(
             "ministack could not be installed", said or str(error),
             f"python3 -m venv {folder} && {folder}/bin/pip install '{PACKAGE}'",
         ) from error  # fmt: skip
@@ -208,22 +190,22 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise EngineError(
+            raise CommandFailed(
                 f"port {port} is taken", str(error.strerror), "choose another: --port"
             ) from error
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether the process is there and is an engine: its number may have gone to another."""
+    """Whether the process runs and is an engine: its id may have been reused."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
     line = Path(f"/proc/{pid}/cmdline")
     try:
-        return MARK in line.read_bytes().decode(errors="replace")  # empty for the dead
+        return MARK in line.read_bytes().decode(errors="replace")  # empty for a zombie
     except OSError:
-        return not line.parent.parent.exists()  # no /proc here: the number must do
+        return not line.parent.parent.exists()  # without /proc the id has to be enough
 
 
 def _settings(port: int, home: EngineHome) -> dict[str, str]:
@@ -268,7 +250,7 @@ def local() -> None:
 @click.option("--install", is_flag=True, help="Install ministack first, where it is missing.")
 @pass_session
 def up(session: Session, port: int, install: bool) -> None:
-    """Start it, with a table called headgate; if it runs already, say where."""
+    """Start the engine with a table called headgate; if it runs already, say where."""
     home = EngineHome.found()
     found = find_running(home)
     if found is None:
@@ -290,7 +272,7 @@ def up(session: Session, port: int, install: bool) -> None:
 @local.command("down", examples="headgate local down")
 @pass_session
 def down(session: Session) -> None:
-    """Stop it; what it held is gone."""
+    """Stop the engine; its data is lost."""
     home = EngineHome.found()
     found = find_running(home)
     if found is not None:
@@ -303,7 +285,7 @@ def down(session: Session) -> None:
 @local.command("status", examples="headgate local status --json")
 @pass_session
 def status(session: Session) -> int:
-    """Where it runs, and whether it answers; exit code 4 if it does not."""
+    """Show where the engine runs, and whether it answers; exit code 4 if it does not."""
     found = find_running(EngineHome.found())
     if found is None:
         show(session, {"running": False, "answers": False}, "it does not run")

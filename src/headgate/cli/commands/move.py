@@ -33,16 +33,16 @@ SPOOL_BYTES = 8 * 1024 * 1024
     """,
 )
 @click.option(
-    "--output", "-o", default="-", metavar="FILE", help="Where to; - is standard output.",
+    "--output", "-o", default="-", metavar="FILE", help="File to write; - is standard output.",
     show_default=True, type=click.Path(dir_okay=False, allow_dash=True),
 )  # fmt: skip
-@click.option("--usage/--no-usage", default=True, show_default=True, help="Usage history, too.")
+@click.option("--usage/--no-usage", default=True, show_default=True, help="Include usage history.")
 @pass_session
 def export(session: Session, output: str, usage: bool) -> None:
     """Write entities, limits and usage of the namespace as lines of JSON.
 
-    Buckets are not exported: in another store everybody begins with full ones. A file appears
-    under its name when it is complete.
+    Buckets are not exported: in another store everybody begins with full ones. The file gets its
+    name when it is complete.
     """
     if session.as_json and output == "-":
         raise click.UsageError("--json and the export cannot both have standard output; give -o")
@@ -76,7 +76,7 @@ async def _export(
 
 @contextlib.contextmanager
 def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
-    """Standard output, or a file that takes its name once it is whole."""
+    """Standard output, or a file that gets its name once it is complete."""
     if output == "-":
         yield sys.stdout.write
         return
@@ -105,15 +105,15 @@ def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--existing", type=click.Choice([one.value for one in Existing]), default="fail",
-    show_default=True, help="What to do where something else is there already.",
+    show_default=True, help="What to do where the store has something else.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check every line; write nothing.")
 @pass_session
 def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
     """Read what an export wrote into this store and namespace.
 
-    Every line is checked before the first is written. What is there already and alike is left
-    alone, so an import that was cut short can be repeated, with --existing replace.
+    Every line is checked before the first is written. What the store has already is not changed, so
+    an import that was cut short can be repeated with --existing replace.
     """
     with _open_input(file) as lines:
         total = sum(1 for _ in read_lines(lines))
@@ -138,7 +138,7 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
 
 @contextlib.contextmanager
 def _open_input(file: str) -> Iterator[IO[bytes]]:
-    """The file, or standard input kept aside, since it is read twice."""
+    """The file, or a copy of standard input, because it is read twice."""
     if file != "-":
         with Path(file).open("rb") as opened:
             yield opened

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from headgate.admin.documents import namespace_as_json
 from headgate.cli.arguments import yes_option
 from headgate.cli.documents import namespace_rows
-from headgate.cli.options import Session, command_group, pass_session
+from headgate.cli.options import CommandFailed, Session, command_group, pass_session
 from headgate.cli.output import confirm, progress, show
 from headgate.core.errors import NamespaceNotFoundError
-
-
-class NoDeletedNamespace(click.ClickException):
-    """No deleted namespace has that id."""
-
-    advice = "headgate namespace orphans lists the deleted ones with their ids"
-
-    def __init__(self, namespace_id: str) -> None:
-        self.why = f"no namespace of this store has the id {namespace_id}"
-        super().__init__("there is no such deleted namespace")
+from headgate.core.levels import Namespace
 
 
 @contextlib.contextmanager
 def _explain_unknown_id(namespace_id: str) -> Iterator[None]:
-    """Words of its own for an id nobody has: registering a name would not help."""
+    """Advises what helps with an unknown id: registering the name would not."""
     try:
         yield
     except NamespaceNotFoundError as error:
-        raise NoDeletedNamespace(namespace_id) from error
+        raise CommandFailed(
+            "there is no such deleted namespace",
+            f"no namespace of this store has the id {namespace_id}",
+            "headgate namespace orphans lists the deleted ones with their ids",
+        ) from error
 
 
 @command_group(
@@ -42,14 +37,14 @@ def _explain_unknown_id(namespace_id: str) -> Iterator[None]:
     """,
 )
 def namespace() -> None:
-    """Tenants: names and data of one never touch another's."""
+    """Tenants of one store: what one stores never touches another."""
 
 
 @namespace.command("register", examples="headgate namespace register eu us")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @pass_session
 def register(session: Session, names: tuple[str, ...]) -> None:
-    """Make namespaces; those that exist stay as they are."""
+    """Create namespaces; those that exist stay as they are."""
     with session.repository() as repository:
         ids = repository.register_namespaces(names, session.audit_principal)
     show(session, {"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
@@ -58,18 +53,16 @@ def register(session: Session, names: tuple[str, ...]) -> None:
 @namespace.command("list", examples="headgate namespace list")
 @pass_session
 def list_(session: Session) -> None:
-    """The namespaces in use."""
+    """List the namespaces in use."""
     with session.repository() as repository:
-        found = repository.list_namespaces()
-    document = {"items": [namespace_as_json(one) for one in found]}
-    show(session, document, namespace_rows(found, "no namespaces"))
+        _show_all(session, repository.list_namespaces(), "no namespaces")
 
 
 @namespace.command("show", examples="headgate namespace show eu")
 @click.argument("name")
 @pass_session
 def show_(session: Session, name: str) -> None:
-    """One namespace: its id, and since when it exists."""
+    """Show a namespace: its id, and when it was created."""
     with session.repository() as repository:
         found = repository.get_namespace(name)
     if found is None:
@@ -81,7 +74,7 @@ def show_(session: Session, name: str) -> None:
 @click.argument("name")
 @pass_session
 def delete(session: Session, name: str) -> None:
-    """Free the name. The data stays: recover brings it back, purge ends it."""
+    """Free the name. The data stays: recover brings it back, purge deletes it."""
     with session.repository() as repository:
         found = repository.get_namespace(name)
         repository.delete_namespace(name, session.audit_principal)
@@ -94,7 +87,7 @@ def delete(session: Session, name: str) -> None:
 @click.argument("namespace_id", metavar="ID")
 @pass_session
 def recover(session: Session, namespace_id: str) -> None:
-    """A deleted namespace is in use again, under its name.
+    """Bring a deleted namespace back, under its name.
 
     An id that begins with - needs -- before it.
     """
@@ -106,11 +99,14 @@ def recover(session: Session, namespace_id: str) -> None:
 @namespace.command("orphans", examples="headgate namespace orphans")
 @pass_session
 def orphans(session: Session) -> None:
-    """Deleted namespaces whose data is still there."""
+    """List deleted namespaces whose data is still there."""
     with session.repository() as repository:
-        found = repository.list_orphan_namespaces()
+        _show_all(session, repository.list_orphan_namespaces(), "no deleted namespaces")
+
+
+def _show_all(session: Session, found: Sequence[Namespace], empty: str) -> None:
     document = {"items": [namespace_as_json(one) for one in found]}
-    show(session, document, namespace_rows(found, "no deleted namespaces"))
+    show(session, document, namespace_rows(found, empty))
 
 
 @namespace.command("purge", examples="headgate namespace purge Zk3v9QxT1aM --yes")
@@ -118,7 +114,7 @@ def orphans(session: Session) -> None:
 @yes_option
 @pass_session
 def purge(session: Session, namespace_id: str, yes: bool) -> None:
-    """All data of a deleted namespace is gone for good.
+    """Delete all data of a deleted namespace for good.
 
     An id that begins with - needs -- before it.
     """

@@ -22,9 +22,9 @@ from headgate.cli.output import OutputTable, show
     """,
 )
 def serve(session: Session, arguments: tuple[str, ...]) -> int:
-    """The REST and gRPC service, until it is stopped.
+    """Run the REST and gRPC service until it is stopped.
 
-    --url before serve names its store, or HEADGATE_URL, unless a policy file does; serve --help
+    --url before serve or HEADGATE_URL names its store, unless a policy file does; serve --help
     lists its own options.
     """
     given = list(arguments)
@@ -45,7 +45,7 @@ def serve(session: Session, arguments: tuple[str, ...]) -> int:
     """,
 )
 def demo(session: Session, arguments: tuple[str, ...]) -> int:
-    """A company with teams, keys and models, traffic, the service and its dashboard.
+    """Run a sample company: teams, keys, models, traffic, the service and its dashboard.
 
     On SQLite in a directory that is deleted at the end; --data DIR keeps it. demo --help lists its
     options: --port, --rate, --seed, --no-traffic, --once.
@@ -72,7 +72,7 @@ def policies() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @pass_session
 def check(session: Session, file: str) -> int:
-    """Is the file fit for use? Each fault with its line and column.
+    """Check a policy file; shows each fault with its line and column.
 
     Exit code 1 if there is one.
     """
@@ -104,7 +104,7 @@ def keys() -> None:
     """,
 )
 def make(session: Session, arguments: tuple[str, ...]) -> int:
-    """Make an API key; its secret is printed once. keys make --help lists the options."""
+    """Create an API key; its secret is printed once. keys make --help lists the options."""
     return run_program(
         "headgate.service.server.serve:main",
         ["key", "--principal", session.audit_principal, *arguments],

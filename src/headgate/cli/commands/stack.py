@@ -2,98 +2,109 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from headgate.cli.arguments import named_values
+from headgate.aws import infra
+from headgate.aws.infra import Port, Progress
+from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION
+from headgate.cli.arguments import Decorator, aws_options, combine, named_values, yes_option
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import OutputTable, clean, confirm, show
 
-if TYPE_CHECKING:
-    from headgate.aws.infra import Port, Progress
-
 # --------------------------------------------------------------------------------------------------
-# What `headgate deploy` says of each option of a stack.
+# The help of each option of a stack.
 
 OPTION_HELP = {
-    "snapshot_windows": "Some of hourly, daily, monthly.",
+    "snapshot_windows": "Which windows to count: some of hourly, daily, monthly.",
     "usage_retention_days": "How long usage rows are kept.",
     "audit_retention_days": "How long audit events are kept.",
-    "enable_aggregator": "Count usage from the stream, with a function.",
+    "enable_aggregator": "Count usage from the table's stream, with a Lambda function.",
     "enable_splits": "Let the aggregator split hot buckets.",
     "batch_window_s": "How long changes are collected before they are counted.",
     "pitr_recovery_days": "Point-in-time recovery, 1 to 35 days.",
-    "log_retention_days": "Of the function's log.",
-    "lambda_timeout": "Seconds.",
-    "lambda_memory": "MB.",
+    "log_retention_days": "How long the function's log is kept.",
+    "lambda_timeout": "Seconds a run may take.",
+    "lambda_memory": "MB of memory.",
     "enable_alarms": "On errors, duration, lag, dead letters, throttles.",
-    "alarm_sns_topic": "ARN of a topic that alarms tell.",
-    "lambda_duration_threshold_pct": "Of the timeout, above which a run is too long.",
-    "permission_boundary": "A policy's name or ARN, for every role made.",
-    "role_name_format": "With {} for the name.",
-    "policy_name_format": "With {} for the name.",
-    "enable_audit_archival": "Audit events go to S3 when they expire.",
-    "audit_archive_glacier_days": "Then they move on to Glacier.",
-    "enable_tracing": "X-Ray for the function.",
-    "create_iam_roles": "Roles with the app, read-only and admin policies.",
-    "create_iam": "Policies, and the aggregator's role.",
-    "aggregator_role_arn": "A role of your own for the aggregator.",
-    "enable_deletion_protection": "AWS refuses to delete the table.",
+    "alarm_sns_topic": "ARN of the SNS topic that alarms notify.",
+    "lambda_duration_threshold_pct": "Alarm when a run takes more than this part of the timeout.",
+    "permission_boundary": "A policy's name or ARN, put on every role that is created.",
+    "role_name_format": "How roles are named, with {} for the name.",
+    "policy_name_format": "How policies are named, with {} for the name.",
+    "enable_audit_archival": "Copy audit events to S3 when they expire.",
+    "audit_archive_glacier_days": "Days until archived events move on to Glacier.",
+    "enable_tracing": "Trace the function with X-Ray.",
+    "create_iam_roles": "Create roles with the app, read-only and admin policies.",
+    "create_iam": "Create the policies and the aggregator's role.",
+    "aggregator_role_arn": "Use this role for the aggregator.",
+    "enable_deletion_protection": "Make AWS refuse to delete the table.",
 }
 
 
-Command = Callable[..., Any]
+# The same for `headgate cost`, whose other assumptions have the defaults of Load.
+LOAD_HELP = {
+    "rps": "Acquires a second, on average.",
+    "entities": "How many entities are active.",
+    "limits": "Limits of each bucket.",
+    "resources": "Resources that each entity uses.",
+    "levels": "Buckets that an acquire takes from: 2 with a parent.",
+    "adjusted": "Share of acquires that are adjusted afterwards.",
+    "refused": "Share of demands that are refused.",
+    "aggregator": "Whether an aggregator counts usage.",
+    "batch_window_s": "Seconds that the aggregator collects changes.",
+}
+TAG_OPTION = click.option(
+    "--tag", "tags", metavar="NAME=VALUE", multiple=True, help="Tag the stack; may be repeated."
+)
 
 
-def place_options(command: Command) -> Command:
-    """Where the stack is."""
-    endpoint = click.option("--endpoint", metavar="URL", help="Another address than AWS's own.")
-    region = click.option("--region", metavar="NAME", help="Else as AWS's own tools find it.")
-    return region(endpoint(command))
+def with_port(command: Any) -> Any:
+    """Adds --region and --endpoint; the command gets the `port` to that region."""
+
+    @functools.wraps(command)
+    def call(*args: Any, region: str | None, endpoint: str | None, **given: Any) -> Any:
+        return command(*args, port=infra.open_port(region=region, endpoint=endpoint), **given)
+
+    return aws_options(call)
 
 
-def stack_options(command: Command) -> Command:
-    """An option for every field of StackOptions, with its default."""
-    from headgate.aws.infra.options import StackOptions
-
-    hints = typing.get_type_hints(StackOptions)
-    for field in reversed(fields(StackOptions)):
-        if field.name != "tags":
-            command = _option(field, hints[field.name])(command)
-    tag = click.option(
-        "--tag", "tags", metavar="NAME=VALUE", multiple=True, help="May be repeated."
+def options_for(kind: Any, help_texts: Mapping[str, str]) -> Decorator:
+    """An option for each of these fields of a dataclass, with its type and default."""
+    hints = typing.get_type_hints(kind)
+    return combine(
+        *(
+            _option(field, hints[field.name], help_texts[field.name])
+            for field in fields(kind)
+            if field.name in help_texts
+        )
     )
-    return tag(command)
 
 
-def _option(field: Field[Any], hint: Any) -> Callable[[Command], Command]:
-    word, help_text = field.name.replace("_", "-"), OPTION_HELP[field.name]
-    default = None if field.default is MISSING else field.default
+def _option(field: Field[Any], hint: Any, help_text: str) -> Decorator:
+    word = field.name.replace("_", "-")
+    required = field.default is MISSING
+    default = None if required else field.default
     if hint is bool:
         return click.option(
             f"--{word}/--no-{word}", default=default, show_default=True, help=help_text
         )
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kind = int if int in kinds else str
     return click.option(
-        f"--{word}", type=kind, default=default, show_default=default is not None, help=help_text
-    )
-
-
-def _port(region: str | None, endpoint: str | None) -> Port:
-    from headgate.aws.infra import open_port
-
-    return open_port(region=region, endpoint=endpoint)
+        f"--{word}", type=next(kind for kind in kinds if kind is not types.NoneType),
+        required=required, default=default, show_default=default is not None, help=help_text,
+    )  # fmt: skip
 
 
 def _progress_printer(session: Session) -> Callable[[Progress], None]:
-    """One line per step, on standard error, while AWS is at work."""
+    """Prints one line per step on standard error while AWS works."""
 
     def tell(step: Progress) -> None:
         if not session.as_json:
@@ -111,18 +122,14 @@ def _progress_printer(session: Session) -> Callable[[Progress], None]:
     """,
 )
 @click.argument("name")
-@place_options
-@stack_options
+@with_port
+@TAG_OPTION
+@options_for(infra.StackOptions, OPTION_HELP)
 @pass_session
-def deploy(
-    session: Session, /, name: str, region: str | None, endpoint: str | None, **options: Any
-) -> None:
-    """Make a stack, or change one: the table, what counts usage, alarms, policies."""
-    from headgate.aws import infra
-
+def deploy(session: Session, /, name: str, port: Port, **options: Any) -> None:
+    """Create or change a stack: the table, the aggregator, alarms, policies."""
     options["tags"] = named_values(options["tags"], "--tag", "team=payments")
     wanted = infra.StackOptions(**options)
-    port = _port(region, endpoint)
     done = infra.deploy(port, name, wanted, report=_progress_printer(session))
     words = "is as you asked" if done.changed else "was so already"
     document = {"changed": done.changed, **done.stack.as_dict()}
@@ -131,13 +138,10 @@ def deploy(
 
 @action_command("upgrade-stack", examples="headgate upgrade-stack limits --region eu-west-1")
 @click.argument("name")
-@place_options
+@with_port
 @pass_session
-def upgrade_stack(session: Session, name: str, region: str | None, endpoint: str | None) -> None:
-    """Bring a stack to this headgate's template and function, its options as they are."""
-    from headgate.aws import infra
-
-    port = _port(region, endpoint)
+def upgrade_stack(session: Session, name: str, port: Port) -> None:
+    """Bring a stack to this version's template and function; its options stay."""
     done = infra.upgrade(port, name, report=_progress_printer(session))
     words = "was upgraded" if done.changed else "was up to date"
     show(session, {"changed": done.changed, **done.stack.as_dict()}, f"{name} {words}")
@@ -145,56 +149,37 @@ def upgrade_stack(session: Session, name: str, region: str | None, endpoint: str
 
 @action_command("status", examples="headgate status limits --region eu-west-1")
 @click.argument("name")
-@place_options
+@with_port
 @pass_session
-def status(session: Session, name: str, region: str | None, endpoint: str | None) -> None:
-    """How a stack is, and what its parts are called."""
-    from headgate.aws import infra
-
-    port = _port(region, endpoint)
+def status(session: Session, name: str, port: Port) -> None:
+    """Show the status of a stack and the names of its parts."""
     stack = infra.status(port, name)
-    rows = [(key, value) for key, value in sorted(stack.outputs.items())]
+    rows = sorted(stack.outputs.items())
     current = "current" if infra.is_current(stack) else "older: headgate upgrade-stack"
     head = f"{stack.name}: {stack.status} {stack.reason or ''}\ntemplate {current}"
     show(session, stack.as_dict(), head, OutputTable(("output", "value"), rows, "no outputs"))
 
 
 @action_command("list", examples="headgate list --region eu-west-1")
-@place_options
+@with_port
 @pass_session
-def list_(session: Session, region: str | None, endpoint: str | None) -> None:
-    """All stacks of headgate in a region."""
-    from headgate.aws import infra
-
-    port = _port(region, endpoint)
+def list_(session: Session, port: Port) -> None:
+    """List the headgate stacks of a region."""
     found = list(infra.list_stacks(port))
     rows = [(one.name, one.status, one.headgate_version, one.url) for one in found]
-    show(
-        session,
-        [one.as_dict() for one in found],
-        OutputTable(("stack", "status", "version", "url"), rows, "no stack of headgate's here"),
-    )
+    table = OutputTable(("stack", "status", "version", "url"), rows, "no headgate stacks here")
+    show(session, [one.as_dict() for one in found], table)
 
 
 @action_command("delete", examples="headgate delete limits --region eu-west-1 --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--keep-archive", is_flag=True, help="Leave the bucket of archived audit events.")
-@place_options
+@yes_option
+@click.option("--keep-archive", is_flag=True, help="Keep the bucket of archived audit events.")
+@with_port
 @pass_session
-def delete(
-    session: Session,
-    name: str,
-    yes: bool,
-    keep_archive: bool,
-    region: str | None,
-    endpoint: str | None,
-) -> None:
+def delete(session: Session, name: str, yes: bool, keep_archive: bool, port: Port) -> None:
     """Delete a stack with everything in its table."""
-    from headgate.aws import infra
-
     confirm(session, f"Delete the stack {name} and all its limits, buckets and usage?", yes=yes)
-    port = _port(region, endpoint)
     done = infra.delete(
         port, name, confirm=name, keep_archive=keep_archive, report=_progress_printer(session)
     )
@@ -206,9 +191,7 @@ def delete(
 @action_command("cfn-template", examples="headgate cfn-template > headgate.yaml")
 @pass_session
 def cfn_template(session: Session) -> None:
-    """The CloudFormation template, for pipelines of your own."""
-    from headgate.aws import infra
-
+    """Print the CloudFormation template, for pipelines of your own."""
     text = infra.cfn_template()
     if session.as_json:
         show(session, {"template": text})
@@ -220,9 +203,7 @@ def cfn_template(session: Session) -> None:
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @pass_session
 def lambda_export(session: Session, path: Path) -> None:
-    """The aggregator's function as a zip file."""
-    from headgate.aws import infra
-
+    """Write the aggregator's function to a zip file."""
     bundle = infra.lambda_export(path)
     size = path.stat().st_size
     document = {"path": str(path), "bytes": size, "key": bundle.key}
@@ -241,27 +222,16 @@ def lambda_export(session: Session, path: Path) -> None:
     headgate cost --rps 100 --entities 5000 --price million_writes=0.7125 --price gb_month=0.283
     """,
 )
-@click.option("--rps", type=float, required=True, help="Acquires a second, on average.")
-@click.option("--entities", type=int, required=True, help="That are active.")
-@click.option("--limits", type=int, default=2, show_default=True, help="Of a bucket.")
-@click.option("--resources", type=int, default=1, show_default=True, help="Used by each entity.")
-@click.option("--levels", type=int, default=1, show_default=True, help="2 with a parent, …")
-@click.option("--adjusted", type=float, default=0.0, show_default=True, help="Share of acquires.")
-@click.option("--refused", type=float, default=0.0, show_default=True, help="Share of demands.")
-@click.option("--aggregator/--no-aggregator", default=True, show_default=True, help="Usage by it.")
-@click.option("--batch-window-s", type=int, default=60, show_default=True, help="Of the stream.")
+@options_for(infra.Load, LOAD_HELP)
 @click.option(
     "--price", "given", metavar="NAME=USD", multiple=True,
-    help="What you pay instead; may be repeated. docs/reference/cost.md has the names.",
+    help="A price you pay; may be repeated. docs/reference/cost.md has the names.",
 )  # fmt: skip
 @pass_session
 def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
-    """Dollars a month on DynamoDB, on demand, with what is assumed in the docs."""
-    from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION, Load
-    from headgate.aws.infra.cost import cost as costing
-
+    """Estimate the dollars a month on DynamoDB, on demand; the docs say what is assumed."""
     prices = PUBLISHED.with_overrides(named_values(given, "--price", "million_writes=0.7125"))
-    found = costing(Load(**load), prices)
+    found = infra.cost(infra.Load(**load), prices)
     rows = [(x.what, f"{x.units:,.0f}", x.unit, f"{x.usd:,.2f}") for x in found.lines]
     rows.append(("together", "", "", f"{found.usd:,.2f}"))
     own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())

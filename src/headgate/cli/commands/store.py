@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from headgate.cli.arguments import yes_option
 from headgate.cli.options import Session, action_command, pass_session
 from headgate.cli.output import OutputTable, confirm, progress, show
 
@@ -19,12 +20,12 @@ from headgate.cli.output import OutputTable, confirm, progress, show
     headgate trim --usage-days 90 --audit-days 365 --yes
     """,
 )
-@click.option("--usage-days", type=int, metavar="N", help="Keep usage of so many days; by months.")
-@click.option("--audit-days", type=int, metavar="N", help="Keep changes of so many days.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--usage-days", type=int, metavar="N", help="Days of usage to keep, in whole months.")
+@click.option("--audit-days", type=int, metavar="N", help="Days of changes to keep.")
+@yes_option
 @pass_session
 def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: bool) -> None:
-    """Delete usage and audit events, of every namespace, that are older."""
+    """Delete older usage and audit events, of every namespace."""
     if usage_days is None and audit_days is None:
         raise click.UsageError("say --usage-days, --audit-days, or both")
     confirm(session, "Delete history that is older, for good?", yes=yes)
@@ -49,11 +50,11 @@ FIELDS = ("version", "title", "looked_at", "moved", "done")
     headgate -u 'dynamodb://headgate?region=eu-west-1' upgrade --create
     """,
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
-@click.option("--create", is_flag=True, help="Make the store's table first, where it is missing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--create", is_flag=True, help="Create the store's table first, if it is missing.")
 @pass_session
 def upgrade(session: Session, dry_run: bool, create: bool) -> None:
-    """Move a store on from an older schema. One that was cut short goes on where it was."""
+    """Upgrade a store from an older schema. If it is cut short, the next run continues it."""
     if create and dry_run:
         raise click.UsageError("--create makes something, --dry-run nothing; choose one")
     with session.repository() as repository, progress(session, "upgrading") as step:
@@ -62,19 +63,11 @@ def upgrade(session: Session, dry_run: bool, create: bool) -> None:
         steps = repository.upgrade(
             dry_run=dry_run, report=lambda progress: step(progress.looked_at, None)
         )
-    document = {"dry_run": dry_run, "steps": [_as_document(one) for one in steps]}
-    rows = [[one[name] for name in FIELDS] for one in document["steps"]]  # type: ignore[attr-defined]
-    show(
-        session,
-        document,
-        OutputTable(
-            (">version", "step", ">looked at", ">moved", "done"), rows, "the store is up to date"
-        ),
-    )
-
-
-def _as_document(step: Any) -> dict[str, Any]:
-    return {name: getattr(step, name, None) for name in FIELDS}
+    found = [{name: getattr(one, name, None) for name in FIELDS} for one in steps]
+    document = {"dry_run": dry_run, "steps": found}
+    rows = [list(one.values()) for one in found]
+    columns = (">version", "step", ">looked at", ">moved", "done")
+    show(session, document, OutputTable(columns, rows, "the store is up to date"))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -94,7 +87,7 @@ EXTRAS = {"redis": "redis", "dynamodb": "botocore", "service": "uvicorn", "cli":
 @click.option("--store", "with_store", is_flag=True, help="Ask the store, too.")
 @pass_session
 def version(session: Session, with_store: bool) -> None:
-    """Versions of headgate, of Python, of the extras' packages and of the store's schema."""
+    """Show the versions of headgate, Python, the extras' packages and the store's schema."""
     import headgate
 
     document: dict[str, Any] = {

@@ -33,22 +33,22 @@ COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">u
 @click.option("--resource", "-r", metavar="RESOURCE", help="Buckets of one resource.")
 @click.option(
     "--count", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N",
-    help="At most so many rows.",
+    help="Show at most this many rows.",
 )  # fmt: skip
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
-    show_default=True, metavar="SECONDS", help="Time between two looks.",
+    show_default=True, metavar="SECONDS", help="Time between two samples.",
 )  # fmt: skip
 @click.option(
     "--once",
     is_flag=True,
-    help="One look, no live view; so do --json, and output that is no terminal.",
+    help="One sample, no live view; also with --json, or if output is no terminal.",
 )
 @pass_session
 def top(session: Session, resource: str | None, count: int, interval_s: float, once: bool) -> None:
-    """The buckets that are used fastest, live; Ctrl-C ends it.
+    """Show the buckets that are used fastest, live; Ctrl-C ends it.
 
-    The first look, and --once, show the emptiest: how fast needs two looks.
+    The first sample, and --once, show the emptiest: a rate needs two samples.
     """
     if resource is not None:
         from headgate.core.limits import parse_resource

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from headgate.admin.documents import usage_as_json
-from headgate.cli.arguments import page_options
+from headgate.cli.arguments import combine, page_options
 from headgate.cli.options import Session, command_group, pass_session
 from headgate.cli.output import OutputTable, amount, bar, show
 from headgate.core.history import UsageSnapshot
@@ -19,18 +19,15 @@ WINDOWS_PLOTTED_MAX = 400
 PAGE = 1000
 
 
-def _filters(command: Any) -> Any:
-    for option in (
-        click.option("--end", "end_time", metavar="TIME", help="Windows that begin before then."),
-        click.option(
-            "--start", "start_time", metavar="TIME",
-            help="Windows from then on: ISO 8601, e.g. 2026-01-31 or 2026-01-31T08:00:00Z.",
-        ),
-        click.option("--resource", "-r", metavar="RESOURCE", help="Of one resource."),
-        click.option("--entity", "entity_id", metavar="ENTITY", help="Of one entity."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_filters = combine(
+    click.option("--entity", "entity_id", metavar="ENTITY", help="Of one entity."),
+    click.option("--resource", "-r", metavar="RESOURCE", help="Of one resource."),
+    click.option(
+        "--start", "start_time", metavar="TIME",
+        help="Windows from then on: ISO 8601, e.g. 2026-01-31 or 2026-01-31T08:00:00Z.",
+    ),
+    click.option("--end", "end_time", metavar="TIME", help="Windows that begin before then."),
+)  # fmt: skip
 
 
 @command_group(
@@ -55,7 +52,7 @@ def usage() -> None:
 def list_(
     session: Session, /, limit: int, cursor: str | None, window_type: str | None, **asked: Any
 ) -> None:
-    """Consumption per window, newest first."""
+    """List consumption per window, newest first."""
     with session.repository() as repository:
         found, following = repository.get_usage_snapshots(
             **asked, window_type=window_type, limit=limit, next_key=cursor
@@ -89,7 +86,7 @@ def list_(
 @click.option("--plot", is_flag=True, help="A bar per window.")
 @pass_session
 def summary(session: Session, /, window_type: str, plot: bool, **asked: Any) -> None:
-    """Totals and averages over windows; with --plot the windows as bars."""
+    """Show totals and averages over windows; with --plot a bar per window."""
     with session.repository() as repository:
         found = repository.get_usage_summary(**asked, window_type=window_type)
         series = _series(repository, asked, window_type) if plot else None
@@ -110,7 +107,7 @@ def summary(session: Session, /, window_type: str, plot: bool, **asked: Any) -> 
 def _series(
     repository: Any, asked: dict[str, Any], window_type: str
 ) -> list[tuple[str, dict[str, int]]]:
-    """Consumption by window over all that was asked for, oldest first, the newest windows only."""
+    """Consumption by window, oldest first; only the newest WINDOWS_PLOTTED_MAX windows."""
     found: dict[str, dict[str, int]] = {}
     cursor: str | None = None
     while True:

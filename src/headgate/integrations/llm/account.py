@@ -1,4 +1,4 @@
-"""What one call to a language model reserves, and what it owes in the end; pure."""
+"""What one call to a language model reserves, and what it costs in the end; pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PROMPT = ("messages", "system", "input", "instructions", "prompt", "tools")
 class CallRules(NamedTuple):
     """How calls are counted: the names of the limits and the rules for the amounts.
 
-    `provider` is an entity that stands for your account at the provider; every call takes from it
-    as well, and the provider's headers correct it.
+    `provider` is an entity that stands for your account at the provider. Every call takes from it
+    too, and the provider's headers correct it.
     """
 
     requests: str | None
@@ -57,7 +57,7 @@ def call_rules(
     wait: float | None = None,
     on_unavailable: OnUnavailable | None = None,
 ) -> CallRules:
-    """The habits, checked. `output_tokens` is reserved where a call does not say its own most."""
+    """The options, checked. `output_tokens` is reserved if a call does not set its own maximum."""
     return CallRules(
         None if requests is None else parse_limit_name(requests),
         parse_limit_name(tokens),
@@ -72,7 +72,7 @@ def call_rules(
 
 
 class CallAccount:
-    """One call: `reserved` before, metered meanwhile, `owed` at its end."""
+    """One call: `reserved` before it, metered during it, `owed` after it."""
 
     def __init__(self, call_rules: CallRules, prompt: Any, output_max: int | None) -> None:
         estimated = parse_amount("estimate", call_rules.estimate(prompt))
@@ -82,11 +82,10 @@ class CallAccount:
         self.meter = Meter(estimated)
 
     def owed(self, error: BaseException | None) -> int:
-        """Tokens to settle for.
+        """The tokens to settle: what was metered, however the call ended.
 
-        What was metered, however the call ended. A call of which nothing came keeps what it
-        reserved, for the provider may have worked all the same; unless the provider itself
-        answered that it did not.
+        If nothing came back, the call keeps what it reserved, because the provider may have worked
+        all the same; unless the provider itself answered with an error.
         """
         if self.meter.seen:
             return self.rules.count(self.meter.used)

@@ -4,8 +4,8 @@
     reply = await llm.create("key-1", client.chat.completions.create, model=…, messages=…)
     async for chunk in llm.stream("key-1", client.messages.create, model=…, messages=…): …
 
-Before the call the prompt's estimate and the most it may answer are reserved; after it the lease
-is settled by what the provider says was used. Whoever hangs up pays for what was metered so far.
+Before the call, the estimated prompt and the longest possible answer are reserved. After it, the
+lease is settled with what the provider says was used. Whoever hangs up pays for what was metered.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LlmLimiter:
     async def learn(
         self, headers: Mapping[str, Any], entity_id: str, resource: str, *, refused: bool = False
     ) -> dict[str, int]:
-        """Brings a bucket down to what the provider's headers say is left; what was taken, by
-        limit. `refused`: they came with a 429, so nothing goes before its wait is over."""
+        """Lowers a bucket to what the provider's headers say is left; returns what was taken, by
+        limit. `refused`: they came with a 429, so nothing is admitted before its wait is over."""
         says = read_headers(headers, self.limiter.engine.clock())
         kinds = {self.rules.tokens: says.tokens}
         if self.rules.requests is not None:
@@ -104,7 +104,7 @@ class LlmLimiter:
             try:
                 async with self.limiter.acquire(entity_id, resource, nothing, limits) as lease:
                     await lease.adjust(**debits)
-            except RateLimitExceeded:  # in debt: it is lower than the provider says already
+            except RateLimitExceeded:  # in debt, so already lower than the provider says
                 return {}
         return debits
 
@@ -132,13 +132,13 @@ class LlmLimiter:
         headers = headers_of(answer)
         if headers is not None and self.rules.provider is not None and not is_off():
             refused = isinstance(answer, BaseException) and status_of(answer) == 429
-            # a hint; the call itself is over and counted
+            # Only a hint: the call itself is over and counted.
             with suppress(RateLimiterUnavailable, StoreDenied):
                 await self.learn(headers, self.rules.provider, resource, refused=refused)
 
 
 async def _close_stream(chunks: Any) -> None:
-    """Hangs up on the provider too, so that it stops generating."""
+    """Closes the stream, so that the provider stops generating."""
     for name in ("aclose", "close"):
         close = getattr(chunks, name, None)
         if callable(close):

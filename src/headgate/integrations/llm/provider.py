@@ -35,7 +35,7 @@ class ProviderLimits(NamedTuple):
 
 
 def read_headers(headers: Mapping[str, Any], now_ms: int) -> ProviderLimits:
-    """What can be understood of the headers; the rest is as if it were not there."""
+    """What the headers say, as far as they can be understood; the rest is ignored."""
     fields = {str(name).lower(): str(value).strip() for name, value in headers.items()}
     exact_ms = fields.get("retry-after-ms", "")
     after_ms = _millis(exact_ms, 1) if exact_ms else _millis(fields.get("retry-after", ""), 1000)
@@ -55,8 +55,8 @@ def read_headers(headers: Mapping[str, Any], now_ms: int) -> ProviderLimits:
 def debit_for(status: LimitStatus, reported: ProviderLimit, wait_ms: int | None) -> int:
     """How much to take from our bucket so that it holds no more than the provider says.
 
-    Never negative: that the provider has more is no reason to hand out more than was configured.
-    With a wait, the bucket has its next token when the wait is over.
+    Never negative: if the provider has more, we still do not admit more than was configured. With a
+    wait, the bucket gets its next token when the wait is over.
     """
     target = status.available
     if reported.remaining is not None:
@@ -69,7 +69,7 @@ def debit_for(status: LimitStatus, reported: ProviderLimit, wait_ms: int | None)
 
 
 def refused_wait_ms(says: ProviderLimits, reported: ProviderLimit) -> int | None:
-    """After a 429: how long this limit is closed; None where another one was the reason."""
+    """After a 429: how long this limit is closed; None if another limit was the reason."""
     others_empty = 0 in (says.requests.remaining, says.tokens.remaining) and reported.remaining != 0
     if others_empty:
         return None

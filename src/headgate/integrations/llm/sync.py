@@ -1,8 +1,8 @@
-"""SyncLlmLimiter: the same for threads, by the flows of LlmLimiter over a blocking limiter."""
+"""SyncLlmLimiter: LlmLimiter for threads. It runs the same coroutines over a blocking limiter."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from headgate.core.runtime import run
 from headgate.integrations.gate import blocking_limiter
 from headgate.integrations.llm.account import CallAccount
 from headgate.integrations.llm.limiter import LlmLimiter
-from headgate.sync import SyncRateLimiter
+from headgate.sync import SyncRateLimiter, blocking
 
 _END = object()
 
@@ -19,7 +19,7 @@ class SyncLlmLimiter:
     """For blocking clients; safe to share between threads."""
 
     def __init__(self, limiter: SyncRateLimiter, **options: Any) -> None:
-        self._flows = LlmLimiter(blocking_limiter(limiter).core, **options)
+        self.core = LlmLimiter(blocking_limiter(limiter).core, **options)
 
     def create(
         self,
@@ -31,7 +31,7 @@ class SyncLlmLimiter:
         **request: Any,
     ) -> Any:
         """What `method(**request)` returns, or RateLimitExceeded before it is called."""
-        return run(self._flows.create(entity_id, _awaitable(method), resource=resource, **request))
+        return run(self.core.create(entity_id, _awaitable(method), resource=resource, **request))
 
     def stream(
         self,
@@ -43,7 +43,7 @@ class SyncLlmLimiter:
         **request: Any,
     ) -> Iterator[Any]:
         """The chunks of `method(**request, stream=True)`, metered as they pass."""
-        flow: Any = self._flows.stream(
+        flow: Any = self.core.stream(
             entity_id, _awaitable(lambda **kw: _Chunks(method(**kw))), resource=resource, **request
         )
         try:
@@ -57,7 +57,7 @@ class SyncLlmLimiter:
         self, entity_id: str, resource: str, prompt: Any, *, output_max: int | None = None
     ) -> Iterator[CallAccount]:
         """For calls of any other shape: `call.meter.see(part)` with replies, chunks or text."""
-        held: Any = self._flows.reserve(entity_id, resource, prompt, output_max=output_max)
+        held: Any = self.core.reserve(entity_id, resource, prompt, output_max=output_max)
         account: CallAccount = run(held.__aenter__())
         try:
             yield account
@@ -66,11 +66,7 @@ class SyncLlmLimiter:
             raise
         run(held.__aexit__(None, None, None))
 
-    def learn(
-        self, headers: Mapping[str, Any], entity_id: str, resource: str, *, refused: bool = False
-    ) -> dict[str, int]:
-        """Brings a bucket down to what the provider's headers say is left; what was taken."""
-        return run(self._flows.learn(headers, entity_id, resource, refused=refused))
+    learn = blocking(LlmLimiter.learn)
 
 
 class _Chunks:

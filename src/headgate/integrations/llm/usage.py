@@ -1,7 +1,7 @@
-"""How many tokens a call to a language model uses: guessed before, metered during, read after.
+"""How many tokens a call to a language model uses: estimated before, metered during and after.
 
 Replies and chunks are read by their shape, as objects or as dicts: the chat completions and
-responses of OpenAI, the messages of Anthropic, and whoever speaks like them.
+responses of OpenAI, the messages of Anthropic, and APIs that look like them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Usage(NamedTuple):
 
 
 def estimate_tokens(prompt: Any) -> int:
-    """About how many tokens a prompt has: text, messages, or anything made of them."""
+    """Roughly how many tokens a prompt has: text, messages, or anything made of them."""
     found_bytes, tokens, seen = 0, 0, 0
     todo = [prompt]
     while todo:
@@ -93,7 +93,7 @@ def _usage_in(part: Any) -> Any:
 
 
 def _input_of(usage: Any) -> int | None:
-    """All that went in. Anthropic counts what a cache had apart, OpenAI within."""
+    """All input tokens. Anthropic counts cached ones separately, OpenAI includes them."""
     prompt = _first_int(usage, "prompt_tokens")
     if prompt is not None:
         return prompt
@@ -144,7 +144,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _first_int(holder: Any, *names: str) -> int | None:
-    """The first of these that is a number of tokens; what a provider sends may be anything."""
+    """The first of these that is a number of tokens; a provider may send anything."""
     for name in names:
         value = _get(holder, name)
         if type(value) is int and value >= 0:

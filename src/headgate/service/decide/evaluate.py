@@ -23,7 +23,7 @@ from headgate.core.errors import (
 from headgate.core.history import TIME_MS_MAX
 from headgate.core.record import TERMS
 from headgate.layers.breaker import BreakerOpen
-from headgate.layers.shadow import ShadowVerdict
+from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import Admission, CheckResult, tightest_of
 from headgate.service.decide.problems import STORE_RETRY_MS, Code
 from headgate.service.decide.rules import Rule

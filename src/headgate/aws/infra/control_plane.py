@@ -1,13 +1,18 @@
-"""All calls to AWS's control plane: one call, one answer; and the wait between two looks.
+"""Calls to AWS's control plane, such as CloudFormation, and what can go wrong with them.
 
-botocore makes the calls. Deploying is done by one person at a time and takes minutes, so there is
-nothing to gain from making them ourselves, or from an async form.
+botocore makes the calls. One person deploys at a time and it takes minutes, so nothing would be
+gained by calling AWS ourselves, or by an async form.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Any, Protocol
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from botocore.session import Session
 
 from headgate.core.errors import HeadgateError, ValidationError
 
@@ -16,7 +21,7 @@ from headgate.core.errors import HeadgateError, ValidationError
 
 
 class StackOperationError(HeadgateError):
-    """A stack was not made, changed or deleted; it says which resource stood in the way."""
+    """A stack was not created, changed or deleted; says which resource was in the way."""
 
     def __init__(
         self, stack: str, what: str, reason: str, *, resource: str | None = None, advice: str
@@ -29,7 +34,7 @@ class StackOperationError(HeadgateError):
 
 
 class InfrastructureNotFoundError(HeadgateError):
-    """There is no such stack, or it is not one of headgate's."""
+    """There is no such stack, or headgate did not create it."""
 
     def __init__(self, stack: str, why: str = "there is no stack of that name here") -> None:
         self.stack = stack
@@ -40,7 +45,7 @@ class InfrastructureNotFoundError(HeadgateError):
 
 
 class AwsRefused(HeadgateError):
-    """AWS answered, and the answer was no."""
+    """AWS refused a call."""
 
     def __init__(self, operation: str, code: str, message: str) -> None:
         self.operation = operation
@@ -50,7 +55,7 @@ class AwsRefused(HeadgateError):
 
 
 class AwsUnreachable(HeadgateError):
-    """AWS did not answer, or there is nobody to ask as."""
+    """AWS did not answer, or there are no credentials to call it with."""
 
     def __init__(self, operation: str, cause: object) -> None:
         super().__init__(
@@ -93,9 +98,6 @@ class AwsPort:
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, /, **params: Any) -> dict[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
-
         try:
             answer: dict[str, Any] = getattr(self._client(service), operation)(**params)
         except ClientError as error:
@@ -110,8 +112,6 @@ class AwsPort:
         time.sleep(wait_ms / 1000)
 
     def _client(self, service: str) -> Any:
-        from botocore.config import Config
-
         if service not in self._clients:
             config = Config(
                 connect_timeout=CONNECT_S,
@@ -126,19 +126,10 @@ class AwsPort:
 
 
 def open_port(*, region: str | None = None, endpoint: str | None = None) -> Port:
-    """The port to an account's region; nothing is contacted before the first call.
+    """The port to a region of an account; nothing is contacted before the first call.
 
-    Who asks is as AWS's own tools find it: AWS_PROFILE, keys, SSO, roles.
+    Credentials are found as AWS's own tools find them: AWS_PROFILE, keys, SSO, roles.
     """
-    try:
-        from botocore.exceptions import BotoCoreError
-        from botocore.session import Session
-    except ModuleNotFoundError as error:
-        raise ValidationError(
-            "aws",
-            "botocore",
-            "is not installed, and stacks are made with it: pip install 'headgate[aws]'",
-        ) from error
     try:
         session = Session()
         found = region or session.get_config_variable("region")
