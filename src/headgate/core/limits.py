@@ -26,18 +26,18 @@ DEFAULT_NAMESPACE = "default"
 RESERVED_LIMITS = frozenset({"wcu"})
 SEPARATOR = "#"
 
-_ENTITY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
-_RESOURCE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*")
-_LIMIT = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
-_NAMESPACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_NAMESPACE_ID = re.compile(r"[a-zA-Z0-9_\-]{11}")
+ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
+RESOURCE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*")
+LIMIT_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
+NAMESPACE_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+NAMESPACE_ID_PATTERN = re.compile(r"[a-zA-Z0-9_\-]{11}")
 
 
 def parse_entity_id(text: object) -> str:
     return _parse(
         text,
         "entity_id",
-        _ENTITY,
+        ENTITY_PATTERN,
         ENTITY_LENGTH_MAX,
         InvalidIdentifierError,
         "must start with a letter or digit and continue with letters, digits and _ . - : @",
@@ -48,7 +48,7 @@ def parse_resource(text: object) -> str:
     return _parse(
         text,
         "resource",
-        _RESOURCE,
+        RESOURCE_PATTERN,
         RESOURCE_LENGTH_MAX,
         InvalidNameError,
         "must start with a letter and continue with letters, digits and _ . - / :",
@@ -64,7 +64,7 @@ def parse_limit_name(text: object) -> str:
     name = _parse(
         text,
         "limit name",
-        _LIMIT,
+        LIMIT_PATTERN,
         LIMIT_LENGTH_MAX,
         InvalidNameError,
         "must start with a letter and continue with letters, digits and _ . -",
@@ -78,7 +78,7 @@ def parse_namespace(text: object) -> str:
     return _parse(
         text,
         "namespace",
-        _NAMESPACE,
+        NAMESPACE_PATTERN,
         NAMESPACE_LENGTH_MAX,
         InvalidIdentifierError,
         "must start with a letter or digit and continue with letters, digits and _ . -",
@@ -89,7 +89,7 @@ def parse_namespace_id(text: object) -> str:
     return _parse(
         text,
         "namespace id",
-        _NAMESPACE_ID,
+        NAMESPACE_ID_PATTERN,
         NAMESPACE_ID_LENGTH,
         InvalidIdentifierError,
         "must be the 11-character id that register_namespace returned",

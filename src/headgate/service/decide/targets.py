@@ -27,15 +27,15 @@ __all__ = ["entity_id_of", "identity_of", "is_identifier", "is_scope", "shared_e
 SCOPE_LENGTH_MAX = 64
 IDENTIFIER_LENGTH_MAX = 256
 
-_SCOPE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
+SCOPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
 _WRITTEN = re.compile(r"(?:[a-zA-Z0-9_.\-:]|@[0-9a-f]{2})+")
 _BYTE = re.compile(r"@([0-9a-f]{2})")
 
 
 def is_scope(text: object) -> bool:
-    return (
-        type(text) is str and len(text) <= SCOPE_LENGTH_MAX and _SCOPE.fullmatch(text) is not None
-    )
+    if type(text) is not str or len(text) > SCOPE_LENGTH_MAX:
+        return False
+    return SCOPE_PATTERN.fullmatch(text) is not None
 
 
 def is_identifier(text: object) -> bool:

@@ -250,7 +250,7 @@ class RateLimiterCalls:
         self, message: pb.CheckRateLimitRequest, peer: Peer
     ) -> pb.CheckRateLimitResponse:
         caller = await caller_of(self._authenticator, peer)
-        request = parse_check(values_of(message), self._service.settings)
+        request = parse_check(values_of(message))
         permit(caller, request.namespace, [(request.scope, request.identifier)])
         answer = await self._service.check(request)
         if answer.code is Code.STORAGE_UNAVAILABLE:
@@ -261,13 +261,13 @@ class RateLimiterCalls:
         self, message: pb.BatchCheckRateLimitRequest, peer: Peer
     ) -> pb.BatchCheckRateLimitResponse:
         caller = await caller_of(self._authenticator, peer)
-        request = parse_batch(batch_values(message), self._service.settings)
+        request = parse_batch(batch_values(message))
         permit(caller, request.namespace, ((one.scope, one.identifier) for one in request.requests))
         return batch_reply(await self._service.batch(request))
 
     async def check_all(self, message: pb.CheckAllRequest, peer: Peer) -> pb.CheckAllResponse:
         caller = await caller_of(self._authenticator, peer)
-        request = parse_descriptors(descriptors_values(message), self._service.settings)
+        request = parse_descriptors(descriptors_values(message))
         permit(caller, request.namespace, self._entities(request))
         answer = await self._service.check_all(request)
         if answer.code is Code.STORAGE_UNAVAILABLE:
@@ -280,7 +280,7 @@ class RateLimiterCalls:
 
     async def acquire(self, message: pb.AcquireRequest, peer: Peer) -> pb.AcquireResponse:
         caller = await caller_of(self._authenticator, peer)
-        request = parse_acquire(acquire_values(message), self._service.settings)
+        request = parse_acquire(acquire_values(message))
         permit(caller, request.namespace, [(request.scope, request.identifier)])
         answer = await self._service.acquire(request)
         if answer.check.code is Code.STORAGE_UNAVAILABLE:

@@ -15,8 +15,8 @@ import msgspec
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.service.decide.problems import Code, ServiceError, invalid, to_service_error
-from headgate.service.decide.requests import AcquireRequest, ChangeRequest
+from headgate.service.decide.problems import Code, ServiceError, to_service_error
+from headgate.service.decide.requests import AcquireRequest, ChangeRequest, change_request
 from headgate.service.http.callers import authenticate_request, local_caller
 from headgate.service.http.deadlines import Cancelled, Deadlines, Ticker, run_in_thread
 from headgate.service.http.fast_write import Fields
@@ -30,7 +30,6 @@ from headgate.service.http.read import (
     must_be_json,
     query_of,
     too_large,
-    values_of,
 )
 from headgate.service.http.routing import ColdRoutes
 from headgate.service.http.verbs import (
@@ -218,15 +217,10 @@ class Rest:
             await self._permit_lease(caller, request)
             return lease_reply(await self.program.service.lease(lease_id, request.namespace))
         body = await body_of(receive, head, BODY_BYTES_MAX)
-        parse, act = change
+        read, act = change
         if body:
             must_be_json(head)
-            values = values_of(body, lambda values: parse(lease_id, values))
-            if values is None:  # a body that is missing says nothing, one that is null is wrong
-                raise invalid("request", "must be an object; send no body to say nothing")
-            request = parse(lease_id, values)
-        else:
-            request = parse(lease_id, None)
+        request = change_request(lease_id, read(body or b"{}"))
         await self._permit_lease(caller, request)
         reached.append("service")
         return lease_reply(await act(request))

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.problems import invalid
-from headgate.service.decide.requests import parse_identifier, parse_object, parse_scope
+from headgate.service.decide.request_bodies import BodyT, parse_body
+from headgate.service.decide.requests import parse_identifier, parse_scope
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
 from headgate.service.http.read import Head
@@ -95,15 +95,8 @@ class RouteCall(NamedTuple):
     async def namespace(self) -> NamespaceService:
         return await self.service.namespace(self.path["namespace"])
 
-    def fields(
-        self, *known: str, needed: tuple[str, ...] = (), nullable: tuple[str, ...] = ()
-    ) -> Mapping[str, Any]:
-        """The body's fields; unknown ones, missing ones and nulls are errors."""
-        found = parse_object(self.values, frozenset(known), frozenset(nullable))
-        for name in needed:
-            if name not in found:
-                raise invalid(name, "is missing")
-        return found
+    def body(self, kind: type[BodyT]) -> BodyT:
+        return parse_body(self.values, kind)
 
 
 Document = dict[str, Any] | bytes | None

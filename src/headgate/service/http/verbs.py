@@ -15,19 +15,24 @@ from headgate.service.decide.answers import (
 from headgate.service.decide.bodies import acquire_body, check_body, combined_body, lease_body
 from headgate.service.decide.combine import identifier_of
 from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.request_bodies import (
+    AcquireBody,
+    BatchBody,
+    ChangeBody,
+    ChangeOrNothingBody,
+    CheckBody,
+    DescriptorsBody,
+)
 from headgate.service.decide.requests import (
     BatchRequest,
-    ChangeRequest,
     DescriptorsRequest,
-    parse_acquire,
-    parse_adjust,
-    parse_descriptors,
-    parse_release,
-    parse_settle,
+    acquire_request,
+    batch_request,
+    check_request,
+    descriptors_request,
 )
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
-from headgate.service.http.fast_read import BodyReader
 from headgate.service.http.fast_write import (
     JSON,
     Fields,
@@ -35,7 +40,7 @@ from headgate.service.http.fast_write import (
     admitted_lines,
     batch_content,
 )
-from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, values_of
+from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, body_reader
 from headgate.service.http.write import Headers, check_headers, combined_headers
 
 NO_HEADERS: Headers = []
@@ -61,12 +66,6 @@ class HotRoute(NamedTuple):
 def hot_routes(service: Service) -> dict[str, HotRoute]:
     """The verbs by path."""
 
-    def within(parse: Callable[..., Any]) -> Callable[[bytes], Any]:
-        def parsed(values: Any) -> Any:
-            return parse(values, service.settings)
-
-        return lambda body: parsed(values_of(body, parsed))
-
     async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
         await service.namespace(
             request.namespace
@@ -77,26 +76,37 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
         for index, one in enumerate(request.descriptors):
             yield entity_id_of(one.scope, identifier_of(service.rules, request, index))
 
-    reader = BodyReader(lambda: service.settings)
     return {
         "/v1/ratelimit/check": HotRoute(
-            reader.check, service.decide, _check, _one, reply_lines=_check_lines
+            body_reader(CheckBody, check_request),
+            service.decide,
+            _check,
+            _one,
+            reply_lines=_check_lines,
         ),
-        "/v1/ratelimit/batch": HotRoute(reader.batch, batch, _batch, _each, BATCH_BYTES_MAX),
+        "/v1/ratelimit/batch": HotRoute(
+            body_reader(BatchBody, batch_request), batch, _batch, _each, BATCH_BYTES_MAX
+        ),
         "/v1/ratelimit/acquire": HotRoute(
-            within(parse_descriptors), service.check_all, _combined, descriptors
+            body_reader(DescriptorsBody, descriptors_request),
+            service.check_all,
+            _combined,
+            descriptors,
         ),
-        "/v1/leases": HotRoute(within(parse_acquire), service.acquire, _acquire, _one),
+        "/v1/leases": HotRoute(
+            body_reader(AcquireBody, acquire_request), service.acquire, _acquire, _one
+        ),
     }
 
 
-def lease_changes(service: Service) -> dict[str, tuple[Callable[..., ChangeRequest], Any]]:
-    """What can be done to a lease, by the last word of the path: a parser of (id, values), and the
+def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], Any]]:
+    """What can be done to a lease, by the last word of the path: how its body is read, and the
     deed."""
+    read = body_reader(ChangeOrNothingBody, lambda body: body)
     return {
-        "adjust": (parse_adjust, service.adjust),
-        "settle": (parse_settle, service.settle),
-        "release": (parse_release, service.release),
+        "adjust": (body_reader(ChangeBody, lambda body: body), service.adjust),
+        "settle": (read, service.settle),
+        "release": (read, service.release),
     }
 
 
