@@ -113,11 +113,11 @@ MUTANTS = [
         ("tests/service/decide/test_requests.py::test_bad[bad misspelt]",),
     ),
     Mutant(
-        "service: a newline may follow a name",
+        "service: a newline may follow a limit's name",
         "service/decide/request_bodies.py",
-        r'pattern=rf"^{pattern.pattern}\Z",',
-        'pattern=rf"^{pattern.pattern}$",',
-        ("tests/service/decide/test_requests.py::test_what_is_wrong_is_said",),
+        'extra={"accepts": pattern.fullmatch},',
+        'extra={"accepts": re.compile(pattern.pattern + "$").match},',
+        ("tests/service/decide/test_requests.py::test_a_newline_belongs_to_no_name",),
     ),
     Mutant(
         "rest: the last of two equal keys counts",

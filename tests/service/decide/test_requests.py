@@ -126,3 +126,23 @@ def test_what_is_wrong_is_said(values: Any, field: str, detail: str) -> None:
 def test_nobody_can_send_limits() -> None:
     with pytest.raises(ServiceError, match="limits"):
         parse_check(ask(limits=[]))
+
+
+@pytest.mark.parametrize(
+    ("parse", "values", "field"),
+    [
+        (parse_check, ask(scope="user\n"), "scope"),
+        (parse_check, ask(namespace="default\n"), "namespace"),
+        (parse_batch, {"requests": [ask()], "namespace": "default\n"}, "namespace"),
+        (parse_batch, {"requests": [ask(), ask(resource="a\n")]}, "requests[1].resource"),
+        (parse_acquire, ask(amounts={"a\n": 1}), "amounts"),
+        (parse_descriptors, {"descriptors": [{"scope": "ip", "resource": "a\n"}]},
+         "descriptors[0].resource"),
+        (parse_descriptors, {"descriptors": [DESCRIPTOR | {"identifier": "a\n"}]},
+         "descriptors[0].identifier"),
+    ],
+)  # fmt: skip
+def test_a_newline_belongs_to_no_name(parse: Any, values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        parse(values)
+    assert caught.value.field == field

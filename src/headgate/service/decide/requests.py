@@ -7,11 +7,13 @@ then on. `parse_*` do the same for values that are no body yet, such as those of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, overload
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from headgate.core.limits import DEFAULT_NAMESPACE, Limit
+from headgate.core.limits import DEFAULT_NAMESPACE, NAMESPACE_PATTERN, RESOURCE_PATTERN, Limit
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.request_bodies import (
     LEASE_ID_LENGTH_MAX,
@@ -21,18 +23,19 @@ from headgate.service.decide.request_bodies import (
     ChangeBody,
     ChangeOrNothingBody,
     CheckBody,
-    DescriptorBody,
     DescriptorsBody,
     Identifier,
     Namespace,
     Resource,
     Scope,
+    body_error,
+    check_values,
     parse_body,
-    parse_field,
-    printable,
 )
+from headgate.service.decide.targets import SCOPE_PATTERN
 
 LEASE_TTL_S = 300
+NAMES_MAX = 4096
 GLOBAL_SCOPE = "global"
 DEFAULT_SCOPE = "user"
 NO_METADATA: Mapping[str, str] = {}
@@ -116,23 +119,25 @@ class ChangeRequest(NamedTuple):
 def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckRequest:
     """A check; an item of a batch is given the batch's namespace."""
     scope, identifier, tokens = body.scope, body.identifier, body.tokens
-    metadata, endpoint = body.metadata, body.endpoint
+    metadata, endpoint, resource = body.metadata, body.endpoint, body.resource
     if scope is UNSET:
         scope = DEFAULT_SCOPE
-    if identifier is UNSET or not identifier.isprintable():
-        identifier = _identifier(identifier, scope)
     if namespace is None:
         found = body.namespace  # type: ignore[attr-defined]  # no item comes without a namespace
         namespace = DEFAULT_NAMESPACE if found is UNSET else found
+    if not are_names(scope, resource, namespace):
+        raise body_error(body)
+    if identifier is UNSET or not identifier.isprintable():
+        identifier = _global_identifier(body, scope)
     values = (
         scope,
         identifier,
-        body.resource,
+        resource,
         None if tokens is UNSET else tokens,
         body.dry_run is True,
         NO_METADATA if metadata is UNSET else metadata,
         namespace,
-        None if endpoint is UNSET else printable(endpoint, "endpoint"),
+        None if endpoint is UNSET else _endpoint(body),
         None,
     )
     return tuple.__new__(CheckRequest, values)  # a third of what CheckRequest(…) takes
@@ -141,6 +146,8 @@ def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckReq
 def batch_request(body: BatchBody) -> BatchRequest:
     """Every item must be well formed: one bad item refuses the batch before anything is taken."""
     namespace = _given(body.namespace, DEFAULT_NAMESPACE)
+    if not are_names(DEFAULT_SCOPE, DEFAULT_SCOPE, namespace):
+        raise body_error(body)
     checks: list[CheckRequest] = []
     try:
         for item in body.requests:
@@ -151,23 +158,28 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
+    check_values(msgspec.to_builtins(body), DescriptorsBody)
     return DescriptorsRequest(
-        tuple(_descriptor(one, f"descriptors[{i}].") for i, one in enumerate(body.descriptors)),
+        tuple(
+            CheckDescriptor(one.scope, one.resource, _given(one.identifier), _given(one.tokens))
+            for one in body.descriptors
+        ),
         _given(body.scope, DEFAULT_SCOPE),
-        _maybe_printable(body.identifier, "identifier"),
+        _given(body.identifier),
         _given(body.tokens),
         body.dry_run is True,
         _given(body.metadata, NO_METADATA),
         _given(body.namespace, DEFAULT_NAMESPACE),
-        _maybe_printable(body.endpoint, "endpoint"),
+        _given(body.endpoint),
     )
 
 
 def acquire_request(body: AcquireBody) -> AcquireRequest:
+    check_values(msgspec.to_builtins(body), AcquireBody)
     scope = _given(body.scope, DEFAULT_SCOPE)
     return AcquireRequest(
         scope,
-        _identifier(body.identifier, scope),
+        _global_identifier(body, scope) if body.identifier is UNSET else body.identifier,
         body.resource,
         _given(body.tokens),
         _amounts(body),
@@ -175,7 +187,7 @@ def acquire_request(body: AcquireBody) -> AcquireRequest:
         body.on_expiry == "keep",
         _given(body.metadata, NO_METADATA),
         _given(body.namespace, DEFAULT_NAMESPACE),
-        _maybe_printable(body.endpoint, "endpoint"),
+        _given(body.endpoint),
     )
 
 
@@ -184,6 +196,7 @@ def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> 
     is held is final, or all of it is given back."""
     if type(lease_id) is not str or not 0 < len(lease_id) <= LEASE_ID_LENGTH_MAX:
         raise invalid("lease_id", f"must have 1 to {LEASE_ID_LENGTH_MAX} characters")
+    check_values(msgspec.to_builtins(body), type(body))
     tokens, amounts = _given(body.tokens), _amounts(body)
     if type(body) is ChangeBody and tokens is None and amounts is None:
         raise invalid("amounts", "are missing; say tokens, or amounts by limit name")
@@ -221,19 +234,33 @@ parse_release = parse_settle
 
 
 def parse_scope(value: object) -> str:
-    return str(parse_field(value, "scope", Scope))
+    check_values(value, Scope, "scope")
+    return str(value)
 
 
 def parse_identifier(value: object) -> str:
-    return printable(str(parse_field(value, "identifier", Identifier)), "identifier")
+    check_values(value, Identifier, "identifier")
+    return str(value)
 
 
 def parse_resource_field(value: object) -> str:
-    return str(parse_field(value, "resource", Resource))
+    check_values(value, Resource, "resource")
+    return str(value)
 
 
 def parse_namespace_field(value: object) -> str:
-    return str(parse_field(value, "namespace", Namespace))
+    check_values(value, Namespace, "namespace")
+    return str(value)
+
+
+@lru_cache(NAMES_MAX)
+def are_names(scope: str, resource: str, namespace: str) -> bool:
+    """Whether they can be; there are few of each, so most were asked about before."""
+    return (
+        SCOPE_PATTERN.fullmatch(scope) is not None
+        and RESOURCE_PATTERN.fullmatch(resource) is not None
+        and NAMESPACE_PATTERN.fullmatch(namespace) is not None
+    )
 
 
 @overload
@@ -245,21 +272,20 @@ def _given(value: Any, default: Any = None) -> Any:
     return default if value is UNSET else value
 
 
-def _identifier(identifier: str | UnsetType, scope: str) -> str:
-    if identifier is not UNSET:
-        return printable(identifier, "identifier")
+def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
+    """For a request without a usable identifier: only the scope global needs none."""
+    if body.identifier is not UNSET:
+        raise body_error(body)
     if scope != GLOBAL_SCOPE:
         raise invalid("identifier", "is missing; only the scope global has none")
     return GLOBAL_SCOPE
 
 
-def _maybe_printable(text: str | UnsetType, field: str) -> str | None:
-    return None if text is UNSET else printable(text, field)
-
-
-def _descriptor(body: DescriptorBody, where: str) -> CheckDescriptor:
-    identifier = _maybe_printable(body.identifier, f"{where}identifier")
-    return CheckDescriptor(body.scope, body.resource, identifier, _given(body.tokens))
+def _endpoint(body: BatchItemBody) -> str | None:
+    endpoint = _given(body.endpoint)
+    if endpoint is not None and not endpoint.isprintable():
+        raise body_error(body)
+    return endpoint
 
 
 def _amounts(body: AcquireBody | ChangeBody | ChangeOrNothingBody) -> dict[str, int] | None:

@@ -11,7 +11,6 @@ from headgate.core.errors import EntityNotFoundError, ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
-from headgate.service.decide.request_bodies import printable
 from headgate.service.http.callers import Document, RouteCall
 from headgate.service.http.documents import entity_json, limits_json, namespace_json
 from headgate.service.http.operator_bodies import (
@@ -83,7 +82,7 @@ async def create_entity(call: RouteCall) -> Document:
     ns = await call.namespace()
     made = await ns.create_entity(
         given.id,
-        printable(given.name, "name") if given.name else None,
+        given.name or None,
         parent_id,
         given.cascade is True,
         given.metadata or None,

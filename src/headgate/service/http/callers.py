@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.request_bodies import BodyT, parse_body
+from headgate.service.decide.request_bodies import BodyT, check_values, parse_body
 from headgate.service.decide.requests import parse_identifier, parse_scope
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
@@ -96,6 +96,7 @@ class RouteCall(NamedTuple):
         return await self.service.namespace(self.path["namespace"])
 
     def body(self, kind: type[BodyT]) -> BodyT:
+        check_values(self.values, kind)
         return parse_body(self.values, kind)
 
 
