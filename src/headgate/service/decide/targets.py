@@ -119,8 +119,8 @@ class TargetCache:
     """Those that were asked about lately."""
 
     def __init__(self) -> None:
-        self._rules: Rules | None = None
-        self._known: dict[Names, Target] = {}
+        self.rules: Rules | None = None  # under which those that are known are known
+        self.known: dict[Names, Target] = {}
 
     def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Target:
         """The place; ServiceError where nobody has heard of the scope."""
@@ -136,10 +136,10 @@ class TargetCache:
 
     def for_rules(self, rules: Rules) -> dict[Names, Target]:
         """Those that are known under these rules."""
-        if rules is not self._rules:
-            self._known.clear()
-            self._rules = rules
-        return self._known
+        if rules is not self.rules:
+            self.known.clear()
+            self.rules = rules
+        return self.known
 
 
 def rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:

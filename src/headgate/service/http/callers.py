@@ -30,8 +30,8 @@ async def authenticate_request(
     authenticator: Authenticator, scope: Any, head: Head
 ) -> ApiCaller | Refusal:
     """The caller, or why there is none."""
-    if authenticator.is_dev:
-        return local_caller(scope, head)
+    if authenticator.is_dev:  # whoever is on this machine
+        return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
     bearer, plain = head.get(b"authorization"), head.get(b"x-api-key")
     if bearer is None and plain is None:
         return await authenticator.authenticate(None, sans=_sans(scope))
@@ -42,11 +42,6 @@ async def authenticate_request(
         if kind.lower() != b"bearer":
             return Refusal(DenyReason.MALFORMED)
     return await authenticator.authenticate((plain or b"").strip().decode("latin-1"))
-
-
-def local_caller(scope: Any, head: Head) -> ApiCaller | Refusal:
-    """Dev mode: whoever is on this machine."""
-    return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
 
 
 def is_local(scope: Any, head: Head) -> bool:
