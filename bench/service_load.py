@@ -1,4 +1,8 @@
-"""Load on an HTTP server: wrk where it is installed, else a generator of our own."""
+"""Load on an HTTP server: wrk where it is installed, else a generator of our own.
+
+Requests differ as those of real clients do: each has a `traceparent` of its own, and identifiers
+have different lengths. A server that remembers what it was sent before gains nothing from it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,18 @@ SCRIPT = """
 local n = 0
 request = function()
   n = n + 1
-  return wrk.format("POST", "{path}", {{["content-type"] = "application/json"}}, {body})
+  local trace = string.format("00-%032x-%016x-01", n, n)
+  local fields = {{["content-type"] = "application/json", ["traceparent"] = trace}}
+  return wrk.format("POST", "{path}", fields, {body})
 end
 """
-ONE = f"""string.format('{{"identifier":"user-%d","resource":"{RESOURCE}"}}', n % {KEYS})"""
+LENGTHS = 8  # of identifiers
+ONE = f"""string.format('{{"identifier":"user-%s%d","resource":"{RESOURCE}"}}',
+    string.rep("x", n % {KEYS} % {LENGTHS}), n % {KEYS})"""
+
+
+def identifier(number: int) -> str:
+    return f"user-{'x' * (number % LENGTHS)}{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +50,14 @@ class Load:
     @classmethod
     def single(cls) -> Load:
         bodies = tuple(
-            json.dumps({"identifier": f"user-{n}", "resource": RESOURCE}).encode()
+            json.dumps({"identifier": identifier(n), "resource": RESOURCE}).encode()
             for n in range(KEYS)
         )
         return cls("/v1/ratelimit/check", bodies, ONE)
 
     @classmethod
     def batch(cls, size: int) -> Load:
-        items = [{"identifier": f"user-{n}", "resource": RESOURCE} for n in range(size)]
+        items = [{"identifier": identifier(n), "resource": RESOURCE} for n in range(size)]
         body = json.dumps({"requests": items}, separators=(",", ":"))
         return cls("/v1/ratelimit/batch", (body.encode(),), f"'{body}'")
 
@@ -117,7 +129,8 @@ async def _own(url: str, load: Load, connections: int, seconds: float) -> Figure
             number += connections
             writer.write(
                 b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (load.path.encode(), len(body), body)
+                b"traceparent: 00-%032x-%016x-01\r\ncontent-length: %d\r\n\r\n%b"
+                % (load.path.encode(), number + 1, number + 1, len(body), body)
             )
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)

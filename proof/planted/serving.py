@@ -107,10 +107,31 @@ MUTANTS = [
     ),
     Mutant(
         "service: a misspelt field is ignored",
-        "service/decide/requests.py",
-        "    if not values.keys() <= known:\n",
-        "    if not known:\n",
+        "service/decide/request_bodies.py",
+        "class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):\n",
+        "class RequestBody(msgspec.Struct, gc=False):\n",
         ("tests/service/decide/test_requests.py::test_bad[bad misspelt]",),
+    ),
+    Mutant(
+        "service: a newline may follow a limit's name",
+        "service/decide/request_bodies.py",
+        'extra={"accepts": pattern.fullmatch},',
+        'extra={"accepts": re.compile(pattern.pattern + "$").match},',
+        ("tests/service/decide/test_requests.py::test_a_newline_belongs_to_no_name",),
+    ),
+    Mutant(
+        "rest: the last of two equal keys counts",
+        "service/http/read.py",
+        'if b"\\\\" in body or body.count(b":") != _encode(found).count(b":"):',
+        'if b"\\\\" in body:',
+        ("tests/service/http/test_reading.py::test_what_is_not_plain_json_is_told",),
+    ),
+    Mutant(
+        "rest: an escaped colon hides that a key came twice",
+        "service/http/read.py",
+        'if b"\\\\" in body or body.count(b":") != _encode(found).count(b":"):',
+        'if body.count(b":") != _encode(found).count(b":"):',
+        ("tests/service/http/test_fast_read.py::test_a_check_is_read_the_same_both_ways",),
     ),
     Mutant(
         "service: a lease of another namespace is found",
@@ -473,9 +494,9 @@ MUTANTS = [
     ),
     Mutant(
         "service: null is as good as nothing",
-        "service/decide/requests.py",
-        "            if value is None and name not in nullable:\n",
-        "            if value is None and name not in known:\n",
+        "service/decide/request_bodies.py",
+        "    tokens: Tokens | UnsetType = UNSET\n    scope: Scope | UnsetType",
+        "    tokens: Tokens | None | UnsetType = UNSET\n    scope: Scope | UnsetType",
         (
             "tests/service/hostile/test_keys.py::test_null_is_refused_where_the_schema_has_none[POST-/v1/ratelimit/check-body0-tokens]",
         ),

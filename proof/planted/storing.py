@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "names: the separator is a letter",
         "core/limits.py",
-        're.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
-        're.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
+        'ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
+        'ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
         ("tests/flows/test_bad_input.py::test_names['a#b']",),
     ),
     Mutant(

@@ -26,6 +26,12 @@ DEFAULT_NAMESPACE = "default"
 RESERVED_LIMITS = frozenset({"wcu"})
 SEPARATOR = "#"
 
+ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
+RESOURCE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*")
+LIMIT_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
+NAMESPACE_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+NAMESPACE_ID_PATTERN = re.compile(r"[a-zA-Z0-9_\-]{11}")
+
 
 class NameRule(NamedTuple):
     """What a kind of name may look like, and how to say so."""
@@ -38,25 +44,25 @@ class NameRule(NamedTuple):
 
 
 _ENTITY = NameRule(
-    "entity_id", re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*"), ENTITY_LENGTH_MAX,
+    "entity_id", ENTITY_PATTERN, ENTITY_LENGTH_MAX,
     InvalidIdentifierError,
     "must start with a letter or digit and continue with letters, digits and _ . - : @",
 )  # fmt: skip
 _RESOURCE = NameRule(
-    "resource", re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*"), RESOURCE_LENGTH_MAX, InvalidNameError,
+    "resource", RESOURCE_PATTERN, RESOURCE_LENGTH_MAX, InvalidNameError,
     "must start with a letter and continue with letters, digits and _ . - / :",
 )  # fmt: skip
 _LIMIT = NameRule(
-    "limit name", re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*"), LIMIT_LENGTH_MAX, InvalidNameError,
+    "limit name", LIMIT_PATTERN, LIMIT_LENGTH_MAX, InvalidNameError,
     "must start with a letter and continue with letters, digits and _ . -",
 )  # fmt: skip
 _NAMESPACE = NameRule(
-    "namespace", re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*"), NAMESPACE_LENGTH_MAX,
+    "namespace", NAMESPACE_PATTERN, NAMESPACE_LENGTH_MAX,
     InvalidIdentifierError,
     "must start with a letter or digit and continue with letters, digits and _ . -",
 )  # fmt: skip
 _NAMESPACE_ID = NameRule(
-    "namespace id", re.compile(r"[a-zA-Z0-9_\-]{11}"), NAMESPACE_ID_LENGTH, InvalidIdentifierError,
+    "namespace id", NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, InvalidIdentifierError,
     "must be the 11-character id that register_namespace returned",
 )  # fmt: skip
 

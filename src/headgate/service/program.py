@@ -155,7 +155,7 @@ class Program:
 
     @property
     def settings(self) -> ServiceSettings:
-        """The bounds that requests are parsed with."""
+        """How the service behaves now: a policy file may have changed it."""
         return self.service.settings
 
     async def start(self) -> None:

@@ -44,14 +44,9 @@ class ServiceSettings:
     fail_open: bool = False
     unknown: OnUnknown = OnUnknown.CREATE
     new_identifiers: Limit | None = None
-    tokens_max: int = 100_000
-    batch_max: int = 100
-    descriptors_max: int = 16
     namespaces_max: int = 1_000
     cache_entries_max: int = 100_000
     leases_max: int = 100_000
-    lease_ttl_s: int = 300
-    lease_ttl_s_max: int = 3_600
 
     def __post_init__(self) -> None:
         check_numbers(self, 10**9)
@@ -63,8 +58,6 @@ class ServiceSettings:
             raise ValidationError(
                 "new_identifiers", self.new_identifiers, "must be a Limit, or None for no bound"
             )
-        if self.lease_ttl_s > self.lease_ttl_s_max:
-            raise ValidationError("lease_ttl_s", self.lease_ttl_s, "is more than lease_ttl_s_max")
 
 
 DEFAULT_SETTINGS = ServiceSettings()

@@ -437,7 +437,8 @@ SEVERAL = [
 ]
 
 BAD = [
-    bad("nothing", {}, "identifier"),
+    bad("nothing", {}, "resource"),
+    bad("nobody", {"resource": "a"}, "identifier"),
     bad("no resource", {"identifier": "a"}, "resource"),
     bad("no object", [1, 2], "request"),
     bad("misspelt", ask(dryrun=True), "dryrun"),
@@ -459,8 +460,8 @@ BAD = [
         for number, resource in enumerate(["", "/search", "a b", "api\n", "r" * 65, None, 7])
     ],
     bad("metadata", ask(metadata=[]), "metadata"),
-    bad("metadata value", ask(metadata={"a": 1}), "metadata"),
-    bad("long metadata", ask(metadata={"a": "x" * 257}), "metadata"),
+    bad("metadata value", ask(metadata={"a": 1}), "metadata.a"),
+    bad("long metadata", ask(metadata={"a": "x" * 257}), "metadata.a"),
     bad("much metadata", ask(metadata={str(n): "x" for n in range(17)}), "metadata"),
     bad("endpoint", ask(endpoint="a\nb"), "endpoint"),
     bad("namespace", ask(namespace="a b"), "namespace"),

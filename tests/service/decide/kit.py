@@ -186,7 +186,7 @@ class World:
         try:
             if verb in plain:
                 parse, call = plain[verb]
-                return await call(parse(values, service.settings))
+                return await call(parse(values))
             parse, call = changes[verb]
             return await call(parse(lease_id, values))
         except ServiceError as error:

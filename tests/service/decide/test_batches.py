@@ -180,7 +180,7 @@ def test_briefly_it_says_and_counts_what_each_would_alone() -> None:
             ns = await world.service.namespace("default")
             await ns.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
         for _ in range(2):  # cold, and then with every plan at hand
-            request = parse_batch({"requests": items}, together.service.settings)
+            request = parse_batch({"requests": items})
             results = await together.service.decide_batch(request)
             alone = [await _brief(apart, one) for one in request.requests]
             assert batch_content(results) == batch_content(alone)

@@ -542,12 +542,11 @@ def test_rules_and_settings_are_checked_at_the_door() -> None:
     with pytest.raises(ValueError, match="limits"):
         Rule("x", [])
     for wrong in (
-        {"tokens_max": 0},
-        {"tokens_max": True},
+        {"leases_max": 0},
+        {"leases_max": True},
         {"fail_open": 1},
         {"unknown": "create"},
         {"new_identifiers": 5},
-        {"lease_ttl_s": 4000},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ServiceSettings(**wrong)  # type: ignore[arg-type]

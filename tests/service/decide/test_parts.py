@@ -53,8 +53,7 @@ def test_a_refused_combination_counts_nothing_as_admitted() -> None:
                     {"scope": "ip", "resource": "api", "identifier": "10.0.0.1"},
                 ],
                 "tokens": 1,
-            },
-            service.settings,
+            }
         )
         assert (await service.check_all(request)).allowed
         assert not (await service.check_all(request)).allowed

@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.request_bodies import (
+    BATCH_MAX,
+    DESCRIPTORS_MAX,
+    LEASE_TTL_S_MAX,
+    TOKENS_MAX,
+)
 from headgate.service.decide.requests import (
     CheckRequest,
     parse_acquire,
@@ -14,7 +20,6 @@ from headgate.service.decide.requests import (
     parse_check,
     parse_descriptors,
 )
-from headgate.service.settings import ServiceSettings
 from tests.service.decide.cases import BAD, CASES, Case, ask
 
 PARSERS: dict[str, Any] = {
@@ -59,25 +64,85 @@ def test_metadata_is_copied() -> None:
     assert request.metadata == {"a": "b"}
 
 
-def test_bounds_are_configured() -> None:
-    narrow = ServiceSettings(
-        tokens_max=5, batch_max=1, descriptors_max=1, lease_ttl_s=1, lease_ttl_s_max=9
-    )
-    assert parse_check(ask(tokens=5), narrow).tokens == 5
-    assert parse_acquire(ask(ttl_seconds=9), narrow).ttl_ms == 9_000
-    assert parse_acquire(ask(), narrow).ttl_ms == 1_000
-    two = [{"scope": "user", "resource": "a"}] * 2
-    for parse, values in (
-        (parse_check, ask(tokens=6)),
-        (parse_batch, {"requests": [ask(), ask()]}),
-        (parse_descriptors, {"identifier": "u", "descriptors": two}),
-        (parse_acquire, ask(ttl_seconds=10)),
-        (parse_acquire, ask(amounts={"tokens": 6})),
-    ):
-        with pytest.raises(ServiceError):
-            parse(values, narrow)
+DESCRIPTOR = {"scope": "user", "resource": "a"}
+# The most that is taken, and what is one too many.
+BORDERS: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
+    (parse_check, ask(tokens=TOKENS_MAX), ask(tokens=TOKENS_MAX + 1), "tokens"),
+    (parse_check, ask(identifier="x" * 256), ask(identifier="x" * 257), "identifier"),
+    (parse_check, ask(resource="x" * 64), ask(resource="x" * 65), "resource"),
+    (parse_check, ask(metadata={"k" * 64: ""}), ask(metadata={"k" * 65: ""}), "metadata"),
+    (parse_batch, {"requests": [ask()] * BATCH_MAX}, {"requests": [ask()] * 101}, "requests"),
+    (
+        parse_descriptors,
+        {"descriptors": [DESCRIPTOR] * DESCRIPTORS_MAX},
+        {"descriptors": [DESCRIPTOR] * 17},
+        "descriptors",
+    ),
+    (parse_acquire, ask(ttl_seconds=LEASE_TTL_S_MAX), ask(ttl_seconds=3601), "ttl_seconds"),
+    (parse_acquire, ask(amounts={"a": 0}), ask(amounts={"a": -1}), "amounts.a"),
+    (
+        parse_acquire,
+        ask(amounts={f"a{n}": 1 for n in range(16)}),
+        ask(amounts={f"a{n}": 1 for n in range(17)}),
+        "amounts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "good", "bad", "field"), BORDERS)
+def test_bounds(parse: Any, good: dict[str, Any], bad: dict[str, Any], field: str) -> None:
+    parse(good)
+    with pytest.raises(ServiceError) as caught:
+        parse(bad)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "detail"),
+    [
+        (ask(tokens=0), "tokens", f"must be a whole number from 1 to {TOKENS_MAX}"),
+        (ask(dry_run=1), "dry_run", "must be true or false"),
+        (ask(tokens=None), "tokens", "must not be null; leave it out instead"),
+        (ask(resource="a\n"), "resource", "must be a name of 1 to 64 characters: a letter, then "
+         "letters, digits and _ . - / :"),
+        ({"identifier": "a"}, "resource", "is missing; it must be a name of 1 to 64 characters: a "
+         "letter, then letters, digits and _ . - / :"),
+        (ask(dryrun=True), "dryrun", "is an unknown field; allowed are: dry_run, endpoint, "
+         "identifier, metadata, namespace, resource, scope, tokens"),
+        (ask(metadata={"a": 5}), "metadata.a", "must be text of 0 to 256 characters"),
+        (ask(metadata={"\n": 5}), "metadata", "must be text of 0 to 256 characters"),
+        (ask(metadata={"": "x"}), "metadata", "has a key that is not text of 1 to 64 characters"),
+        (ask(metadata=[]), "metadata", "must be an object of 0 to 16 entries"),
+        ("x", "request", "must be an object"),
+        (None, "request", "must be an object"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(values: Any, field: str, detail: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        parse_check(values)
+    assert (caught.value.field, caught.value.detail) == (field, detail)
 
 
 def test_nobody_can_send_limits() -> None:
     with pytest.raises(ServiceError, match="limits"):
         parse_check(ask(limits=[]))
+
+
+@pytest.mark.parametrize(
+    ("parse", "values", "field"),
+    [
+        (parse_check, ask(scope="user\n"), "scope"),
+        (parse_check, ask(namespace="default\n"), "namespace"),
+        (parse_batch, {"requests": [ask()], "namespace": "default\n"}, "namespace"),
+        (parse_batch, {"requests": [ask(), ask(resource="a\n")]}, "requests[1].resource"),
+        (parse_acquire, ask(amounts={"a\n": 1}), "amounts"),
+        (parse_descriptors, {"descriptors": [{"scope": "ip", "resource": "a\n"}]},
+         "descriptors[0].resource"),
+        (parse_descriptors, {"descriptors": [DESCRIPTOR | {"identifier": "a\n"}]},
+         "descriptors[0].identifier"),
+    ],
+)  # fmt: skip
+def test_a_newline_belongs_to_no_name(parse: Any, values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        parse(values)
+    assert caught.value.field == field

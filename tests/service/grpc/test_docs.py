@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from headgate.service.decide.problems import PROBLEMS, Code
+from headgate.service.decide.request_bodies import DESCRIPTORS_MAX
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
-from headgate.service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/grpc.md").read_text()
@@ -50,4 +50,4 @@ def test_the_mapping_is_the_default_one() -> None:
     assert f"with the key `{DEFAULT_MAPPING.resource_key}`" in HOW_TO
     assert f"the resource is `{DEFAULT_MAPPING.default_resource}`" in HOW_TO
     assert DEFAULT_MAPPING.scopes == {"remote_address": "ip"}
-    assert f"more than {ServiceSettings().descriptors_max} known descriptors" in HOW_TO
+    assert f"more than {DESCRIPTORS_MAX} known descriptors" in HOW_TO

@@ -93,17 +93,24 @@ def test_limits_of_a_resource_with_slashes_and_of_everybody() -> None:
 
 def test_bad_limits_are_told() -> None:
     desk = Desk()
-    for limits in (
-        [], "10/minute", [1], ["10/minute", "20/minute"], ["often"], [{"name": "a"}],
-        [{"name": "a", "capacity": 0, "refill_amount": 1, "refill_period_seconds": 1}],
-        [{"name": "a", "capacity": 1.5, "refill_amount": 1, "refill_period_seconds": 1}],
-        [{"name": "a", "capacity": True, "refill_amount": 1, "refill_period_seconds": 1}],
-        ["10/minute"] * 17,
-    ):  # fmt: skip
+    whole = {"name": "a", "capacity": 1, "refill_amount": 1, "refill_period_seconds": 1}
+    bad: list[tuple[Any, str]] = [
+        ([], "limits"),
+        ("10/minute", "limits"),
+        ([1], "limits[0]"),
+        (["10/minute", "20/minute"], "limits"),
+        (["often"], "limits"),
+        ([{"name": "a"}], "limits[0].capacity"),
+        (["10/minute", {**whole, "capacity": 0}], "limits[1].capacity"),
+        ([{**whole, "capacity": 1.5}], "limits[0].capacity"),
+        ([{**whole, "capacity": True}], "limits[0].capacity"),
+        ([{**whole, "burst": 1}], "limits[0].burst"),
+        (["10/minute"] * 17, "limits"),
+    ]
+    for limits, field in bad:
         said = desk("PUT", f"{NS}/limits/system", {"limits": limits})
-        assert (said.status, said.json["code"], said.json["field"]) == (
-            400, "INVALID_REQUEST", "limits"
-        ), limits  # fmt: skip
+        told = said.status, said.json["code"], said.json["field"]
+        assert told == (400, "INVALID_REQUEST", field), limits
     assert desk("GET", f"{NS}/limits/system").json["limits"] == []
 
 

@@ -133,13 +133,16 @@ def test_a_warm_check_is_a_short_walk() -> None:
         rest = Rest(program)
         for _ in range(5):
             await call(rest, "POST", "/v1/ratelimit/check", body)
-        with walked() as walk:
-            await call(rest, "POST", "/v1/ratelimit/check", body)
+        walks = []
+        for _ in range(3):  # one may meet a new second, and write its date anew
+            with walked() as walk:
+                await call(rest, "POST", "/v1/ratelimit/check", body)
+            walks.append(walk)
         await program.close()
-        return walk
+        return min(walks, key=lambda walk: walk.calls)
 
     walk = asyncio.run(play())
-    assert walk.is_within(calls=36, modules=19), walk  # to become 30 and 12
+    assert walk.is_within(calls=29, modules=17), walk  # to become 30 and 12
 
 
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/short.db"])

@@ -54,7 +54,7 @@ def ask(body: bytes, *, path: str = CHECK, method: str = "POST", **more: Any) ->
         (b"null", "request"),
         (b"[" * 8000, "request"),
         (b"[" * 8000 + b"]" * 8000, "request"),
-        (b'{"identifier": "a", "resource": "x", "metadata": %s}' % DEEP, "metadata"),
+        (b'{"identifier": "a", "resource": "x", "metadata": %s}' % DEEP, "metadata.a"),
         (b'{"a\\u0000b": 1}', "request"),
     ],
 )

@@ -56,7 +56,7 @@ def between_two(folder: Path, play: Play, rules: NoPolicies = RULES) -> None:
 
 
 async def opened(service: Service, **more: Any) -> str:
-    answer: AcquireResult = await service.acquire(parse_acquire({**ASK, **more}, service.settings))
+    answer: AcquireResult = await service.acquire(parse_acquire({**ASK, **more}))
     assert answer.lease is not None
     return answer.lease.lease_id
 

@@ -49,7 +49,7 @@ def test_a_hundred_checks_are_one_call(redis_url: str) -> None:
     async def flow() -> None:
         still = Rule("still", [Limit("tokens", 1000, 0, 1)])
         service = await Service.open(redis_url, NoPolicies(still))
-        request = parse_batch({"requests": items}, service.settings)
+        request = parse_batch({"requests": items})
         first = await service.batch(request)
         assert all(one.allowed for one in first.results)  # type: ignore[union-attr]
         before = scripts_run(redis_url)

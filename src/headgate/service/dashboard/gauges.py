@@ -5,9 +5,12 @@ A gauge is a level at a moment and a rate: between two looks the browser moves i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level
@@ -15,9 +18,7 @@ from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     DEFAULT_RESOURCE,
     Limit,
-    parse_entity_id,
     parse_limits,
-    parse_namespace,
     parse_resource,
 )
 from headgate.core.record import BucketKey, Record, cells_of
@@ -26,8 +27,15 @@ from headgate.declare.apply import preview
 from headgate.declare.declaration import Action, LevelChange
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import invalid
-from headgate.service.decide.requests import parse_object
+from headgate.service.decide.request_bodies import (
+    EntityId,
+    Namespace,
+    RequestBody,
+    check_values,
+    parse_body,
+)
 from headgate.service.decide.service import Service
+from headgate.service.http.operator_bodies import LimitBody
 
 FOUND_MAX = 200
 SHOWN_MAX = 24
@@ -133,28 +141,33 @@ def _shard(shard: BucketShard, now_ms: int) -> dict[str, Any]:
 # Whom new limits would put over them: asked before they are stored, changes nothing.
 
 OVER_SHOWN_MAX = 100
-FIELDS = frozenset({"namespace", "entity_id", "resource", "limits"})
+
+
+class PreviewBody(RequestBody):
+    """A level and its limits as they would be; no limits: as if they were deleted."""
+
+    limits: list[LimitBody]
+    namespace: Namespace | UnsetType = UNSET
+    entity_id: EntityId | None = None
+    resource: str | None = None
 
 
 def parse_change(values: object) -> tuple[str, LevelChange]:
-    """The namespace, and a level's limits as they would be; no limits: as if deleted."""
-    given = parse_object(values, FIELDS, frozenset({"entity_id", "resource"}))
-    listed = given.get("limits")
-    if not isinstance(listed, list):
-        raise invalid("limits", "must be a list")
+    """The namespace, and the change of a level's limits that is asked about."""
+    body = parse_body(values, PreviewBody)
+    check_values(values, PreviewBody)
     try:
-        limits = parse_limits([Limit.from_dict(one) for one in listed]) if listed else ()
-        change = LevelChange(Action.CHANGE if limits else Action.DELETE, _level(given), (), limits)
-        return parse_namespace(given.get("namespace", DEFAULT_NAMESPACE)), change
+        limits = parse_limits([Limit(*astuple(one)) for one in body.limits]) if body.limits else ()
+        level = _level(body.entity_id, body.resource)
     except ValidationError as error:
         raise invalid(error.field, error.reason) from None
+    change = LevelChange(Action.CHANGE if limits else Action.DELETE, level, (), limits)
+    return DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace, change
 
 
-def _level(values: Mapping[str, Any]) -> Level:
-    entity_id, resource = values.get("entity_id"), values.get("resource")
-    if entity_id is not None:
-        entity_id = parse_entity_id(entity_id)
-        resource = DEFAULT_RESOURCE if resource is None else resource
+def _level(entity_id: str | None, resource: str | None) -> Level:
+    if entity_id is not None and resource is None:
+        resource = DEFAULT_RESOURCE
     if resource is not None and resource != DEFAULT_RESOURCE:
         resource = parse_resource(resource)
     if entity_id is None and resource == DEFAULT_RESOURCE:

@@ -143,7 +143,7 @@ def _results(
         if isinstance(ruling, HeadgateError):
             found.append(_error_item(service, ruling, namespace, target, tokens))
         else:
-            found.append(service.conclude(ruling, target, tokens, False, whole, namespace))
+            found.append(service.conclude(ruling, target, tokens, False, namespace))
     if service.on_admitted is not None:
         _count(admissions, service.on_admitted)
     return found

@@ -65,76 +65,46 @@ class ProblemType(NamedTuple):
     type_uri: str
 
 
-def _problem_type(http_status: int, grpc_status: str, title: str, name: str) -> ProblemType:
-    return ProblemType(http_status, grpc_status, title, f"urn:headgate:problem:{name}")
+# Code, HTTP status, gRPC status, title. The type of a problem is named after its code.
+_TABLE: tuple[tuple[Code, int, str, str], ...] = (
+    (Code.INVALID_REQUEST, 400, "INVALID_ARGUMENT", "The request cannot be used"),
+    (Code.UNAUTHENTICATED, 401, "UNAUTHENTICATED", "A valid key is needed"),
+    (Code.FORBIDDEN, 403, "PERMISSION_DENIED", "The key may not do this"),
+    # A namespace that is missing and one the key may not use look the same, so that a key cannot
+    # be used to find out which namespaces there are.
+    (Code.NOT_FOUND, 404, "NOT_FOUND", "There is no such thing for this key"),
+    (Code.METHOD_NOT_ALLOWED, 405, "UNIMPLEMENTED", "The method is not offered here"),
+    (Code.CONFLICT, 409, "ABORTED", "It is in another state than this needs"),
+    (Code.PAYLOAD_TOO_LARGE, 413, "RESOURCE_EXHAUSTED", "The request is too large"),
+    (Code.UNSUPPORTED_MEDIA_TYPE, 415, "INVALID_ARGUMENT", "The body must be JSON"),
+    (Code.DEMAND_TOO_LARGE, 422, "OUT_OF_RANGE", "No wait will ever admit this much at once"),
+    (Code.CONFIGURATION_ERROR, 422, "FAILED_PRECONDITION",
+     "The service's limits do not cover this"),
+    (Code.ENTITY_NOT_FOUND, 404, "NOT_FOUND", "The entity is not registered"),
+    (Code.ENTITY_DISABLED, 403, "PERMISSION_DENIED", "An operator switched this off"),
+    (Code.LEASE_NOT_FOUND, 404, "NOT_FOUND", "There is no such lease"),
+    (Code.TOO_MANY_NEW_IDENTIFIERS, 429, "RESOURCE_EXHAUSTED",
+     "Too many new identifiers came at once"),
+    (Code.TOO_MANY_LEASES, 503, "UNAVAILABLE", "The service holds all the leases it can"),
+    (Code.TOO_MANY_CALLS, 503, "RESOURCE_EXHAUSTED", "Too many calls are under way"),
+    (Code.RATE_LIMIT_EXCEEDED, 429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded"),
+    (Code.STORAGE_UNAVAILABLE, 503, "UNAVAILABLE", "The store gives no answer"),
+    # Not 503 or UNAVAILABLE, which clients retry and take for an outage.
+    (Code.STORAGE_DENIED, 500, "FAILED_PRECONDITION", "The store refuses the service"),
+    (Code.DEADLINE_EXCEEDED, 504, "DEADLINE_EXCEEDED", "There was no answer in time"),
+    (Code.INTERNAL, 500, "INTERNAL", "The service failed"),
+)  # fmt: skip
+
+
+def _type_uri(code: Code) -> str:
+    if code is Code.RATE_LIMIT_EXCEEDED:
+        return QUOTA_EXCEEDED
+    return f"urn:headgate:problem:{code.lower().replace('_', '-')}"
 
 
 PROBLEMS: dict[Code, ProblemType] = {
-    Code.INVALID_REQUEST: _problem_type(
-        400, "INVALID_ARGUMENT", "The request cannot be used", "invalid-request"
-    ),
-    Code.UNAUTHENTICATED: _problem_type(
-        401, "UNAUTHENTICATED", "A valid key is needed", "unauthenticated"
-    ),
-    Code.FORBIDDEN: _problem_type(403, "PERMISSION_DENIED", "The key may not do this", "forbidden"),
-    # A namespace that is missing and one the key may not use look the same, so that a key cannot
-    # be used to find out which namespaces there are.
-    Code.NOT_FOUND: _problem_type(
-        404, "NOT_FOUND", "There is no such thing for this key", "not-found"
-    ),
-    Code.METHOD_NOT_ALLOWED: _problem_type(
-        405, "UNIMPLEMENTED", "The method is not offered here", "method-not-allowed"
-    ),
-    Code.CONFLICT: _problem_type(
-        409, "ABORTED", "It is in another state than this needs", "conflict"
-    ),
-    Code.PAYLOAD_TOO_LARGE: _problem_type(
-        413, "RESOURCE_EXHAUSTED", "The request is too large", "payload-too-large"
-    ),
-    Code.UNSUPPORTED_MEDIA_TYPE: _problem_type(
-        415, "INVALID_ARGUMENT", "The body must be JSON", "unsupported-media-type"
-    ),
-    Code.DEMAND_TOO_LARGE: _problem_type(
-        422, "OUT_OF_RANGE", "No wait will ever admit this much at once", "demand-too-large"
-    ),
-    Code.CONFIGURATION_ERROR: _problem_type(
-        422, "FAILED_PRECONDITION", "The service's limits do not cover this", "configuration-error"
-    ),
-    Code.ENTITY_NOT_FOUND: _problem_type(
-        404, "NOT_FOUND", "The entity is not registered", "entity-not-found"
-    ),
-    Code.ENTITY_DISABLED: _problem_type(
-        403, "PERMISSION_DENIED", "An operator switched this off", "entity-disabled"
-    ),
-    Code.LEASE_NOT_FOUND: _problem_type(
-        404, "NOT_FOUND", "There is no such lease", "lease-not-found"
-    ),
-    Code.TOO_MANY_NEW_IDENTIFIERS: _problem_type(
-        429,
-        "RESOURCE_EXHAUSTED",
-        "Too many new identifiers came at once",
-        "too-many-new-identifiers",
-    ),
-    Code.TOO_MANY_LEASES: _problem_type(
-        503, "UNAVAILABLE", "The service holds all the leases it can", "too-many-leases"
-    ),
-    Code.TOO_MANY_CALLS: _problem_type(
-        503, "RESOURCE_EXHAUSTED", "Too many calls are under way", "too-many-calls"
-    ),
-    Code.RATE_LIMIT_EXCEEDED: ProblemType(
-        429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded", QUOTA_EXCEEDED
-    ),
-    Code.STORAGE_UNAVAILABLE: _problem_type(
-        503, "UNAVAILABLE", "The store gives no answer", "storage-unavailable"
-    ),
-    # Not 503 or UNAVAILABLE, which clients retry and take for an outage.
-    Code.STORAGE_DENIED: _problem_type(
-        500, "FAILED_PRECONDITION", "The store refuses the service", "storage-denied"
-    ),
-    Code.DEADLINE_EXCEEDED: _problem_type(
-        504, "DEADLINE_EXCEEDED", "There was no answer in time", "deadline-exceeded"
-    ),
-    Code.INTERNAL: _problem_type(500, "INTERNAL", "The service failed", "internal"),
+    code: ProblemType(http_status, grpc_status, title, _type_uri(code))
+    for code, http_status, grpc_status, title in _TABLE
 }
 
 

@@ -149,10 +149,12 @@ class Service:
     ) -> Admission | CheckResult:
         """The same; unless all of it is wanted, a plain yes is told as just that."""
         scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, limits = request
-        rules = self.rules
-        target = self.targets.for_rules(rules).get((scope, identifier, resource))
+        rules, targets = self.rules, self.targets
+        target = None
+        if targets.rules is rules:
+            target = targets.known.get((scope, identifier, resource))
         if target is None:
-            target = self.targets.of(rules, scope, identifier, resource)
+            target = targets.of(rules, scope, identifier, resource)
         if tokens is None:
             tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
         try:
@@ -171,7 +173,17 @@ class Service:
         except HeadgateError as error:
             error_result = self.error_result(error, namespace, (scope, resource, tokens), dry_run)
             return self.report(error_result, namespace, identifier)
-        return self.conclude(ruling, target, tokens, dry_run, whole, namespace)
+        if self.has_fast_path and not whole and not dry_run:
+            if isinstance(ruling, Verdict):
+                admitted = plain_admission(ruling, target)
+            else:  # buckets of this process decided where there was trouble: that is to be told
+                trouble = ruling.trouble
+                admitted = plain_admission(ruling.verdict, target) if trouble is None else None
+            if admitted is not None:
+                if self.on_admitted is not None:
+                    self.on_admitted(scope, resource, tokens, 1)
+                return admitted
+        return self.conclude(ruling, target, tokens, dry_run, namespace)
 
     async def batch(self, request: BatchRequest) -> BatchAnswer:
         """Each check for itself; a problem of one is its result and touches no other."""
@@ -190,19 +202,13 @@ class Service:
         target: Target,
         tokens: int,
         dry_run: bool,
-        whole: bool,
         namespace: str,
-    ) -> Admission | CheckResult:
-        """What a ruling comes to, counted; a verdict alone is one with nothing else to say."""
+    ) -> CheckResult:
+        """The whole answer that a ruling comes to, counted; a verdict alone is one with nothing
+        else to say."""
         verdict, parts, trouble = (
             (ruling, (ruling.demands,), None) if isinstance(ruling, Verdict) else ruling
         )
-        if not (whole or dry_run or trouble is not None) and self.has_fast_path:
-            admitted = plain_admission(verdict, target)
-            if admitted is not None:
-                if self.on_admitted is not None:
-                    self.on_admitted(target.scope, target.resource, tokens, 1)
-                return admitted
         asked = (target.scope, target.resource, tokens)
         answer = check_result(verdict, parts[0], target.rule, asked, trouble, dry_run)
         return self.report(answer, namespace, target.identifier)

@@ -27,15 +27,15 @@ __all__ = ["entity_id_of", "identity_of", "is_identifier", "is_scope", "shared_e
 SCOPE_LENGTH_MAX = 64
 IDENTIFIER_LENGTH_MAX = 256
 
-_SCOPE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
+SCOPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
 _WRITTEN = re.compile(r"(?:[a-zA-Z0-9_.\-:]|@[0-9a-f]{2})+")
 _BYTE = re.compile(r"@([0-9a-f]{2})")
 
 
 def is_scope(text: object) -> bool:
-    return (
-        type(text) is str and len(text) <= SCOPE_LENGTH_MAX and _SCOPE.fullmatch(text) is not None
-    )
+    if type(text) is not str or len(text) > SCOPE_LENGTH_MAX:
+        return False
+    return SCOPE_PATTERN.fullmatch(text) is not None
 
 
 def is_identifier(text: object) -> bool:
@@ -119,8 +119,8 @@ class TargetCache:
     """Those that were asked about lately."""
 
     def __init__(self) -> None:
-        self._rules: Rules | None = None
-        self._known: dict[Names, Target] = {}
+        self.rules: Rules | None = None  # under which those that are known are known
+        self.known: dict[Names, Target] = {}
 
     def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Target:
         """The place; ServiceError where nobody has heard of the scope."""
@@ -136,10 +136,10 @@ class TargetCache:
 
     def for_rules(self, rules: Rules) -> dict[Names, Target]:
         """Those that are known under these rules."""
-        if rules is not self._rules:
-            self._known.clear()
-            self._rules = rules
-        return self._known
+        if rules is not self.rules:
+            self.known.clear()
+            self.rules = rules
+        return self.known
 
 
 def rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:

@@ -156,11 +156,11 @@ class Traffic:
         service, counts = self._service, self.counts
         whom = {"scope": call.scope, "identifier": call.identifier, "resource": call.resource}
         if not call.estimate:
-            answer = await service.check(parse_check(whom, service.settings))
+            answer = await service.check(parse_check(whom))
             self._count(answer.allowed, answer.degraded)
             return
         asked = {"amounts": {"rpm": 1, "tpm": call.estimate}, "ttl_seconds": TTL_S}
-        taken = await service.acquire(parse_acquire({**whom, **asked}, service.settings))
+        taken = await service.acquire(parse_acquire({**whom, **asked}))
         self._count(taken.check.allowed, taken.check.degraded)
         if taken.lease is None:
             return

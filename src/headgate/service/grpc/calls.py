@@ -40,10 +40,9 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.grpc.callers import Peer, access_denied, caller_of, permit
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.http.verbs import lease_entity, no_lease
+from headgate.service.http.asgi import lease_entity, no_lease
 from headgate.service.keys.key import KeyScope
 from headgate.service.program import Program
-from headgate.service.settings import ServiceSettings
 
 # --------------------------------------------------------------------------------------------------
 # Between messages of `headgate.v1` and the service's own values; no rules here.
@@ -258,7 +257,7 @@ class RateLimiterCalls:
 
     def _decide(
         self,
-        parse: Callable[[object, ServiceSettings], Any],
+        parse: Callable[[object], Any],
         entities: Callable[[Any], Iterable[tuple[str, str]]],
         act: Callable[[Any], Awaitable[Any]],
         reply: Callable[[Any], Any],
@@ -267,7 +266,7 @@ class RateLimiterCalls:
 
         async def handle(message: Message, peer: Peer) -> Any:
             caller = await caller_of(self._authenticator, peer)
-            request = parse(values_of(message), self._service.settings)
+            request = parse(values_of(message))
             permit(caller, request.namespace, entities(request))
             answer = await act(request)
             decided = answer.check if isinstance(answer, AcquireResult) else answer

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+import msgspec
+from msgspec import UNSET
 
 from headgate.admin.documents import entity_as_json, limits_as_json, namespace_as_json
 from headgate.core.errors import EntityNotFoundError, ValidationError
 from headgate.core.levels import OnUnavailable
-from headgate.core.limits import LIMITS_MAX, Limit, parse_limits, parse_namespace
+from headgate.core.limits import Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
-from headgate.service.decide.requests import parse_flag, parse_list
 from headgate.service.http.callers import Document, RouteCall
+from headgate.service.http.operator_bodies import (
+    EntityChangeBody,
+    LimitBody,
+    LimitsBody,
+    ModeChangeBody,
+    ModeName,
+    NewEntityBody,
+    SystemLimitsChangeBody,
+)
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.key import KeyScope
 
 READ, ADMIN = KeyScope.READ, KeyScope.ADMIN
 PAGE = 100
-CHANGES = ("parent_id", "cascade", "mode", "version")
-MODES = ("normal", "disabled", "bypass")
 
 
 async def list_namespaces(call: RouteCall) -> Document:
@@ -68,15 +76,16 @@ async def list_entities(call: RouteCall) -> Document:
 
 
 async def create_entity(call: RouteCall) -> Document:
-    given = call.fields("id", "name", "parent_id", "cascade", "metadata", needed=("id",))
-    _permit_parent(call, given.get("parent_id"))
+    given = call.body(NewEntityBody)
+    parent_id = given.parent_id or None
+    _permit_parent(call, parent_id)
     ns = await call.namespace()
     made = await ns.create_entity(
-        given["id"],
-        _title(given.get("name")),
-        given.get("parent_id"),
-        parse_flag(given.get("cascade", False), "cascade"),
-        given.get("metadata"),
+        given.id,
+        given.name or None,
+        parent_id,
+        given.cascade is True,
+        given.metadata or None,
         call.principal,
     )
     return entity_as_json(made)
@@ -91,32 +100,29 @@ async def get_entity(call: RouteCall) -> Document:
 
 
 async def change_entity(call: RouteCall) -> Document:
-    given = call.fields(*CHANGES, nullable=("parent_id",))
-    version = given.get("version")
-    if "mode" in given and len(given) > 1:
+    given = call.body(EntityChangeBody)
+    moves = given.parent_id is not UNSET or given.cascade is not UNSET
+    if given.mode is not UNSET and (moves or given.version is not UNSET):
         raise invalid("mode", "is changed by itself; send the other changes apart")
-    if version is not None and (type(version) is not int or version < 1):
-        raise invalid("version", "must be the whole number that the entity was read with")
-    if not given.keys() & {"parent_id", "cascade", "mode"}:
+    if given.mode is UNSET and not moves:
         raise invalid("request", "changes nothing; say parent_id, cascade or mode")
     ns = await call.namespace()
     entity_id = call.path["entity_id"]
     known = await ns.get_entity(entity_id)
     if known is None:
         raise EntityNotFoundError(entity_id)
-    if "mode" in given:
-        await _switch(call, given["mode"], {"entity_id": entity_id})
+    if given.mode is not UNSET:
+        await _switch(call, given.mode, {"entity_id": entity_id})
     else:
-        cascade = given.get("cascade")
-        parent_id = given.get("parent_id", known.parent_id)
-        if parent_id != known.parent_id or cascade:
+        parent_id = known.parent_id if given.parent_id is UNSET else given.parent_id
+        if parent_id != known.parent_id or given.cascade:
             _permit_parent(call, parent_id)
         await ns.set_parent(
             entity_id,
             parent_id,
-            None if cascade is None else parse_flag(cascade, "cascade"),
+            None if given.cascade is UNSET else given.cascade,
             call.principal,
-            known.version if version is None else version,
+            given.version or known.version,
         )
     return await get_entity(call)
 
@@ -133,9 +139,9 @@ async def list_children(call: RouteCall) -> Document:
 
 
 async def switch_resource(call: RouteCall) -> Document:
-    given = call.fields("mode", needed=("mode",))
-    await _switch(call, given["mode"], {"resource": call.path["resource"]})
-    return {"resource": call.path["resource"], "mode": given["mode"]}
+    given = call.body(ModeChangeBody)
+    await _switch(call, given.mode, {"resource": call.path["resource"]})
+    return {"resource": call.path["resource"], "mode": given.mode}
 
 
 async def get_system_limits(call: RouteCall) -> Document:
@@ -145,13 +151,10 @@ async def get_system_limits(call: RouteCall) -> Document:
 
 
 async def put_system_limits(call: RouteCall) -> Document:
-    given = call.fields("limits", "on_unavailable", needed=("limits",))
-    limits = _limits(given)
-    told = given.get("on_unavailable")
-    if told not in (None, "allow", "block"):
-        raise invalid("on_unavailable", "must be 'allow' or 'block'")
+    given = call.body(SystemLimitsChangeBody)
+    limits = _limits(given.limits)
     ns = await call.namespace()
-    rule = None if told is None else OnUnavailable(told)
+    rule = OnUnavailable(given.on_unavailable) if given.on_unavailable else None
     await ns.set_system_defaults(limits, rule, call.principal)
     return await get_system_limits(call)
 
@@ -172,7 +175,7 @@ async def get_resource_limits(call: RouteCall) -> Document:
 
 
 async def put_resource_limits(call: RouteCall) -> Document:
-    limits = _limits(call.fields("limits", needed=("limits",)))
+    limits = _limits(call.body(LimitsBody).limits)
     ns = await call.namespace()
     await ns.set_resource_defaults(call.path["resource"], limits, call.principal)
     return await get_resource_limits(call)
@@ -191,7 +194,7 @@ async def get_entity_limits(call: RouteCall) -> Document:
 
 
 async def put_entity_limits(call: RouteCall) -> Document:
-    limits = _limits(call.fields("limits", needed=("limits",)))
+    limits = _limits(call.body(LimitsBody).limits)
     ns = await call.namespace()
     await ns.set_limits(call.path["entity_id"], limits, call.path["resource"], call.principal)
     return await get_entity_limits(call)
@@ -206,38 +209,26 @@ def _reaches(call: RouteCall, need: KeyScope, entity_id: str) -> bool:
     return call.caller.refusal_for(need, call.path["namespace"], entity_id) is None
 
 
-def _permit_parent(call: RouteCall, parent_id: object) -> None:
+def _permit_parent(call: RouteCall, parent_id: str | None) -> None:
     """Whoever may act for some entities cannot have others pay for them: a foreign parent looks as
     if it were not there."""
-    if isinstance(parent_id, str) and not _reaches(call, ADMIN, parent_id):
+    if parent_id is not None and not _reaches(call, ADMIN, parent_id):
         raise EntityNotFoundError(parent_id)
 
 
-async def _switch(call: RouteCall, mode: object, whom: Mapping[str, str]) -> None:
-    if mode not in MODES:
-        raise invalid("mode", f"must be one of {', '.join(MODES)}")
+async def _switch(call: RouteCall, mode: ModeName, whom: Mapping[str, str]) -> None:
     ns = await call.namespace()
-    verb = {"normal": ns.enable, "disabled": ns.disable, "bypass": ns.bypass}[str(mode)]
+    verb = {"normal": ns.enable, "disabled": ns.disable, "bypass": ns.bypass}[mode]
     await verb(**whom, principal=call.principal)
 
 
-def _limits(given: Mapping[str, Any]) -> list[Limit]:
+def _limits(given: list[str | LimitBody]) -> list[Limit]:
     """Limits as objects, or in words: "100/minute burst 150"."""
-    listed = parse_list(given["limits"], "limits", LIMITS_MAX)
     try:
-        found = [Limit.parse(one) if isinstance(one, str) else _limit(one) for one in listed]
+        found = [
+            Limit.parse(one) if isinstance(one, str) else Limit(*msgspec.structs.astuple(one))
+            for one in given
+        ]
         return list(parse_limits(found))
     except ValidationError as error:
         raise invalid("limits", f"has a {error.field} that {error.reason}") from None
-
-
-def _limit(values: object) -> Limit:
-    return Limit.from_dict(values)  # type: ignore[arg-type]  # it looks itself
-
-
-def _title(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= 256:
-        raise invalid("name", "must be 1 to 256 printable characters")
-    return value

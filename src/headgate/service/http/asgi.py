@@ -7,57 +7,86 @@ rules. No input makes it answer 500, and no error's text from below reaches a cl
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.service.decide.problems import Code, ServiceError, invalid, to_service_error
-from headgate.service.decide.requests import AcquireRequest, ChangeRequest
-from headgate.service.http.callers import authenticate_request, local_caller
+from headgate.service.decide.answers import (
+    AcquireResult,
+    Admission,
+    CheckResult,
+    CombinedResult,
+    LeaseResult,
+)
+from headgate.service.decide.bodies import acquire_body, check_body, combined_body, lease_body
+from headgate.service.decide.combine import identifier_of
+from headgate.service.decide.problems import Code, ServiceError, to_service_error
+from headgate.service.decide.request_bodies import (
+    AcquireBody,
+    BatchBody,
+    ChangeBody,
+    ChangeOrNothingBody,
+    CheckBody,
+    DescriptorsBody,
+)
+from headgate.service.decide.requests import (
+    AcquireRequest,
+    BatchRequest,
+    ChangeRequest,
+    DescriptorsRequest,
+    acquire_request,
+    batch_request,
+    change_request,
+    check_request,
+    descriptors_request,
+)
+from headgate.service.decide.service import Service
+from headgate.service.decide.targets import entity_id_of
+from headgate.service.http.callers import authenticate_request, is_local
 from headgate.service.http.deadlines import Cancelled, Deadlines, Ticker, run_in_thread
-from headgate.service.http.fast_write import Fields
+from headgate.service.http.fast_write import (
+    JSON,
+    Fields,
+    admitted_fields,
+    admitted_lines,
+    batch_content,
+)
 from headgate.service.http.read import (
+    BATCH_BYTES_MAX,
     BODY_BYTES_MAX,
     WHOLE_BODY,
     Gone,
     Head,
     body_of,
+    body_reader,
     head_of,
     must_be_json,
     query_of,
     too_large,
-    values_of,
 )
 from headgate.service.http.routing import ColdRoutes
-from headgate.service.http.verbs import (
-    EncodedReply,
-    HotRoute,
-    Reply,
-    hot_routes,
-    lease_changes,
-    lease_entity,
-    lease_reply,
-    no_lease,
-    no_leases_here,
-)
 from headgate.service.http.write import (
     PROBLEM_JSON,
+    Headers,
     HttpProblem,
+    check_headers,
+    combined_headers,
     method_not_allowed,
     no_such_path,
     problem_reply,
     refusal_error,
 )
-from headgate.service.keys.access import ApiCaller, Refusal
+from headgate.service.keys.access import DEV_CALLER, ApiCaller, Refusal
 from headgate.service.keys.key import KeyScope
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
 LEASES = "/v1/leases/"
+CHECK = KeyScope.CHECK
 COLD_DEADLINE_S = 30.0
 
 log = logging.getLogger("headgate.service")
@@ -66,6 +95,12 @@ _encode = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _PROBLEM = (b"content-type", PROBLEM_JSON)
 _names: dict[str, bytes] = {}  # header names are few and always the same
+
+NO_HEADERS: Headers = []
+
+EncodedReply = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
+
+Reply = tuple[int, dict[str, Any] | EncodedReply, Headers]
 
 
 class SideServer(Protocol):
@@ -89,6 +124,7 @@ class Rest:
         self._authenticator = program.authenticator
         self._dev = program.authenticator.is_dev
         self._metrics = program.metrics
+        self._observe_s = program.metrics.durations.by_value["rest"].observe
         self._routes = hot_routes(program.service)
         store = program.service.leases.store
         self._leases = program.options.workers == 1 or not isinstance(store, MemoryLeases)
@@ -141,7 +177,7 @@ class Rest:
         except Exception as error:  # noqa: BLE001  # the last line, see there
             status, body, headers = self._error_reply(error)
         content, fields = body if type(body) is tuple else _encode_reply(status, body, headers)
-        self._metrics.observe_duration("rest", perf_counter() - began_s)
+        self._observe_s(perf_counter() - began_s)
         return status, content, fields
 
     async def _cold_answer(self, scope: Any, receive: Any, send: Any) -> RawResponse | None:
@@ -162,7 +198,7 @@ class Rest:
             reply = self._error_reply(error)
         finally:
             deadlines.leave(task)
-        self._metrics.observe_duration("rest", perf_counter() - began_s)
+        self._observe_s(perf_counter() - began_s)
         return reply[0], *_encode_reply(*reply)
 
     def _error_reply(self, error: Exception) -> Reply:
@@ -179,12 +215,10 @@ class Rest:
         if scope["method"] != "POST":
             raise method_not_allowed("POST")
         head = head_of(scope["headers"])
-        if self._dev:
-            caller = local_caller(scope, head)
+        if self._dev and is_local(scope, head):
+            caller = DEV_CALLER
         else:
-            caller = await authenticate_request(self._authenticator, scope, head)
-        if isinstance(caller, Refusal):
-            raise self._deny(caller)
+            caller = await self._caller(scope, head)
         reply = route.reply
         if body is None:
             body = await body_of(receive, head, route.bytes_max)
@@ -192,11 +226,19 @@ class Rest:
             if len(body) > route.bytes_max:
                 raise too_large(route.bytes_max)
             reply = route.reply_lines or reply
-        must_be_json(head)
+        if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
+            must_be_json(head)
         request = route.read(body)
         if not self._leases and type(request) is AcquireRequest:
             raise no_leases_here()
-        self._permit(caller, request.namespace, request, route)
+        if caller.grant.entity_prefix is None:
+            refusal = caller.refusal_for(CHECK, request.namespace, None)
+        else:  # the caller must be allowed to check all that the request touches
+            touched = (caller.refusal_for(CHECK, request.namespace, entity_id)
+                       for entity_id in route.touches(request))  # fmt: skip
+            refusal = next(filter(None, touched), None)
+        if refusal is not None:
+            raise self._deny(refusal, CHECK)
         reached.append("service")
         return reply(await route.act(request))
 
@@ -218,15 +260,10 @@ class Rest:
             await self._permit_lease(caller, request)
             return lease_reply(await self.program.service.lease(lease_id, request.namespace))
         body = await body_of(receive, head, BODY_BYTES_MAX)
-        parse, act = change
+        read, act = change
         if body:
             must_be_json(head)
-            values = values_of(body, lambda values: parse(lease_id, values))
-            if values is None:  # a body that is missing says nothing, one that is null is wrong
-                raise invalid("request", "must be an object; send no body to say nothing")
-            request = parse(lease_id, values)
-        else:
-            request = parse(lease_id, None)
+        request = change_request(lease_id, read(body or b"{}"))
         await self._permit_lease(caller, request)
         reached.append("service")
         return lease_reply(await act(request))
@@ -237,28 +274,16 @@ class Rest:
             raise self._deny(found)
         return found
 
-    def _permit(self, caller: ApiCaller, namespace: str, request: Any, route: HotRoute) -> None:
-        """Raises unless the caller may check all that the request touches."""
-        if caller.grant.entity_prefix is None:
-            refusal = caller.refusal_for(KeyScope.CHECK, namespace, None)
-            if refusal is not None:
-                raise self._deny(refusal, KeyScope.CHECK)
-            return
-        for entity_id in route.touches(request):
-            refusal = caller.refusal_for(KeyScope.CHECK, namespace, entity_id)
-            if refusal is not None:
-                raise self._deny(refusal, KeyScope.CHECK)
-
     async def _permit_lease(self, caller: ApiCaller, request: ChangeRequest) -> None:
         """Another's lease looks as if it were not there."""
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
             entity_id = await lease_entity(self.program.service, request.lease_id) or prefix
-        refusal = caller.refusal_for(KeyScope.CHECK, request.namespace, entity_id)
+        refusal = caller.refusal_for(CHECK, request.namespace, entity_id)
         if refusal is None:
             return
-        problem = self._deny(refusal, KeyScope.CHECK)
+        problem = self._deny(refusal, CHECK)
         raise no_lease() if problem.code is Code.NOT_FOUND else problem
 
     def _deny(self, refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
@@ -332,3 +357,130 @@ def _deadline_error(reached: list[str]) -> ServiceError | HttpProblem:
 
 def _internal_error() -> ServiceError:
     return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
+
+
+# --------------------------------------------------------------------------------------------------
+# The hot routes: how the body of each is read, whom it touches, and how its answer is said.
+
+
+class HotRoute(NamedTuple):
+    """One thing that can be asked; nothing here knows of ASGI."""
+
+    read: Callable[[bytes], Any]
+    act: Callable[[Any], Awaitable[Any]]
+    reply: Callable[[Any], Reply]
+    touches: Callable[[Any], Iterator[str]]
+    bytes_max: int = BODY_BYTES_MAX
+    reply_lines: Callable[[Any], Reply] | None = (
+        None  # `said` with lines for fields, where they are cheap
+    )
+
+
+def hot_routes(service: Service) -> dict[str, HotRoute]:
+    """The verbs by path."""
+
+    async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
+        await service.namespace(
+            request.namespace
+        )  # one that is missing is the whole batch's problem
+        return await service.decide_batch(request)
+
+    def descriptors(request: DescriptorsRequest) -> Iterator[str]:
+        for index, one in enumerate(request.descriptors):
+            yield entity_id_of(one.scope, identifier_of(service.rules, request, index))
+
+    return {
+        "/v1/ratelimit/check": HotRoute(
+            body_reader(CheckBody, check_request),
+            service.decide,
+            _check,
+            _one,
+            reply_lines=_check_lines,
+        ),
+        "/v1/ratelimit/batch": HotRoute(
+            body_reader(BatchBody, batch_request), batch, _batch, _each, BATCH_BYTES_MAX
+        ),
+        "/v1/ratelimit/acquire": HotRoute(
+            body_reader(DescriptorsBody, descriptors_request),
+            service.check_all,
+            _combined,
+            descriptors,
+        ),
+        "/v1/leases": HotRoute(
+            body_reader(AcquireBody, acquire_request), service.acquire, _acquire, _one
+        ),
+    }
+
+
+def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], Any]]:
+    """What can be done to a lease, by the last word of the path: how its body is read, and the
+    deed."""
+    read = body_reader(ChangeOrNothingBody, lambda body: body)
+    return {
+        "adjust": (body_reader(ChangeBody, lambda body: body), service.adjust),
+        "settle": (read, service.settle),
+        "release": (read, service.release),
+    }
+
+
+async def lease_entity(service: Service, lease_id: str) -> str | None:
+    """Whose lease it is; None where it is nobody's or not there."""
+    lease = await service.leases.store.get(lease_id)
+    demands = () if lease is None else lease.book.demands
+    return demands[0].key.entity_id if demands else None
+
+
+def no_lease() -> ServiceError:
+    return ServiceError(
+        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
+    )
+
+
+def no_leases_here() -> ServiceError:
+    """These leases live in one process, and the next request may reach another worker."""
+    return ServiceError(
+        Code.CONFIGURATION_ERROR,
+        "this store keeps no leases: they need a service with one worker (--workers 1)",
+    )
+
+
+def lease_reply(answer: LeaseResult) -> Reply:
+    return 200, lease_body(answer), NO_HEADERS
+
+
+def _check(answer: Admission | CheckResult) -> Reply:
+    if type(answer) is Admission:
+        return 200, admitted_fields(answer), NO_HEADERS
+    assert isinstance(answer, CheckResult)
+    return answer.http_status, check_body(answer), check_headers(answer)
+
+
+def _check_lines(answer: Admission | CheckResult) -> Reply:
+    return (
+        (200, admitted_lines(answer), NO_HEADERS) if type(answer) is Admission else _check(answer)
+    )
+
+
+def _batch(results: Sequence[Admission | CheckResult | ServiceError]) -> Reply:
+    content = batch_content(results)
+    return 200, (content, [JSON, (b"content-length", b"%d" % len(content))]), NO_HEADERS
+
+
+def _combined(answer: CombinedResult) -> Reply:
+    return answer.http_status, combined_body(answer), combined_headers(answer)
+
+
+def _acquire(answer: AcquireResult) -> Reply:
+    status = answer.check.http_status
+    if answer.lease is not None:
+        status = 201
+    return status, acquire_body(answer), check_headers(answer.check)
+
+
+def _one(request: Any) -> Iterator[str]:
+    yield entity_id_of(request.scope, request.identifier)
+
+
+def _each(request: BatchRequest) -> Iterator[str]:
+    for one in request.requests:
+        yield entity_id_of(one.scope, one.identifier)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.problems import invalid
-from headgate.service.decide.requests import parse_identifier, parse_object, parse_scope
+from headgate.service.decide.request_bodies import BodyT, check_values, parse_body
+from headgate.service.decide.requests import parse_identifier, parse_scope
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
 from headgate.service.http.read import Head
@@ -30,8 +30,8 @@ async def authenticate_request(
     authenticator: Authenticator, scope: Any, head: Head
 ) -> ApiCaller | Refusal:
     """The caller, or why there is none."""
-    if authenticator.is_dev:
-        return local_caller(scope, head)
+    if authenticator.is_dev:  # whoever is on this machine
+        return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
     bearer, plain = head.get(b"authorization"), head.get(b"x-api-key")
     if bearer is None and plain is None:
         return await authenticator.authenticate(None, sans=_sans(scope))
@@ -42,11 +42,6 @@ async def authenticate_request(
         if kind.lower() != b"bearer":
             return Refusal(DenyReason.MALFORMED)
     return await authenticator.authenticate((plain or b"").strip().decode("latin-1"))
-
-
-def local_caller(scope: Any, head: Head) -> ApiCaller | Refusal:
-    """Dev mode: whoever is on this machine."""
-    return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
 
 
 def is_local(scope: Any, head: Head) -> bool:
@@ -95,15 +90,9 @@ class RouteCall(NamedTuple):
     async def namespace(self) -> NamespaceService:
         return await self.service.namespace(self.path["namespace"])
 
-    def fields(
-        self, *known: str, needed: tuple[str, ...] = (), nullable: tuple[str, ...] = ()
-    ) -> Mapping[str, Any]:
-        """The body's fields; unknown ones, missing ones and nulls are errors."""
-        found = parse_object(self.values, frozenset(known), frozenset(nullable))
-        for name in needed:
-            if name not in found:
-                raise invalid(name, "is missing")
-        return found
+    def body(self, kind: type[BodyT]) -> BodyT:
+        check_values(self.values, kind)
+        return parse_body(self.values, kind)
 
 
 Document = dict[str, Any] | bytes | None

@@ -1,42 +1,103 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the schemas."""
+"""The OpenAPI 3.1 document, made from the table of routes and the classes that parse requests."""
 
 from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from headgate.admin.reports import PAGE_MAX
-from headgate.core.limits import AMOUNT_MAX, LIMITS_MAX, PERIOD_SECONDS_MAX
-from headgate.service.decide.requests import (
-    ENDPOINT_LENGTH_MAX,
-    METADATA_KEY_LENGTH_MAX,
-    METADATA_MAX,
-    METADATA_VALUE_LENGTH_MAX,
+from headgate.core.levels import Mode
+from headgate.core.limits import NAMESPACE_ID_LENGTH, NAMESPACE_ID_PATTERN
+from headgate.service.decide.request_bodies import (
+    AcquireBody,
+    BatchBody,
+    ChangeBody,
+    ChangeOrNothingBody,
+    CheckBody,
+    DescriptorsBody,
+    EntityId,
+    Identifier,
+    LeaseId,
+    Namespace,
+    Resource,
+    Scope,
+    name_meta,
+    text_meta,
 )
-from headgate.service.decide.targets import IDENTIFIER_LENGTH_MAX
 from headgate.service.http.callers import Endpoint
+from headgate.service.http.operator_bodies import (
+    EntityChangeBody,
+    LimitsBody,
+    ModeChangeBody,
+    NewEntityBody,
+    NewKeyBody,
+    ResetBody,
+    SystemLimitsChangeBody,
+    TopUpBody,
+)
+from headgate.service.http.read import VALUE_LENGTH_MAX
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.http.write import PROBLEM_JSON
-from headgate.service.keys.key import KeyScope
-from headgate.service.settings import DEFAULT_SETTINGS
-
-# --------------------------------------------------------------------------------------------------
-# The shapes of requests and answers, as JSON Schema; the same bounds that the parsers keep.
+from headgate.service.keys.key import ID_PATTERN, KeyScope
 
 Schema = dict[str, Any]
 
-PLAIN = "^[ -~]+$"  # what is sure to be printable; other scripts are welcome, too
+# --------------------------------------------------------------------------------------------------
+# What is sent to us: schemas of the Structs that parse it.
+
+BODIES = (
+    CheckBody, BatchBody, DescriptorsBody, AcquireBody, ChangeBody, ChangeOrNothingBody,
+    NewEntityBody, EntityChangeBody, LimitsBody, SystemLimitsChangeBody, ModeChangeBody, ResetBody,
+    TopUpBody, NewKeyBody,
+)  # fmt: skip
+_Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+_Page = Annotated[str, text_meta(VALUE_LENGTH_MAX)]
+PARAMETERS: dict[str, Any] = {
+    "namespace": Namespace,
+    "entity_id": EntityId,
+    "resource": Resource,
+    "identifier": Identifier,
+    "scope": Scope,
+    "lease_id": LeaseId,
+    "key_id": Annotated[str, name_meta(ID_PATTERN, 12, "letters and digits")],
+    "namespace_id": Annotated[
+        str, name_meta(NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, "letters, digits and _ -")
+    ],
+    "window": Literal["hourly", "daily", "monthly"],
+    "start": _Time,
+    "end": _Time,
+    "limit": Annotated[int, Meta(ge=1, le=PAGE_MAX)],
+    "cursor": _Page,
+    "after": _Page,
+}
+
+
+def _schemas_of(types: tuple[Any, ...]) -> tuple[list[Schema], dict[str, Schema]]:
+    """The schema of each type, and the components they refer to, without "Body" in their names."""
+    found = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    text = msgspec.json.encode(found).replace(b'Body"', b'"')
+    schemas, components = msgspec.json.decode(text)
+    return schemas, components
+
+
+def _request_schemas() -> dict[str, Schema]:
+    components = _schemas_of(BODIES)[1]
+    for name in ("Check", "BatchItem", "Acquire"):
+        # Only requests of the scope "global" can do without; every other client must send it.
+        components[name]["required"].insert(0, "identifier")
+    return components
+
+
+# --------------------------------------------------------------------------------------------------
+# What we send.
 
 
 def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def obj(needed: str = "", /, **fields: Schema) -> Schema:
-    """An object of these fields and no others; `needed` names those that must be there."""
-    found: Schema = {"type": "object", "properties": fields, "additionalProperties": False}
-    return {**found, "required": needed.split()} if needed else found
 
 
 def answer(**fields: Schema) -> Schema:
@@ -49,17 +110,8 @@ def sometimes(schema: Schema, **fields: Schema) -> Schema:
     return {**schema, "properties": {**schema["properties"], **fields}}
 
 
-def text(pattern: str = PLAIN, most: int = 256) -> Schema:
-    return {"type": "string", "pattern": pattern, "minLength": 1, "maxLength": most}
-
-
-def whole(least: int, most: int) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
-def items(of: Schema, least: int = 0, most: int | None = None) -> Schema:
-    found: Schema = {"type": "array", "items": of, "minItems": least}
-    return found if most is None else {**found, "maxItems": most}
+def items(of: Schema) -> Schema:
+    return {"type": "array", "items": of}
 
 
 def maybe(schema: Schema) -> Schema:
@@ -72,114 +124,8 @@ NUMBER: Schema = {"type": "integer"}
 TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
 FREE: Schema = {"type": "object"}
 
-NAMESPACE = text(r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$", 64)
-ENTITY_ID = text(r"^[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*$", 256)
-RESOURCE = text(r"^[a-zA-Z][a-zA-Z0-9_.\-/:]*$", 64)
-SCOPE = text(r"^[a-zA-Z][a-zA-Z0-9_.\-]*$", 64)
-LIMIT_NAME = text(r"^[a-zA-Z][a-zA-Z0-9_.\-]*$", 64)
-IDENTIFIER = text(PLAIN, IDENTIFIER_LENGTH_MAX)
-TOKENS = whole(1, DEFAULT_SETTINGS.tokens_max)
-AMOUNT = whole(-AMOUNT_MAX, AMOUNT_MAX)
-METADATA: Schema = {
-    "type": "object",
-    "maxProperties": METADATA_MAX,
-    "propertyNames": {"minLength": 1, "maxLength": METADATA_KEY_LENGTH_MAX},
-    "additionalProperties": {"type": "string", "maxLength": METADATA_VALUE_LENGTH_MAX},
-}
-AMOUNTS: Schema = {
-    "type": "object",
-    "minProperties": 1,
-    "maxProperties": LIMITS_MAX,
-    "propertyNames": LIMIT_NAME,
-}
-LIMIT = obj(
-    "name capacity refill_amount refill_period_seconds",
-    name=LIMIT_NAME,
-    capacity=whole(1, AMOUNT_MAX),
-    refill_amount=whole(0, AMOUNT_MAX),
-    refill_period_seconds=whole(1, PERIOD_SECONDS_MAX),
-    soft=FLAG,
-)
-LIMIT_LIST = items({"anyOf": [ref("Limit"), text(most=64)]}, 1, LIMITS_MAX)
-SCOPES: Schema = {
-    "type": "array",
-    "items": {"enum": ["check", "read", "admin"]},
-    "minItems": 1,
-    "maxItems": 3,
-}
-MODE: Schema = {"enum": ["normal", "disabled", "bypass"]}
-
-_ASKING: dict[str, Schema] = {
-    "identifier": IDENTIFIER,
-    "resource": RESOURCE,
-    "tokens": TOKENS,
-    "scope": SCOPE,
-    "metadata": METADATA,
-    "endpoint": text(PLAIN, ENDPOINT_LENGTH_MAX),
-}
-_ITEM = {**_ASKING, "dry_run": FLAG}
-
-REQUESTS: dict[str, Schema] = {
-    "Check": obj("identifier resource", **_ITEM, namespace=NAMESPACE),
-    "BatchItem": obj("identifier resource", **_ITEM),
-    "Batch": obj(
-        "requests",
-        requests=items(ref("BatchItem"), 1, DEFAULT_SETTINGS.batch_max),
-        namespace=NAMESPACE,
-    ),
-    "Descriptor": obj(
-        "scope resource", scope=SCOPE, resource=RESOURCE, identifier=IDENTIFIER, tokens=TOKENS
-    ),
-    "Descriptors": obj(
-        "descriptors",
-        descriptors=items(ref("Descriptor"), 1, DEFAULT_SETTINGS.descriptors_max),
-        **{name: one for name, one in _ITEM.items() if name != "resource"},
-        namespace=NAMESPACE,
-    ),
-    "Acquire": obj(
-        "identifier resource",
-        **_ASKING,
-        namespace=NAMESPACE,
-        amounts={**AMOUNTS, "additionalProperties": whole(0, DEFAULT_SETTINGS.tokens_max)},
-        ttl_seconds=whole(1, DEFAULT_SETTINGS.lease_ttl_s_max),
-        on_expiry={"enum": ["refund", "keep"]},
-    ),
-    "Change": obj(
-        tokens=AMOUNT, amounts={**AMOUNTS, "additionalProperties": AMOUNT}, namespace=NAMESPACE
-    ),
-    "ChangeOrNothing": obj(
-        tokens=whole(0, AMOUNT_MAX),
-        amounts={**AMOUNTS, "additionalProperties": whole(0, AMOUNT_MAX)},
-        namespace=NAMESPACE,
-    ),
-    "NewEntity": obj(
-        "id", id=ENTITY_ID, name=text(), parent_id=ENTITY_ID, cascade=FLAG, metadata=FREE
-    ),
-    "EntityChange": obj(
-        parent_id=maybe(ENTITY_ID), cascade=FLAG, mode=MODE, version=whole(1, AMOUNT_MAX)
-    ),
-    "Limit": LIMIT,
-    "Limits": obj("limits", limits=LIMIT_LIST),
-    "SystemLimitsChange": obj(
-        "limits", limits=LIMIT_LIST, on_unavailable={"enum": ["allow", "block"]}
-    ),
-    "ModeChange": obj("mode", mode=MODE),
-    "Reset": obj("entity_id resource", entity_id=ENTITY_ID, resource=RESOURCE),
-    "TopUp": obj(
-        "entity_id resource amounts",
-        entity_id=ENTITY_ID,
-        resource=RESOURCE,
-        amounts={**AMOUNTS, "additionalProperties": whole(1, AMOUNT_MAX)},
-        idempotency_key=text(most=128),
-    ),
-    "NewKey": obj(
-        "scopes namespace",
-        scopes=SCOPES,
-        namespace={"anyOf": [NAMESPACE, {"const": "*"}]},
-        entity_prefix=text(r"^[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*$", 128),
-        name=text(most=64),
-    ),
-}
+SCOPES: Schema = {"type": "array", "items": {"enum": [one.value for one in KeyScope]}}
+MODE: Schema = {"enum": [one.value for one in Mode]}
 
 _DECISION: dict[str, Schema] = {
     "allowed": FLAG,
@@ -235,7 +181,7 @@ ANSWERS: dict[str, Schema] = {
     ),
     "Lease": answer(**_DECISION, **_LEASE),
     "LeaseState": answer(**_LEASE, degraded=FLAG),
-    "ShownLimit": LIMIT,
+    "ShownLimit": ref("Limit"),
     "SystemLimits": answer(limits=_SHOWN_LIMITS, on_unavailable={"enum": ["allow", "block", None]}),
     "StoredLimits": answer(limits=_SHOWN_LIMITS),
     "Namespace": _NAMESPACE,
@@ -317,28 +263,15 @@ ANSWERS: dict[str, Schema] = {
     ),
 }
 
-SCHEMAS: dict[str, Schema] = {**REQUESTS, **ANSWERS}
+SCHEMAS: dict[str, Schema] = {**_request_schemas(), **ANSWERS}
 
 
 VERSION = "1"
 EVERYWHERE = ("400", "408", "431", "500", "503", "504")
 
-_PARAMETERS: dict[str, Any] = {
-    "namespace": NAMESPACE,
-    "entity_id": ENTITY_ID,
-    "resource": RESOURCE,
-    "identifier": IDENTIFIER,
-    "scope": SCOPE,
-    "lease_id": text(r"^[A-Za-z0-9_\-~]+$", 64),
-    "key_id": text(r"^[a-z0-9]{12}$", 12),
-    "namespace_id": text(r"^[A-Za-z0-9_\-]{11}$", 11),
-    "window": {"enum": ["hourly", "daily", "monthly"]},
-    "start": {"type": "string", "format": "date-time"},
-    "end": {"type": "string", "format": "date-time"},
-    "limit": whole(1, PAGE_MAX),
-    "cursor": text(PLAIN, 1024),
-    "after": text(PLAIN, 1024),
-}
+_PARAMETERS: dict[str, Schema] = dict(
+    zip(PARAMETERS, _schemas_of(tuple(PARAMETERS.values()))[0], strict=True)
+)
 
 
 def document() -> dict[str, Any]:

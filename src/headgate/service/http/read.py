@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from headgate.service.decide.problems import Code, ServiceError, invalid
+from headgate.service.decide.request_bodies import BodyT, parse_body
 from headgate.service.http.write import HttpProblem
 
 BODY_BYTES_MAX = 16_384
@@ -25,9 +26,11 @@ WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the hea
 
 Receive = Callable[[], Awaitable[Any]]
 Head = dict[bytes, bytes]
+RequestT = TypeVar("RequestT")
 
 _ONCE = (b"authorization", b"x-api-key", b"content-type", b"content-length", b"host")
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 _unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
@@ -99,14 +102,43 @@ def must_be_json(head: Head) -> None:
         raise ServiceError(Code.UNSUPPORTED_MEDIA_TYPE, "send the body as it is, not compressed")
 
 
-def values_of(body: bytes, parse: Callable[[Any], object] | None = None) -> Any:
-    """The JSON value; ServiceError where it is not exactly one, or not plain. With the `parse` that
-    comes next, the error names the field where there is one."""
+def body_reader(
+    kind: type[BodyT], build: Callable[[BodyT], RequestT]
+) -> Callable[[bytes], RequestT]:
+    """What makes a request of the bytes of a body of this kind."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes) -> RequestT:
+        try:
+            found = decode(body)
+        except _unreadable:
+            raise _body_error(body, kind, build) from None
+        # A key that came twice would not show. Every key has a colon, so what was understood has
+        # fewer colons then than what was sent. An escape could stand for a colon: look closely.
+        if b"\\" in body or body.count(b":") != _encode(found).count(b":"):
+            decode_strictly(body)
+        return build(found)
+
+    return read
+
+
+def _body_error(body: bytes, kind: type[BodyT], build: Callable[[BodyT], object]) -> ServiceError:
+    """Why a body cannot be used, by the field where that can be told: half of a surrogate pair is
+    no JSON for one reader and text of a field for another."""
+    try:
+        build(parse_body(decode_strictly(body), kind))
+    except ServiceError as error:
+        return error
+    return unreadable()
+
+
+def values_of(body: bytes) -> Any:
+    """The JSON value; ServiceError where it is not exactly one, or not plain."""
     try:
         values = _decode(body)
         count = _keys(values, 0)
     except _unreadable:
-        raise (unreadable() if parse is None else explain_unreadable(body, parse)) from None
+        raise unreadable() from None
     # Every key has a colon. As many colons as keys: none is repeated. More of them: some are in
     # strings, or a key was there twice, and only a slower look can tell.
     if body.count(b":") != count:
@@ -120,16 +152,6 @@ def decode_strictly(body: bytes) -> Any:
         return json.loads(body.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant)
     except _unreadable:
         raise unreadable() from None
-
-
-def explain_unreadable(body: bytes, parse: Callable[[Any], object]) -> ServiceError:
-    """Why a body cannot be used, by the field where that can be told: half of a surrogate pair is
-    no JSON for one reader and text of a field for another."""
-    try:
-        parse(decode_strictly(body))
-    except ServiceError as error:
-        return error
-    return unreadable()
 
 
 def unreadable() -> ServiceError:

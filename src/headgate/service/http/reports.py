@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from headgate.admin.documents import (
@@ -28,6 +27,7 @@ from headgate.service.decide.requests import (
 from headgate.service.decide.rules import Rule
 from headgate.service.http.callers import Document, RouteCall
 from headgate.service.http.deadlines import run_in_thread
+from headgate.service.http.operator_bodies import NewKeyBody, ResetBody, TopUpBody
 from headgate.service.keys.key import (
     ANY_NAMESPACE,
     Key,
@@ -53,24 +53,17 @@ async def get_buckets(call: RouteCall) -> Document:
 
 
 async def reset_bucket(call: RouteCall) -> None:
-    given = call.fields("entity_id", "resource", needed=("entity_id", "resource"))
+    given = call.body(ResetBody)
     ns = await call.namespace()
-    await ns.reset_bucket(given["entity_id"], given["resource"], call.principal)
+    await ns.reset_bucket(given.entity_id, given.resource, call.principal)
 
 
 async def top_up(call: RouteCall) -> Document:
-    names = ("entity_id", "resource", "amounts")
-    given = call.fields(*names, "idempotency_key", needed=names)
-    amounts = given["amounts"]
-    if not isinstance(amounts, Mapping):
-        raise invalid("amounts", "must map limit names to whole numbers")
-    desk = await _desk(call, given["entity_id"], given["resource"])
+    given = call.body(TopUpBody)
+    once = given.idempotency_key or None
+    desk = await _desk(call, given.entity_id, given.resource)
     applied = await desk.top_up(
-        given["entity_id"],
-        given["resource"],
-        amounts,
-        given.get("idempotency_key"),
-        call.principal,
+        given.entity_id, given.resource, given.amounts, once, call.principal
     )
     return {"applied": applied}
 
@@ -147,14 +140,9 @@ async def list_keys(call: RouteCall) -> Document:
 
 async def create_key(call: RouteCall) -> Document:
     """A key that can do no more, and nowhere else, than whoever makes it may decide about."""
-    known = ("scopes", "namespace", "entity_prefix", "name")
-    given = call.fields(*known, needed=("scopes", "namespace"))
-    if not isinstance(given["scopes"], list) or not all(
-        isinstance(one, str) for one in given["scopes"]
-    ):
-        raise invalid("scopes", "must be a list of check, read and admin")
-    grant = parse_grant(given["scopes"], given["namespace"], given.get("entity_prefix"))
-    name = parse_key_name(given.get("name") or "")
+    given = call.body(NewKeyBody)
+    grant = parse_grant(given.scopes, given.namespace, given.entity_prefix or None)
+    name = parse_key_name(given.name or "")
     made = mint(grant, name=name, principal=call.principal, now_ms=call.service.clock())
     store = _key_store(call)
     if not _reaches(call, made.key):
@@ -201,10 +189,10 @@ class PolicyDesk(Reports):
         return self._given
 
 
-async def _desk(call: RouteCall, entity_id: object, resource: object) -> Reports:
+async def _desk(call: RouteCall, entity_id: str, resource: str) -> Reports:
     ns = await call.namespace()
-    scope, colon, _ = parse_entity_id(entity_id).partition(":")
-    rule = call.service.rules.limits_for(scope if colon else "", parse_resource_field(resource))
+    scope, colon, _ = entity_id.partition(":")
+    rule = call.service.rules.limits_for(scope if colon else "", resource)
     return ns if rule is None else PolicyDesk(ns, rule.defaults)
 
 

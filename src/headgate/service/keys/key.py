@@ -25,10 +25,10 @@ PREFIX_LENGTH_MAX = 128
 ANY_NAMESPACE = "*"
 GRANT_FIELDS = ("scopes", "namespace", "entity_prefix")
 
-_ID = re.compile(r"[a-z0-9]{12}")
+ID_PATTERN = re.compile(r"[a-z0-9]{12}")
 _KEY = re.compile(r"hg_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_\-]{43})")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_PREFIX = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
+PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -137,7 +137,11 @@ def parse_grant(scopes: object, namespace: object, entity_prefix: object = None)
 
 
 def parse_entity_prefix(text: object) -> str:
-    if not isinstance(text, str) or len(text) > PREFIX_LENGTH_MAX or not _PREFIX.fullmatch(text):
+    if (
+        not isinstance(text, str)
+        or len(text) > PREFIX_LENGTH_MAX
+        or not PREFIX_PATTERN.fullmatch(text)
+    ):
         raise ValidationError(
             "entity_prefix", text,
             "must be the beginning of an entity id, such as 'team-a:' (end it with the separator, "
@@ -147,7 +151,7 @@ def parse_entity_prefix(text: object) -> str:
 
 
 def parse_key_id(text: object) -> str:
-    if not isinstance(text, str) or not _ID.fullmatch(text):
+    if not isinstance(text, str) or not ID_PATTERN.fullmatch(text):
         raise ValidationError(
             "key id", "<not shown>", "must be the 12 letters and digits after 'hg_' of the key"
         )

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from headgate.core.limits import Limit
 from headgate.service.decide.evaluate import reason_for
 from headgate.service.decide.problems import Code, ServiceError, invalid
+from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, TOKENS_MAX
 from headgate.service.decide.requests import (
     CheckDescriptor,
     DescriptorsRequest,
@@ -159,11 +160,10 @@ class RateLimitServiceCalls:
         return decision_reply(answer, _places(hits), self._service.clock())
 
     def _request(self, namespace: str, hits: Sequence[Hit]) -> DescriptorsRequest:
-        settings = self._service.settings
-        if len(hits) > settings.descriptors_max:
-            raise invalid("descriptors", f"are more than {settings.descriptors_max}")
-        if any(hit.tokens > settings.tokens_max for hit in hits):
-            raise _too_large(f"at most {settings.tokens_max} hits can be asked at a time")
+        if len(hits) > DESCRIPTORS_MAX:
+            raise invalid("descriptors", f"are more than {DESCRIPTORS_MAX}")
+        if any(hit.tokens > TOKENS_MAX for hit in hits):
+            raise _too_large(f"at most {TOKENS_MAX} hits can be asked at a time")
         if any(hit.limits == () for hit in hits):
             raise _too_large("the descriptor's own limit is 0")
         return DescriptorsRequest(
