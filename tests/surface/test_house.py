@@ -20,15 +20,13 @@ FUNCTION_LINES_MAX = 60
 # Exceptions. These lists only get shorter.
 CROWDED: dict[str, int] = {}
 SMALL = {
+    "admin/documents.py",
+    "cli/documents.py",
     "integrations/drf.py",
-    "layers/shadow.py",
-    "service/dashboard/window.py",
+    "integrations/flask.py",
+    "integrations/requests.py",
     "service/settings.py",
     "stores/dynamodb/sharding/shares.py",
-    "stores/redis/client/single.py",
-    "stores/redis/scripts.py",
-    "testing/arena.py",
-    "testing/contract.py",
 }
 # Users import these from one package each: the library's and the client's lease, and the rate limit
 # of the web framework they use.
@@ -37,19 +35,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1169,
-    "admin": 1328,
-    "aws": 3500,
-    "cli": 3941,
-    "client": 2897,
-    "core": 4290,
-    "declare": 804,
-    "integrations": 2093,
-    "layers": 1441,
-    "service": 13205,
-    "stores": 15264,
-    "testing": 1824,
-    "transport": 526,
+    ".": 1167,
+    "admin": 1342,
+    "aws": 3442,
+    "cli": 3689,
+    "client": 2137,
+    "core": 4370,
+    "declare": 756,
+    "integrations": 1992,
+    "layers": 1422,
+    "service": 12614,
+    "stores": 13596,
+    "testing": 1687,
+    "transport": 1384,
 }
 
 PURE = (
