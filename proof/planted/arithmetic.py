@@ -7,14 +7,14 @@ from proof.planted.fault import Mutant
 MUTANTS = [
     Mutant(
         "refill is rounded up",
-        "core/bucket.py",
+        "refilled_milli",
         "return elapsed_ms * rate.amount_milli // rate.period_ms",
         "return div_ceil(elapsed_ms * rate.amount_milli, rate.period_ms)",
         ("tests/stores/test_contract.py::test_contract[memory-looking_changes_nothing-blocking]",),
     ),
     Mutant(
         "a wait is rounded down",
-        "core/bucket.py",
+        "calculate_retry_after",
         "    missing = wanted_milli - tokens_milli\n"
         "    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms",
         "    missing = wanted_milli - tokens_milli\n"
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "a wait is one millisecond too long",
-        "core/bucket.py",
+        "calculate_retry_after",
         "    missing = wanted_milli - tokens_milli\n"
         "    return epoch_ms + div_ceil(missing * rate.period_ms, rate.amount_milli) - now_ms",
         "    missing = wanted_milli - tokens_milli\n"
@@ -36,14 +36,14 @@ MUTANTS = [
     ),
     Mutant(
         "a level may pass the brim",
-        "core/bucket.py",
+        "refill_bucket",
         "return min(rate.capacity_milli, tokens_milli + arrived)",
         "return tokens_milli + arrived",
         ("tests/core/test_bucket.py::test_what_passes_the_brim_is_gone",),
     ),
     Mutant(
         "a debit on a bucket that ran over is swallowed",
-        "core/bucket.py",
+        "force_consume",
         "    epoch_ms, tokens_milli = restart_if_full(tokens_milli, epoch_ms, now_ms, rate)\n"
         "    return restart_if_full(",
         "    return restart_if_full(",
@@ -53,21 +53,21 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that is behind moves the epoch back",
-        "core/bucket.py",
+        "restart_if_full",
         "return max(now_ms, epoch_ms), rate.capacity_milli",
         "return now_ms, rate.capacity_milli",
         ("tests/core/test_bucket.py::test_S12_a_clock_that_is_behind_moves_no_stored_time_back",),
     ),
     Mutant(
         "exactly what is there is not enough",
-        "core/bucket.py",
+        "would_refill_satisfy",
         "return wanted_milli <= refill_bucket(tokens_milli, epoch_ms, now_ms, rate)",
         "return wanted_milli < refill_bucket(tokens_milli, epoch_ms, now_ms, rate)",
         ("tests/core/test_bucket.py::test_wait_is_what_the_oracle_finds_by_bisection",),
     ),
     Mutant(
         "a change of pace hands out a full bucket",
-        "core/bucket.py",
+        "carry_over",
         "    started_ms = under_way * new.period_ms // (old.period_ms * new.amount_milli)\n"
         "    return moment_ms - started_ms, level",
         "    return moment_ms, new.capacity_milli",
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "a larger capacity is filled at once",
-        "core/bucket.py",
+        "carry_over",
         "return moment_ms, min(level, new.capacity_milli)",
         "return moment_ms, new.capacity_milli",
         (
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "a change of pace mints what was under way",
-        "core/bucket.py",
+        "carry_over",
         "    return moment_ms - started_ms, level\n",
         "    return epoch_ms, level\n",
         (
@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         "a change of pace loses what was under way",
-        "core/bucket.py",
+        "carry_over",
         "    return moment_ms - started_ms, level\n",
         "    return moment_ms, level\n",
         (
@@ -104,21 +104,21 @@ MUTANTS = [
     ),
     Mutant(
         "the epoch moves with every take",
-        "core/decision.py",
+        "decision.take",
         "                cells[at + TOKENS] = tokens - wanted\n",
         "                cells[at], cells[at + TOKENS] = now_ms, level - wanted\n",
         ("proof/machines/test_machines_local.py::TestMemory::runTest",),
     ),
     Mutant(
         "the epoch of a lone limit moves with every take",
-        "core/decision.py",
+        "_take_one",
         "        tokens -= wanted\n",
         "        epoch_ms, tokens = now_ms, level - wanted\n",
         ("tests/core/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
     ),
     Mutant(
         "idle time past the brim is kept",
-        "core/decision.py",
+        "_take_one",
         "\n    if level >= capacity and wanted <= capacity:\n"
         "        epoch_ms = max(epoch_ms, now_ms)\n"
         "        tokens = capacity - wanted\n"
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "a demand takes the last token and one more",
-        "core/decision.py",
+        "_take_one",
         "\n    elif wanted <= level and wanted <= capacity:\n",
         "\n    elif wanted <= level + 1000 and wanted <= capacity:\n",
         (
@@ -139,7 +139,7 @@ MUTANTS = [
     ),
     Mutant(
         "a refusal keeps what it took from the first bucket",
-        "core/decision.py",
+        "decision.decide",
         "return _mark_stale(Verdict(False, demands, held, now_ms)), held",
         "return _mark_stale(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
         (
@@ -148,14 +148,14 @@ MUTANTS = [
     ),
     Mutant(
         "a dry run looks at the first bucket alone",
-        "core/decision.py",
+        "judge",
         "allowed = all(fits(record, demand, now_ms) for demand, record in pairs)",
         "allowed = any(fits(record, demand, now_ms) for demand, record in pairs)",
         ("tests/flows/test_acquire.py::test_acquire_many_is_all_or_none[blocking-memory]",),
     ),
     Mutant(
         "a soft limit refuses",
-        "core/decision.py",
+        "decision.take",
         "            elif not soft:\n                return None",
         "            else:\n                return None",
         (
@@ -164,14 +164,14 @@ MUTANTS = [
     ),
     Mutant(
         "a limit beside others gives the last token and one more",
-        "core/decision.py",
+        "decision.take",
         "            elif wanted <= level and wanted <= capacity:\n",
         "            elif wanted <= level + 1000 and wanted <= capacity:\n",
         ("tests/core/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another",),
     ),
     Mutant(
         "what is consumed is not counted in an adjustment",
-        "core/decision.py",
+        "adjust_record",
         "            if metered:\n                cells[at + CONSUMED] += count",
         "            if metered and debit > 0:\n                cells[at + CONSUMED] += count",
         (
@@ -180,7 +180,7 @@ MUTANTS = [
     ),
     Mutant(
         "the shortest of several waits is told",
-        "core/errors.py",
+        "longest_wait_ms",
         "return max(known, default=0) if len(known) == len(waits) else None",
         "return min(known, default=0) if len(known) == len(waits) else None",
         (
@@ -189,14 +189,14 @@ MUTANTS = [
     ),
     Mutant(
         "an older version of the limits wins",
-        "core/record.py",
+        "apply_terms",
         "    if not terms.own and terms.version < held.version:\n        return record\n",
         "",
         ("tests/stores/test_contract.py::test_contract[memory-the_newest_version_wins-blocking]",),
     ),
     Mutant(
         "a limit that vanishes is forgotten, debt and all",
-        "core/record.py",
+        "_apply_new_terms",
         "dormant = _dormant_cells(list(before.values()), SPECS_MAX - len(terms.specs), now_ms)",
         "dormant: list[LimitCell] = []",
         (
@@ -205,7 +205,7 @@ MUTANTS = [
     ),
     Mutant(
         "a changed limit begins full",
-        "core/record.py",
+        "_apply_new_terms",
         "        if cell is None:\n            cells += (now_ms, spec.capacity_milli, 0, 0)",
         "        if cell is None or cell.spec != spec:\n"
         "            cells += (now_ms, spec.capacity_milli, 0, 0)",
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "an override is not remembered to be older than the newest version",
-        "core/record.py",
+        "extend",
         "        newest = max(self.version, version)\n",
         "        newest = self.version\n",
         (
@@ -224,28 +224,28 @@ MUTANTS = [
     ),
     Mutant(
         "a record expires while it is in debt",
-        "core/record.py",
+        "record.full_at_ms",
         "        missing = capacity - record[at + TOKENS]\n",
         "        missing = min(capacity, capacity - record[at + TOKENS])\n",
         ("tests/core/test_expiry.py::test_full_at_is_when_every_limit_is_full_and_no_earlier",),
     ),
     Mutant(
         "a record expires as soon as its fastest limit is full",
-        "core/record.py",
+        "record.full_at_ms",
         "latest_ms = max(latest_ms, epoch_ms - (-missing * period_ms // amount))",
         "latest_ms = epoch_ms - (-missing * period_ms // amount)",
         ("tests/core/test_expiry.py::test_full_at_is_when_every_limit_is_full_and_no_earlier",),
     ),
     Mutant(
         "an allowance that never refills expires",
-        "core/record.py",
+        "record.full_at_ms",
         "            if amount == 0:\n                return None\n",
         "            if amount == 0:\n                at += STRIDE\n                continue\n",
         ("tests/core/test_expiry.py::test_S8_a_rate_of_zero_never_expires_in_use",),
     ),
     Mutant(
         "errors: a passed soft limit counts as a violation",
-        "core/errors.py",
+        "RateLimitExceeded.violations",
         "return [status for status in self.statuses if status.refuses]",
         "return [status for status in self.statuses if status.exceeded]",
         ("tests/flows/test_acquire.py::test_a_refusal_is_of_the_hard_limits_only",),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.planted.fault import Mutant
+from proof.planted.fault import PACKAGE, Mutant, place
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300  # a mutant that hangs is not killed, it is a failure
@@ -40,20 +40,15 @@ class Ground:
     def __init__(self, folder: Path) -> None:
         self._source = folder / "src"
         unfinished = shutil.ignore_patterns("*.pyc.*")  # bytecode that others are writing now
-        shutil.copytree(ROOT / "src" / "headgate", self._source / "headgate", ignore=unfinished)
+        shutil.copytree(PACKAGE, self._source / "headgate", ignore=unfinished)
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
         """The mutant is in the source for a while."""
-        path = self._source / "headgate" / mutant.file
+        found = place(mutant.symbol)
+        path = self._source / "headgate" / found.file.relative_to(PACKAGE)
         text = path.read_text()
-        count = text.count(mutant.before)
-        if count != 1:
-            raise AssertionError(
-                f"{mutant.name}: {count} places in {mutant.file} read {mutant.before!r}; "
-                f"the mutant must follow the source"
-            )
-        self._write(path, text.replace(mutant.before, mutant.after))
+        self._write(path, found.planted(mutant))
         try:
             yield
         finally:

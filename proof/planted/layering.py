@@ -7,7 +7,7 @@ from proof.planted.fault import Mutant
 MUTANTS = [
     Mutant(
         "breaker: half-open lets everybody through",
-        "layers/breaker.py",
+        "Circuit.enter",
         "            if self._probe_until_ms is not None and now_ms < self._probe_until_ms:\n"
         "                raise self._refusal(0)\n",
         "",
@@ -17,14 +17,14 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: one success closes it",
-        "layers/breaker.py",
+        "note_success",
         "                if self._successes >= self._patience.successes_to_close:\n",
         "                if self._successes >= 1:\n",
         ("tests/layers/test_breaker.py::test_two_probes_close_it_one_failure_opens_it_again",),
     ),
     Mutant(
         "breaker: a throttled key counts as a failure",
-        "layers/breaker.py",
+        "Breaker.consume",
         "        except Unreachable as trouble:\n            circuit.note_failure(turn, trouble)\n"
         "            raise\n",
         "        except Exception as trouble:\n            circuit.note_failure(turn, trouble)\n"
@@ -33,21 +33,21 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: failures need not be in a row",
-        "layers/breaker.py",
+        "note_success",
         "            self.failures = 0\n            self.calm = before is BreakerState.CLOSED\n",
         "            self.calm = before is BreakerState.CLOSED\n",
         ("tests/layers/test_breaker.py::test_failures_must_be_in_a_row",),
     ),
     Mutant(
         "breaker: a cancelled probe blocks the next",
-        "layers/breaker.py",
+        "note_unknown",
         "            if turn == self.turn:\n                self._probe_until_ms = None\n",
         "            pass\n",
         ("tests/layers/test_breaker_flows.py::test_a_cancelled_probe_makes_room_for_the_next",),
     ),
     Mutant(
         "breaker: pauses do not grow",
-        "layers/breaker.py",
+        "Circuit._open",
         "        self._pause_ms = min(longer_ms, self._patience.open_ms_max)\n",
         "        self._pause_ms = self._patience.open_ms\n",
         (
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: an answer from before it opened closes it",
-        "layers/breaker.py",
+        "note_success",
         "            if turn < self._row_turn or before is BreakerState.OPEN:\n"
         "                return\n"
         "            self.failures = 0\n",
@@ -66,7 +66,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: calls that fail together count each",
-        "layers/breaker.py",
+        "note_failure",
         "            self.turn += 1\n            if not self.failures:\n",
         "            if not self.failures:\n",
         (
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: only a call after the last failure ends the row",
-        "layers/breaker.py",
+        "note_failure",
         "            if not self.failures:\n                self._row_turn = self.turn\n",
         "            self._row_turn = self.turn\n",
         (
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: a credit is not noticed",
-        "layers/rejections.py",
+        "Rejections.adjust",
         "        finally:  # also where the answer was lost: the store may have done it\n"
         "            self._drop(demand.key for demand in demands)\n",
         "        finally:\n            pass\n",
@@ -95,14 +95,14 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: an answer from before a credit is kept",
-        "layers/rejections.py",
+        "Rejections._note",
         "                if self._dropped.get(text, 0) <= drops:\n",
         "                if drops >= 0:\n",
         ("tests/layers/test_rejections.py::test_an_answer_from_before_a_credit_is_not_kept",),
     ),
     Mutant(
         "rejections: a state is trusted for ever",
-        "layers/rejections.py",
+        "_is_trusted",
         "        if not 0 <= local_ms - sent_ms < self._trust_ms:\n            return False\n",
         "",
         (
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: the wait of the latest moment is told",
-        "layers/rejections.py",
+        "_build_refusal",
         "            earliest_ms.append(store_ms + max(0, local_ms - received_ms - ROUNDING_MS))\n",
         "            earliest_ms.append(store_ms + local_ms - received_ms + ROUNDING_MS)\n",
         (
@@ -120,21 +120,21 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: other terms are judged by an old state",
-        "layers/rejections.py",
+        "_is_trusted",
         "        return core is demand.terms or bool(core == demand.terms)\n",
         "        return True\n",
         ("tests/layers/test_rejections.py::test_other_terms_are_the_stores_to_judge",),
     ),
     Mutant(
         "rejections: they grow without a bound",
-        "layers/rejections.py",
+        "rejections._put",
         "    if len(entries) >= entries_max:\n        del entries[next(iter(entries))]\n",
         "",
         ("tests/layers/test_rejections.py::test_it_is_bounded_and_keys_that_recover_leave",),
     ),
     Mutant(
         "prefetch: what is held goes back twice",
-        "layers/held_tokens.py",
+        "HeldTokens.empty",
         "        self.held = [0] * len(self.held)\n        return Demand(",
         "        return Demand(",
         (
@@ -143,14 +143,14 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: a chunk has no bound",
-        "layers/held_tokens.py",
+        "HeldTokens.ahead",
         "            more = min((used + wanted) * AIM_MS // elapsed_ms, 2 * used, room)\n",
         "            more = (used + wanted) * AIM_MS\n",
         ("tests/layers/test_prefetch.py::test_what_is_held_stays_below_the_published_share",),
     ),
     Mutant(
         "prefetch: what is old is served",
-        "layers/held_tokens.py",
+        "is_fresh",
         "        return 0 <= local_ms - self.filled_ms < HOLD_MS\n",
         "        return True\n",
         (
@@ -159,7 +159,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: serving takes nothing from the pot",
-        "layers/held_tokens.py",
+        "HeldTokens.serve",
         "                self.held[place] = held\n",
         "",
         (
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: a refusal stands though tokens are held here",
-        "layers/prefetch.py",
+        "_consume_directly",
         "            if not credits:\n                return verdict\n",
         "            if verdict is not None:\n                return verdict\n",
         (
@@ -177,21 +177,21 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: nobody waits for another's call",
-        "layers/prefetch.py",
+        "Prefetch._step",
         "            if self._pace is None or holding.turns.is_full:\n",
         "            if self._pace is not None:\n",
         ("tests/layers/test_prefetch_herd.py::test_a_herd_makes_two_calls",),
     ),
     Mutant(
         "prefetch: those who wait are no part of the chunk",
-        "layers/held_tokens.py",
+        "HeldTokens.ahead",
         "            waiting = max(0, self.turns.wanted(place) - held)\n",
         "            waiting = 0\n",
         ("tests/layers/test_prefetch_herd.py::test_a_herd_makes_two_calls",),
     ),
     Mutant(
         "prefetch: a filler that is cancelled keeps its turn",
-        "layers/prefetch.py",
+        "Prefetch._fetch",
         "            with self._lock:\n                holding.turns.end(trouble)\n",
         "            if trouble is not None:\n                holding.turns.end(trouble)\n",
         (
@@ -200,7 +200,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: who gave up waiting is fetched for",
-        "layers/single_flight.py",
+        "FlightWaiter.leave",
         "            self.turns.waiting.pop(self, None)\n",
         "",
         (
@@ -209,14 +209,14 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: all who wait meet the same trouble one after another",
-        "layers/single_flight.py",
+        "shared_trouble",
         "    if isinstance(trouble, Throttled):\n",
         "    if not trouble.args:\n",
         ("tests/layers/test_prefetch_herd.py::test_trouble_is_everybodys_who_waited_for_the_call",),
     ),
     Mutant(
         "prefetch: a herd that wants more than there is gets nothing ahead",
-        "layers/held_tokens.py",
+        "less",
         "            line.append(min(self.turns.wanted(place), most, left))\n",
         "            line.append(0)\n",
         (
@@ -225,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: time stands still for who waits",
-        "layers/prefetch.py",
+        "_in_turn",
         "                    now_ms = asked_ms + self._clock() - began_ms\n",
         "                    now_ms = asked_ms\n",
         (
@@ -234,14 +234,14 @@ MUTANTS = [
     ),
     Mutant(
         "shadow: it refuses",
-        "layers/layer.py",
+        "_admit",
         "        return ShadowVerdict(verdict)\n",
         "        return verdict\n",
         ("tests/layers/test_shadow.py::test_it_never_refuses_and_changes_nothing",),
     ),
     Mutant(
         "shadow: a lease gives back what nobody took",
-        "layers/layer.py",
+        "ShadowVerdict.__init__",
         "        super().__init__(True, (), (), refusal.now_ms)\n",
         "        super().__init__(True, refusal.demands, refusal.records, refusal.now_ms)\n",
         (

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from proof.planted.fault import Mutant
 
-BUCKET, WARM = "stores/redis/lua/bucket.lua", "stores/redis/lua/warm.lua"
-LISTING = "stores/redis/lua/listing.lua"
-CONSUME, ADJUST = "stores/redis/lua/consume.lua", "stores/redis/lua/adjust.lua"
-
 MUTANTS = [
     Mutant(
         "redis: a page shows buckets that have expired",
-        LISTING,
+        "listing.lua",
         "    if redis.call('EXISTS', key) == 1 then\n",
         "    if key then\n",
         (
@@ -20,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: stale entries of an index stay",
-        LISTING,
+        "listing.lua",
         "    redis.call('ZREM', index, entries_of(key))\n",
         "",
         (
@@ -29,14 +25,14 @@ MUTANTS = [
     ),
     Mutant(
         "redis: an index that nobody reads grows without end",
-        BUCKET,
+        "bucket.lua",
         "redis.call('ZRANDMEMBER', index, 2)",
         "{}",
         ("tests/stores/redis/test_find.py::test_an_index_that_nobody_reads_stays_small",),
     ),
     Mutant(
         "redis: buckets are not listed by resource",
-        BUCKET,
+        "bucket.lua",
         "redis.call('ZADD', index, 0, by_entity, 0, by_resource)",
         "redis.call('ZADD', index, 0, by_entity)",
         (
@@ -45,21 +41,21 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a page in a cluster begins every part at the cursor",
-        "stores/redis/buckets.py",
+        "RedisStore.find",
         "first if slot == start else begin",
         "first",
         ("tests/stores/redis/test_find.py::test_pages_are_whole_and_show_each_bucket_once",),
     ),
     Mutant(
         "redis: the part of an index is in a slot of its own",
-        "stores/redis/client/cluster.py",
+        "tag_in_slot",
         "_suffixes()[slot ^ shift]",
         "_suffixes()[slot]",
         ("tests/stores/redis/test_find.py::test_there_is_a_tag_for_every_slot",),
     ),
     Mutant(
         "redis: the server's clock is left out",
-        BUCKET,
+        "bucket.lua",
         "    local time = redis.call('TIME')\n"
         "    return tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)\n",
         "    return 0\n",
@@ -69,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: refill is rounded up",
-        BUCKET,
+        "bucket.lua",
         "    local arrived = rest * whole + floor(rest * (a - whole * p) / p)\n"
         "    if periods < 0 then",
         "    local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)\n"
@@ -80,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: the usual case rounds refill up",
-        WARM,
+        "warm.lua",
         "local arrived = rest * whole + floor(rest * (a - whole * p) / p)",
         "local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)",
         (
@@ -89,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: the epoch moves with every take",
-        WARM,
+        "warm.lua",
         "                    epoch = epoch + periods * p\n",
         "                    epoch, tokens, arrived = now, tokens + arrived, 0\n",
         (
@@ -98,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: the brim is no border",
-        WARM,
+        "warm.lua",
         "                if tokens + arrived >= capacity then\n",
         "                if tokens + arrived >= capacity * 2 then\n",
         (
@@ -107,21 +103,21 @@ MUTANTS = [
     ),
     Mutant(
         "redis: numbers are written with fourteen digits",
-        BUCKET,
+        "bucket.lua",
         "    return string.format('%.0f', number)\n",
         "    return tostring(number)\n",
         ("proof/machines/test_machines_redis.py::test_any_program_agrees_with_the_exact_model",),
     ),
     Mutant(
         "redis: a bucket in debt expires after an hour",
-        BUCKET,
+        "bucket.lua",
         "    local whole = math.ceil(longest * 1.000001) + MARGIN\n",
         "    local whole = math.min(HOUR, math.ceil(longest * 1.000001) + MARGIN)\n",
         ("tests/stores/redis/test_expiry.py::test_S7_it_outlives_its_debt[the first take]",),
     ),
     Mutant(
         "redis: an allowance that never refills expires",
-        BUCKET,
+        "bucket.lua",
         "            if limit.a == 0 then\n                return nil\n",
         "            if limit.a == 0 then\n                return MARGIN\n",
         (
@@ -130,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: the usual case lets an allowance expire",
-        WARM,
+        "warm.lua",
         "            if longest < 100000000000000 then\n",
         "            if longest == math.huge then longest = 0 end\n"
         "            if longest < 100000000000000 then\n",
@@ -140,7 +136,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a refusal keeps what it took",
-        CONSUME,
+        "consume.lua",
         "    if not refused then\n        taken(place, bucket)\n",
         "    if left[place] then\n        taken(place, bucket)\n",
         (
@@ -149,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: an older version of the limits wins",
-        BUCKET,
+        "bucket.lua",
         "    if not demand.own and demand.version < newest then\n",
         "    if false then\n",
         (
@@ -158,7 +154,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a changed limit begins full",
-        BUCKET,
+        "bucket.lua",
         "after.cells[place] = same and entry.cell or carried(entry.cell, now, entry.limit, limit)",
         "after.cells[place] = same and entry.cell or\n"
         "                { epoch = now, tokens = limit.capacity, low = 0, high = 0 }",
@@ -168,7 +164,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a credit makes the bucket it is for",
-        ADJUST,
+        "adjust.lua",
         "    if bucket.new and only_credits then\n",
         "    if false then\n",
         (
@@ -177,7 +173,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a key used once is used again",
-        ADJUST,
+        "adjust.lua",
         "    if marked and tonumber(marked) > now then\n        return 0\n    end\n",
         "",
         (
@@ -186,7 +182,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: what was only counted stays counted",
-        BUCKET,
+        "bucket.lua",
         "    return limit.counted or limit.wanted\n",
         "    return limit.wanted\n",
         (
@@ -195,7 +191,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: an undo credits what a soft limit did not give",
-        "stores/redis/buckets.py",
+        "RedisStore._undo",
         "credits_of(verdict), now_ms",
         "[one.inverse() for one in verdict.demands], now_ms",
         (
@@ -204,7 +200,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a soft limit refuses",
-        CONSUME,
+        "consume.lua",
         "            elseif limit.soft then\n",
         "            elseif false then\n",
         (
@@ -213,14 +209,14 @@ MUTANTS = [
     ),
     Mutant(
         "redis: slots that agreed keep what the others refused",
-        "stores/redis/buckets.py",
+        "_consume_apart",
         "            kept = await self._undo(outcomes, now_ms)\n",
         "            pass\n",
         ("tests/stores/redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
     ),
     Mutant(
         "redis: an entity's keys lie apart",
-        "stores/redis/keys.py",
+        "keys.tag",
         'return "{" + namespace + SEPARATOR + entity_id + "}"',
         'return "(" + namespace + SEPARATOR + entity_id + ")"',
         (
@@ -229,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a rate that cannot be exact is taken",
-        "stores/redis/encoding.py",
+        "_reduced_rate",
         "    if period > PERIOD_MAX:\n",
         "    if period > 2**63:\n",
         (
@@ -239,7 +235,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a busy loop's own time counts as the server's silence",
-        "stores/redis/client/connection.py",
+        "LoopClock.now_s",
         "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
         "        return self.loop.time()\n",
         (
@@ -249,7 +245,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a dial that a busy loop interrupted is not tried again",
-        "stores/redis/client/connection.py",
+        "_connect",
         "late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf",
         "late_s = math.inf",
         (
@@ -259,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: whoever misses a script sends all of it",
-        "stores/redis/client/commands.py",
+        "MissingScripts.retry",
         "        if again or now_s - sent_s > timeout_s:\n",
         "        if True:\n",
         (
@@ -269,7 +265,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a list of buckets is not renewed by takes",
-        WARM,
+        "warm.lua",
         "                aged = aged or floor(epoch / 86400000) ~= floor(cells[cell] / 86400000)\n",
         "",
         (
@@ -279,7 +275,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a list of buckets is not renewed by takes of several",
-        BUCKET,
+        "bucket.lua",
         "        bucket.aged = true\n",
         "        bucket.aged = false\n",
         (
@@ -289,7 +285,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a list ends before a bucket that lives for years",
-        WARM,
+        "warm.lua",
         "            if not aged and longest > 8640000000 then",
         "            if false then",
         (
@@ -299,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a list that must not end gets an end",
-        BUCKET,
+        "bucket.lua",
         "    if left == -1 then\n        return\n    elseif not life then\n",
         "    if not life then\n",
         (
@@ -309,7 +305,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a limit that cannot be exact is stored",
-        "stores/redis/records.py",
+        "_level_writes",
         "    check_limits(after.limits)\n",
         "",
         (
@@ -319,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a clock that was set back by years blocks for years",
-        BUCKET,
+        "bucket.lua",
         "        if cell.epoch > now + HOUR then ",
         "        if false then ",
         (
@@ -329,7 +325,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a refusal after the clock was set back is not kept",
-        BUCKET,
+        "bucket.lua",
         "            cell.epoch, bucket.changed = now, true\n",
         "            cell.epoch = now\n",
         (
@@ -339,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: an undo without an answer is a plain refusal",
-        "stores/redis/buckets.py",
+        "_consume_apart",
         "        raise_trouble(outcomes, kept, refused=refused)\n",
         "        raise_trouble(outcomes, None, refused=refused)\n",
         (

@@ -7,42 +7,42 @@ from proof.planted.fault import Mutant
 MUTANTS = [
     Mutant(
         "keys: a scope is not asked for",
-        "service/keys/access.py",
+        "refusal_for",
         "        if need in grant.scopes:\n",
         "        if grant.scopes:\n",
         ("tests/service/keys/test_key.py::test_the_matrix[check-default-team-a:1]",),
     ),
     Mutant(
         "keys: a key of one namespace opens every other",
-        "service/keys/access.py",
+        "refusal_for",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if namespace == KEYS_NAMESPACE:",
         ("tests/service/keys/test_key.py::test_the_matrix[check-None-team-a:1]",),
     ),
     Mutant(
         "keys: the keys themselves can be read",
-        "service/keys/access.py",
+        "refusal_for",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if grant.namespace not in (ANY_NAMESPACE, namespace):",
         ("tests/service/keys/test_key.py::test_nobody_reaches_the_namespace_of_keys",),
     ),
     Mutant(
         "keys: a key for some entities is one for all",
-        "service/keys/access.py",
+        "refusal_for",
         "            entity_id is None or not entity_id.startswith(grant.entity_prefix)\n",
         "            entity_id is not None and not entity_id.startswith(grant.entity_prefix)\n",
         ("tests/service/keys/test_key.py::test_the_matrix[check-default-None]",),
     ),
     Mutant(
         "keys: any secret will do",
-        "service/keys/authenticate.py",
+        "_verify",
         "    if not same:\n        return Refusal(DenyReason.WRONG_SECRET)\n",
         "",
         ("tests/service/keys/test_authenticate.py::test_each_way_to_be_turned_away",),
     ),
     Mutant(
         "keys: a revoked key opens",
-        "service/keys/authenticate.py",
+        "_verify",
         "    return caller if key.revoked_ms is None else Refusal(DenyReason.REVOKED)\n",
         "    return caller\n",
         (
@@ -51,14 +51,14 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a key may be longer than it is",
-        "service/keys/key.py",
+        "parse_presented",
         "    found = _KEY.fullmatch(text)\n",
         "    found = _KEY.match(text)\n",
         ("tests/service/keys/test_key.py::test_what_is_no_key",),
     ),
     Mutant(
         "service: while the store is away a lease is on nothing",
-        "service/decide/service.py",
+        "Service.acquire",
         "        store = ns.engine.store if trouble is None else self._fallback\n",
         "        store = ns.engine.store\n",
         (
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a check of zero seconds is told to come at once",
-        "core/http_fields.py",
+        "retry_fields",
         '("retry-after", str(max(1, div_ceil(wait_ms, 1000))))',
         '("retry-after", str(wait_ms // 1000))',
         (
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a bound on new identifiers bounds nothing",
-        "service/decide/namespaces.py",
+        "admit",
         "        if taken.allowed:\n            self._seen",
         "        if True:\n            self._seen",
         (
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: the new beyond the bound share a bucket, those who used up theirs, too",
-        "service/decide/namespaces.py",
+        "resolve_entity",
         "            self._gate.admit(entity_id, now_ms)\n",
         "            try:\n"
         "                self._gate.admit(entity_id, now_ms)\n"
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: new identifiers are bounded though nobody asked for it",
-        "service/settings.py",
+        "new_identifiers",
         "    new_identifiers: Limit | None = None\n",
         '    new_identifiers: Limit | None = Limit.per_minute("new", 6_000, burst=60_000)\n',
         (
@@ -107,49 +107,49 @@ MUTANTS = [
     ),
     Mutant(
         "service: a misspelt field is ignored",
-        "service/decide/request_bodies.py",
+        "RequestBody",
         "class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):\n",
         "class RequestBody(msgspec.Struct, gc=False):\n",
         ("tests/service/decide/test_requests.py::test_bad[bad misspelt]",),
     ),
     Mutant(
         "service: a newline may follow a limit's name",
-        "service/decide/request_bodies.py",
+        "name_meta",
         'extra={"accepts": pattern.fullmatch},',
         'extra={"accepts": re.compile(pattern.pattern + "$").match},',
         ("tests/service/decide/test_requests.py::test_a_newline_belongs_to_no_name",),
     ),
     Mutant(
         "rest: the last of two equal keys counts",
-        "service/http/read.py",
+        "body_reader",
         'if b"\\\\" in body or body.count(b":") != _encode(found).count(b":"):',
         'if b"\\\\" in body:',
         ("tests/service/http/test_reading.py::test_what_is_not_plain_json_is_told",),
     ),
     Mutant(
         "rest: an escaped colon hides that a key came twice",
-        "service/http/read.py",
+        "body_reader",
         'if b"\\\\" in body or body.count(b":") != _encode(found).count(b":"):',
         'if body.count(b":") != _encode(found).count(b":"):',
         ("tests/service/http/test_fast_read.py::test_a_check_is_read_the_same_both_ways",),
     ),
     Mutant(
         "service: a lease of another namespace is found",
-        "service/leases/leases.py",
+        "_find",
         "if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():",
         "if lease is None or lease.expires_ms <= self._clock():",
         ("tests/service/leases/test_leases.py::test_a_lease_is_its_namespaces_only",),
     ),
     Mutant(
         "service: a lease is settled twice",
-        "service/leases/leases.py",
+        "Leases.settle",
         "            await book.settlements.leave(book, False)\n",
         "            lease.state = LeaseState.OPEN\n",
         ("tests/service/leases/test_leases.py::test_adjust_settle_and_their_repetition",),
     ),
     Mutant(
         "service: two may change a lease at once",
-        "service/leases/store.py",
+        "MemoryLeases.claim",
         "        if lease.busy_until_ms:\n            raise lease_busy()\n",
         "",
         (
@@ -158,28 +158,28 @@ MUTANTS = [
     ),
     Mutant(
         "service: one refusal of several is overheard",
-        "service/decide/combine.py",
+        "combine.combine",
         "            if blocking is None or wait_ms > longest:\n",
         "            if wait_ms > 10**9:\n",
         ("tests/service/decide/test_deciding.py::test_what_takes_longest_is_what_blocks",),
     ),
     Mutant(
         "envoy: bytes that are not UTF-8 are all the same letter",
-        "service/grpc/envoy/mapping.py",
+        "mapping.text_of",
         'raw.decode("utf-8", "surrogateescape")',
         'raw.decode("utf-8", "replace")',
         ("tests/service/envoy/test_mapping.py::test_different_bytes_are_different_identifiers",),
     ),
     Mutant(
         "envoy: a client sends the digest of another's name",
-        "service/grpc/envoy/mapping.py",
+        "_usable",
         "    if is_identifier(text) and not text.startswith(_DIGEST):\n",
         "    if is_identifier(text):\n",
         ("tests/service/envoy/test_mapping.py::test_nobody_can_send_the_digest_of_another",),
     ),
     Mutant(
         "envoy: what cannot be decided is a gRPC error",
-        "service/grpc/guard.py",
+        "CallRunner.refuse",
         "        answer = None if call.answer is None else call.answer(problem)\n",
         "        answer = None\n",
         (
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns large messages away",
-        "service/grpc/guard.py",
+        "GrpcSettings.options",
         '("grpc.max_receive_message_length", self.receive_bytes_max)',
         '("grpc.max_receive_message_length", self.message_bytes_max)',
         (
@@ -199,14 +199,14 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: gRPC itself turns too many calls away",
-        "service/grpc/guard.py",
+        "REJECTED_FROM",
         "REJECTED_FROM = 4 ",
         "REJECTED_FROM = 1 ",
         ("tests/service/envoy/test_undecided.py::test_calls_beyond_the_bound_are_answered",),
     ),
     Mutant(
         "envoy: a full store is a store that is away",
-        "service/grpc/envoy/calls.py",
+        "_STORE_ANSWERED",
         '{"store_full", "store_busy",',
         '{"store_busy",',
         (
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a key's entity prefix lets the others pass",
-        "service/grpc/envoy/calls.py",
+        "RateLimitServiceCalls.answer",
         " or _because(problem) not in (None, DenyReason.UNAVAILABLE):\n",
         " or _because(problem) not in (None, DenyReason.ENTITY, DenyReason.UNAVAILABLE):\n",
         (
@@ -224,7 +224,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a wrong key is an error that lets everything pass",
-        "service/grpc/envoy/calls.py",
+        "_is_for_envoy",
         "    return problem.code is Code.DEADLINE_EXCEEDED\n",
         "    return problem.code in (Code.DEADLINE_EXCEEDED, Code.UNAUTHENTICATED)\n",
         (
@@ -233,7 +233,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: every problem is logged",
-        "service/grpc/envoy/calls.py",
+        "RateLimitServiceCalls._note",
         "            self._logged.add(cause)\n",
         "",
         (
@@ -243,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a broken policy file keeps a replacement from starting",
-        "service/policies/watch.py",
+        "_load_last_good",
         "        if self._last_good is None:\n            raise PolicyFileError(broken)\n",
         "        raise PolicyFileError(broken)\n",
         (
@@ -253,7 +253,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a broken key file keeps a replacement from starting",
-        "service/keys/file.py",
+        "FileKeys.__init__",
         "            kept = found if last_good is None else _load(last_good)[1]\n",
         "            kept = found\n",
         (
@@ -263,7 +263,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that keeps dying is started again at once",
-        "service/server/workers.py",
+        "note_death",
         "            self.early_deaths += 1\n",
         "            self.early_deaths = 0\n",
         (
@@ -273,7 +273,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the parent is whoever it is when the worker is ready",
-        "service/server/serve.py",
+        "server.serve.serve",
         "    server.parent = serving.parent\n",
         "    server.parent = serving.parent and os.getppid()\n",
         (
@@ -283,7 +283,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a signal before the server listens is lost",
-        "service/server/serve.py",
+        "end_at_once",
         '        """Starts no more than it must to end well."""\n        self.should_exit = True\n',
         '        """Starts no more than it must to end well."""\n',
         (
@@ -293,7 +293,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that cannot start ends the service that others serve",
-        "service/server/workers.py",
+        "_is_hopeless",
         "        return not self._has_served and all(\n",
         "        return any(\n",
         (
@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor does not wait for one that is slow to start",
-        "service/server/workers.py",
+        "_is_hopeless",
         "        return not self._has_served and all(\n",
         "        return not self._has_served and any(\n",
         (
@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor gives up although some have served",
-        "service/server/workers.py",
+        "_is_hopeless",
         "        return not self._has_served and all(\n",
         "        return all(\n",
         (
@@ -320,7 +320,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: deaths while serving end the service",
-        "service/server/workers.py",
+        "note_death",
         "        if self.serves_since_s is None:\n            self.failed_starts += 1\n",
         "        self.failed_starts += 1\n",
         (
@@ -329,7 +329,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: that one serves is not noticed",
-        "service/server/workers.py",
+        "_look_after",
         "            self._has_served = True\n",
         "            pass\n",
         (
@@ -338,7 +338,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a service that can never start is tried for ever",
-        "service/server/workers.py",
+        "Workers.run",
         "            if self._is_hopeless():\n",
         "            if False:\n",
         (
@@ -347,35 +347,35 @@ MUTANTS = [
     ),
     Mutant(
         "workers: SIGHUP kills one that has just been started",
-        "service/server/workers.py",
+        "Workers._start",
         "        block_hangup()\n        try:\n",
         "        try:\n",
         ("tests/service/hostile/test_supervisor.py::test_a_worker_is_born_with_sighup_blocked",),
     ),
     Mutant(
         "workers: the supervisor does not pass SIGHUP on",
-        "service/server/workers.py",
+        "_pass_on",
         "                worker.process.send_signal(number)\n",
         "                pass\n",
         ("tests/service/hostile/test_supervisor.py::test_the_supervisor_passes_sighup_on",),
     ),
     Mutant(
         "workers: SIGHUP kills the supervisor",
-        "service/server/workers.py",
+        "Workers.__init__",
         "            signal.signal(signal.SIGHUP, self._pass_on)  # still",
         "            pass  # still",
         ("tests/service/hostile/test_supervisor.py::test_the_supervisor_passes_sighup_on",),
     ),
     Mutant(
         "workers: the supervisor never gets SIGHUP",
-        "service/server/workers.py",
+        "Workers._start",
         "        finally:\n            unblock_hangup()\n",
         "        finally:\n            pass\n",
         ("tests/service/hostile/test_supervisor.py::test_the_supervisor_passes_sighup_on",),
     ),
     Mutant(
         "service: SIGHUP kills it while it is imported",
-        "service/__main__.py",
+        "service.__main__.start",
         "        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n",
         "        pass\n",
         (
@@ -384,7 +384,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a supervisor that is told to end goes on to start them",
-        "service/server/workers.py",
+        "_look_after",
         "            if now_s >= worker.start_at_s and not self._ending:\n",
         "            if now_s >= worker.start_at_s:\n",
         (
@@ -393,7 +393,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a supervisor that starts them does not hear that it is to end",
-        "service/server/workers.py",
+        "Workers._end",
         "        self._ending = True\n",
         "        self._ending = bool(self._has_served)\n",
         (
@@ -402,7 +402,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a signal to end before anything is started is lost",
-        "service/server/serve.py",
+        "_end_early",
         "    raise SystemExit(0)\n",
         "    return\n",
         (
@@ -411,7 +411,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: they do not look whether their supervisor lives",
-        "service/server/serve.py",
+        "on_tick",
         "        if self.parent is not None and os.getppid() != self.parent:\n",
         "        if False:\n",
         (
@@ -420,35 +420,35 @@ MUTANTS = [
     ),
     Mutant(
         "workers: they take whoever started them for their supervisor",
-        "service/server/workers.py",
+        "Workers.__init__",
         '            "--parent", str(os.getpid()),\n',
         '            "--parent", str(os.getppid()),\n',
         ("tests/service/hostile/test_supervisor.py::test_a_worker_is_told_who_its_supervisor_is",),
     ),
     Mutant(
         "keys: every unknown key asks the store",
-        "service/keys/stored.py",
+        "can_have",
         "        if self._is_whole:\n            return False\n",
         "        if self._is_whole:\n            return True\n",
         ("tests/service/hostile/test_keys.py::test_random_keys_do_not_drive_the_store",),
     ),
     Mutant(
         "keys: the list is read for every unknown key",
-        "service/keys/stored.py",
+        "KeyIndex._read",
         "        self._read_again_ms = self._clock() + INDEX_MS\n",
         "        self._read_again_ms = self._clock()\n",
         ("tests/service/hostile/test_keys.py::test_random_keys_do_not_drive_the_store",),
     ),
     Mutant(
         "keys: whoever comes while the list is read is sent away",
-        "service/keys/stored.py",
+        "can_have",
         "            self._lock.locked() or self._clock() >= self._read_again_ms\n",
         "            self._clock() >= self._read_again_ms\n",
         ("tests/service/hostile/test_keys.py::test_many_at_once_share_one_look",),
     ),
     Mutant(
         "keys: a new key waits for as long as a known one is remembered",
-        "service/keys/authenticate.py",
+        "Authenticator.__init__",
         "Cache(min(ttl_ms, UNKNOWN_TTL_MS), unknown_max)",
         "Cache(ttl_ms, unknown_max)",
         (
@@ -457,35 +457,35 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a 403 leaves no trace",
-        "service/program.py",
+        "note_refusal",
         "            self.denials.note(refusal.denial)\n",
         "            pass\n",
         ("tests/service/hostile/test_keys.py::test_a_403_leaves_an_audit_event_and_a_log_line",),
     ),
     Mutant(
         "keys: every 403 is an event of its own",
-        "service/keys/audit.py",
+        "Denials.tell",
         "        self._next_ms = now_ms + DENIALS_EACH_MS\n",
         "        self._next_ms = now_ms\n",
         ("tests/service/hostile/test_keys.py::test_a_stubborn_caller_cannot_fill_the_audit",),
     ),
     Mutant(
         "keys: as many kinds of denials as there are keys",
-        "service/keys/audit.py",
+        "Denials.note",
         "        if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:\n",
         "        if len(self._counts) >= 10**6:\n",
         ("tests/service/hostile/test_keys.py::test_many_callers_cannot_fill_the_audit_either",),
     ),
     Mutant(
         "service: readyz repeats what a policy file says",
-        "service/decide/bodies.py",
+        "health_body",
         '"ok" if answer.policies_trouble is None else "broken"',
         'answer.policies_trouble or "ok"',
         ("tests/service/hostile/test_keys.py::test_readyz_shows_nothing_of_a_broken_policy_file",),
     ),
     Mutant(
         "service: a foreign page may release leases",
-        "service/dashboard/app.py",
+        "Dashboard.before",
         'scope["path"] in HOT:',
         'scope["path"].startswith(HOT):',
         (
@@ -494,7 +494,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: null is as good as nothing",
-        "service/decide/request_bodies.py",
+        "_Asking",
         "    tokens: Tokens | UnsetType = UNSET\n    scope: Scope | UnsetType",
         "    tokens: Tokens | None | UnsetType = UNSET\n    scope: Scope | UnsetType",
         (
@@ -503,7 +503,7 @@ MUTANTS = [
     ),
     Mutant(
         "envoy: a store that denies the service its rights lets requests pass where that is chosen",
-        "service/grpc/envoy/calls.py",
+        "_REFUSED",
         "        Code.STORAGE_DENIED,\n",
         "",
         (
@@ -513,14 +513,14 @@ MUTANTS = [
     ),
     Mutant(
         "service: a store that refuses the service is told as an outage",
-        "service/decide/problems.py",
+        "storage_denied",
         "        Code.STORAGE_DENIED,\n",
         "        Code.STORAGE_UNAVAILABLE,\n",
         ("tests/service/decide/test_words.py::test_errors_are_translated_and_leak_nothing",),
     ),
     Mutant(
         "server: requests behind an unanswered one are parsed all the same",
-        "service/server/protocol.py",
+        "BoundedProtocol._parse",
         "            if self._must_wait():\n                break\n        else:",
         "        else:",
         (
@@ -530,7 +530,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: an application that asks for its body resumes reading, whatever waits",
-        "service/server/protocol.py",
+        "resume_reading",
         "        if not (self.held or self.write_paused):\n            super().resume_reading()\n",
         "        super().resume_reading()\n",
         (
@@ -540,7 +540,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: one connection's requests keep all others waiting",
-        "service/server/protocol.py",
+        "BoundedProtocol._parse",
         "        for _ in range(REQUESTS_AT_ONCE):\n",
         "        for _ in range(10**9):\n",
         (
@@ -550,7 +550,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: answers need never be read",
-        "service/server/protocol.py",
+        "BoundedProtocol.pause_writing",
         "        self.flow.pause_reading()\n        self._expect_within(UNREAD_S)\n",
         "        self.flow.pause_reading()\n",
         (
@@ -560,14 +560,14 @@ MUTANTS = [
     ),
     Mutant(
         "server: a head has no bound",
-        "service/server/protocol.py",
+        "_feed",
         "            if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):\n",
         "            if self._part_bytes < 0 and self._is_head_too_large(piece):\n",
         ("tests/service/server/test_clients.py::test_a_head_has_a_bound",),
     ),
     Mutant(
         "server: a head behind another request has no bound",
-        "service/server/protocol.py",
+        "_judge_head",
         "            if size > HEAD_BYTES_MAX:\n",
         "            if size < 0:\n",
         (
@@ -577,28 +577,28 @@ MUTANTS = [
     ),
     Mutant(
         "server: trailers have no bound",
-        "service/server/protocol.py",
+        "_feed",
         "            self._count(size, HEAD_BYTES_MAX)\n",
         "            pass\n",
         ("tests/service/server/test_protocol.py::test_head_and_trailers_have_a_bound[trailers]",),
     ),
     Mutant(
         "server: a trailer is a header field",
-        "service/server/protocol.py",
+        "on_header",
         "        if self._part is not HEAD:\n            return  # a trailer",
         "        if False:\n            return  # a trailer",
         ("tests/service/hostile/test_http.py::test_a_trailer_is_no_header",),
     ),
     Mutant(
         "server: an idle connection stays",
-        "service/server/protocol.py",
+        "on_response_complete",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "pass",
         ("tests/service/server/test_protocol.py::test_an_idle_connection_ends",),
     ),
     Mutant(
         "server: the rest of a request that was answered may take for ever",
-        "service/server/protocol.py",
+        "on_response_complete",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "self._expect_within(self.timeout_keep_alive)",
         (
@@ -608,7 +608,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: the rest of a body that was too large is answered, too",
-        "service/server/protocol.py",
+        "BoundedProtocol._refuse",
         "        if not answered:\n            self.transport.write(self._refusal_answer())\n",
         "        self.transport.write(self._refusal_answer())\n",
         (
@@ -618,7 +618,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a store that denies the service its keys is taken for one that is away",
-        "service/keys/authenticate.py",
+        "Authenticator.authenticate",
         "                reason = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE\n",
         "                reason = DenyReason.UNAVAILABLE\n",
         (
@@ -628,7 +628,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: that the list was denied is forgotten before it is read again",
-        "service/keys/stored.py",
+        "KeyIndex._read",
         "            self._failure = trouble\n            raise\n",
         "            raise\n",
         (
@@ -638,7 +638,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: strangers can make the store look away",
-        "service/keys/stored.py",
+        "can_have",
         '            raise Throttled("too many',
         '            raise Unreachable("too many',
         (
@@ -648,7 +648,7 @@ MUTANTS = [
     ),
     Mutant(
         "Envoy: whoever has no key that could be looked up gets an error",
-        "service/grpc/envoy/calls.py",
+        "_is_for_envoy",
         "        return _reason(problem) not in _STORE_ANSWERED\n",
         "        return _because(problem) is not None or _reason(problem) not in _STORE_ANSWERED\n",
         (
@@ -658,7 +658,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: amounts are more than Redis keeps",
-        "service/policies/decode.py",
+        "decode.TOKENS_MAX",
         "TOKENS_MAX = 10**12",
         "TOKENS_MAX = 10**13",
         (
@@ -668,7 +668,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: periods are longer than Redis keeps",
-        "declare/yaml_fields.py",
+        "yaml_fields.PERIOD_SECONDS_MAX",
         "PERIOD_SECONDS_MAX = 366 * 24 * 3600",
         "PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600",
         (
@@ -678,7 +678,7 @@ MUTANTS = [
     ),
     Mutant(
         "policies: rates have more digits than Redis keeps",
-        "declare/yaml_fields.py",
+        "DECIMALS_MAX",
         "DECIMALS_MAX = 7",
         "DECIMALS_MAX = 9",
         (
@@ -688,28 +688,28 @@ MUTANTS = [
     ),
     Mutant(
         "server: HTTP/1.1 needs no Host",
-        "service/server/protocol.py",
+        "_judge_head",
         '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',
         "        if False:\n",
         ("tests/service/hostile/test_http.py::test_http_1_1_without_a_host_is_refused[GET]",),
     ),
     Mutant(
         "server: unfinished TLS handshakes are not counted",
-        "service/server/tls.py",
+        "_accept",
         "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
         "            if len(self._connections) >= self._connections_max:\n",
         ("tests/service/hostile/test_tls.py::test_unfinished_handshakes_are_counted_and_end",),
     ),
     Mutant(
         "server: a browser may guess what an answer is",
-        "service/server/serve.py",
+        "config_of",
         "        headers=[NO_SNIFFING],\n",
         "",
         ("tests/service/hostile/test_http.py::test_no_answer_is_guessed_at_by_a_browser[no HTTP]",),
     ),
     Mutant(
         "service: a client that leaves in mid-body is a failure of the service",
-        "service/http/routing.py",
+        "ColdRoutes.answer",
         "        except (Cancelled, Gone):\n",
         "        except Cancelled:\n",
         (
@@ -719,21 +719,21 @@ MUTANTS = [
     ),
     Mutant(
         "gRPC: of two keys the first counts",
-        "service/grpc/callers.py",
+        "peer_of",
         '    return Peer(_key(*sent[0]) if len(sent) == 1 else "", local, sans)\n',
         "    return Peer(_key(*sent[0]), local, sans)\n",
         ("tests/service/grpc/test_callers.py::test_two_keys_are_refused_as_over_rest",),
     ),
     Mutant(
         "dashboard: a page of a neighbouring site may ask",
-        "service/dashboard/app.py",
+        "is_foreign",
         'in (b"cross-site", b"same-site")',
         'in (b"cross-site",)',
         ("tests/service/dashboard/test_feed.py::test_where_a_request_began",),
     ),
     Mutant(
         "shadow: what took nothing is told as if it were about its demands",
-        "layers/layer.py",
+        "ShadowVerdict.is_plain",
         "    is_plain = False\n",
         "",
         (
@@ -743,14 +743,14 @@ MUTANTS = [
     ),
     Mutant(
         "engine: only the embedded stores have a short answer",
-        "core/engine.py",
+        "consume_planned",
         "        if verdict.is_plain and not verdict.outdated",
         "        if type(verdict) is Verdict and not verdict.outdated",
         ("tests/stores/redis/test_layers.py::test_a_warm_check_has_a_short_answer",),
     ),
     Mutant(
         "cli: a missing package is told as a failure of headgate itself",
-        "cli/app.py",
+        "get_command",
         'program(f"headgate.cli.commands.{entry.where}", extra=entry.extra)\n',
         "getattr(\n"
         "            importlib.import_module(\n"

@@ -7,7 +7,7 @@ from proof.planted.fault import Mutant
 MUTANTS = [
     Mutant(
         "dynamodb: an undo credits what a soft limit did not give",
-        "stores/dynamodb/store.py",
+        "DynamoStore._undo",
         "            credit_of(demand, result.overdrawn(demand, now_ms))\n",
         "            demand.inverse()\n",
         (
@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what was only counted stays counted",
-        "stores/dynamodb/protocol/adjust.py",
+        "adjust._part",
         "ShardAmount(amount, hold if amount else Hold.FREE, counts[name])",
         "ShardAmount(amount, hold if amount else Hold.FREE, amount)",
         (
@@ -25,21 +25,21 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket in debt makes room",
-        "stores/memory/buckets.py",
+        "_evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None:\n            return False\n",
         ("tests/stores/memory/test_bound.py::test_a_bucket_in_use_is_never_forgotten",),
     ),
     Mutant(
         "memory: the bound gives way to whoever comes",
-        "stores/memory/buckets.py",
+        "MemoryStore._make_room",
         "        if over > 0 and self._gives_way:\n",
         "        if over > 0:\n",
         ("tests/stores/memory/test_bound.py::test_a_bucket_in_use_is_never_forgotten",),
     ),
     Mutant(
         "memory: a key used once is used again",
-        "stores/memory/buckets.py",
+        "_claim",
         "        self._once[name] = now_ms + ONCE_MS\n",
         "",
         (
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a credit makes the bucket it is for",
-        "stores/memory/buckets.py",
+        "MemoryStore.adjust",
         "                if record is not None or not is_credit_only(demand)\n",
         "",
         (
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: what was read is not locked",
-        "stores/sqlite/buckets.py",
+        "SqliteStore.consume",
         "        return await self._port.call("
         "lambda connection: self._consume(connection, demands, now_ms))\n",
         "        moment_ms = self._clock() if now_ms is None else now_ms\n"
@@ -73,14 +73,14 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: an error half way keeps the first half",
-        "stores/sqlite/connection.py",
+        "_attempt",
         '                    cursor.execute("ROLLBACK")',
         '                    cursor.execute("COMMIT")',
         ("tests/stores/sqlite/test_errors.py::test_errors_inside_a_call_undo_all_of_it",),
     ),
     Mutant(
         "sqlite: a refusal is written",
-        "stores/sqlite/buckets.py",
+        "SqliteStore._decide",
         "            if needs_write(verdict, before, record):\n",
         "            if verdict.allowed:\n",
         (
@@ -89,14 +89,14 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a bucket in debt is swept",
-        "stores/sqlite/bucket_table.py",
+        "_sweep",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is not None:\n",
         ("proof/machines/test_machines_local.py::TestSqlite::runTest",),
     ),
     Mutant(
         "sqlite: an allowance that never refills is swept",
-        "stores/sqlite/bucket_table.py",
+        "_sweep",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is None or full_ms <= until_ms:\n",
         (
@@ -105,7 +105,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a key used once is used again",
-        "stores/sqlite/bucket_table.py",
+        "bucket_table.claim",
         "    if row is not None and row[0] > now_ms:\n        return False\n",
         "",
         (
@@ -114,14 +114,14 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: the file cuts large numbers",
-        "stores/sqlite/rows.py",
+        "row",
         "            str(list(record[CELLS:])),  # a list of ints prints as JSON\n",
         "            str([float(cell) for cell in record[CELLS:]]),\n",
         ("tests/stores/sqlite/test_schema.py::test_numbers_of_any_size_come_back",),
     ),
     Mutant(
         "sqlite: two entities share a row",
-        "stores/sqlite/sql/buckets.sql",
+        "buckets.sql",
         "SELECT terms, hour, events, cells FROM buckets\n"
         "WHERE namespace = ? AND entity_id = ? AND resource = ?",
         "SELECT terms, hour, events, cells FROM buckets\n"
@@ -132,21 +132,21 @@ MUTANTS = [
     ),
     Mutant(
         "names: a newline may follow",
-        "core/limits.py",
+        "limits._parse",
         "    if pattern.fullmatch(text) is None:\n",
         '    if re.match(f"^(?:{pattern.pattern})$", text) is None:\n',
         ("tests/core/test_traps.py::test_a_trailing_newline_is_not_part_of_a_name",),
     ),
     Mutant(
         "names: the separator is a letter",
-        "core/limits.py",
+        "ENTITY_PATTERN",
         'ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@]*")',
         'ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\\-:@#]*")',
         ("tests/flows/test_bad_input.py::test_names['a#b']",),
     ),
     Mutant(
         "names: keys are joined without a border",
-        "core/record.py",
+        "BucketKey.__init__",
         'self.text = f"{namespace}{SEPARATOR}{entity_id}{SEPARATOR}{resource}"',
         'self.text = f"{namespace}{SEPARATOR}{entity_id}{resource}"',
         (
@@ -155,21 +155,21 @@ MUTANTS = [
     ),
     Mutant(
         "names: identifiers are not escaped",
-        "core/http_fields.py",
+        "http_fields._PLAIN",
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:]{1,128}")',
         '_PLAIN = re.compile(r"[a-zA-Z0-9_.\\-:@]{1,128}")',
         ("tests/service/decide/test_identity.py::test_readable_where_it_can_be",),
     ),
     Mutant(
         "limits: any text that begins like one is a limit",
-        "core/limits.py",
+        "Limit.parse",
         "found = _TEXT.fullmatch(text.strip())",
         "found = _TEXT.match(text.strip())",
         ("proof/fuzz/test_fuzz_words.py::test_what_follows_a_limit_is_not_overlooked[ x]",),
     ),
     Mutant(
         "sqlite: a deleted file is replaced without a word",
-        "stores/sqlite/connection.py",
+        "SqliteConnection._look",
         "            _log.error(\n",
         "            _log.debug(\n",
         (
@@ -179,7 +179,7 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that was set back by years blocks for years",
-        "core/history.py",
+        "mark_counted",
         "    return after_clock_step(tuple(cells), now_ms)\n",
         "    return tuple(cells)\n",
         (
@@ -189,21 +189,21 @@ MUTANTS = [
     ),
     Mutant(
         "a clock that was set back forgives debt",
-        "core/record.py",
+        "after_clock_step",
         "            cells[at + EPOCH] = now_ms\n",
         "            cells[at + EPOCH], cells[at + TOKENS] = now_ms, max(0, cells[at + TOKENS])\n",
         ("tests/core/test_clock_steps.py::test_S7_debt_stays_debt_over_the_step[sqlite-a minute]",),
     ),
     Mutant(
         "a caller that is an hour behind moves stored times back",
-        "core/record.py",
+        "after_clock_step",
         "    latest_ms = now_ms + CLOCK_STEP_MS\n",
         "    latest_ms = now_ms\n",
         ("tests/core/test_clock_steps.py::test_S12_a_clock_that_is_an_hour_behind_moves_no_epoch",),
     ),
     Mutant(
         "dynamodb: an undo without an answer is a plain refusal",
-        "stores/dynamodb/store.py",
+        "DynamoStore._consume_all",
         "        raise_trouble(found.values(), kept, refused=refused)\n",
         "        raise_trouble(found.values(), None, refused=refused)\n",
         (
@@ -212,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a read that is lost ends an undo",
-        "stores/dynamodb/protocol/adjust.py",
+        "Adjuster.adjust",
         "            except Unreachable as lost:",
         "            except AssertionError as lost:",
         (
@@ -221,7 +221,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a transaction that may still arrive is planned anew",
-        "stores/dynamodb/protocol/flow.py",
+        "flow.send",
         "    if lost is None or is_guarded or type(outcome) is dict:\n",
         "    if True:\n",
         (
@@ -230,7 +230,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a refusal that was not undone is an outage",
-        "core/engine.py",
+        "_decide_degraded",
         " or not demands or isinstance(trouble, UndoLost):",
         " or not demands:",
         (
@@ -239,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a shard that has paid its part lets pass what others still owe",
-        "stores/dynamodb/protocol/take.py",
+        "take.attempt",
         "    spare = moves.SPARE_MILLI if seen.depth else 0\n",
         "    spare = 0\n",
         (
@@ -248,7 +248,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a debt is divided by capacities",
-        "stores/dynamodb/sharding/gather.py",
+        "divide_adjustment",
         "        shares = (_refill_weights(cells) if owing else None) or rooms\n",
         "        shares = rooms\n",
         (
@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket is forgotten up to a second before it is full",
-        "stores/memory/buckets.py",
+        "_evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms >= now_ms + 1000:\n            return False\n",
         (
@@ -266,7 +266,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: when a bucket is full is compared by the second",
-        "stores/memory/buckets.py",
+        "_evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms // 1000 > now_ms // 1000:\n"
         "            return False\n",
@@ -276,14 +276,14 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a stand-in keeps usage history",
-        "stores/memory/buckets.py",
+        "MemoryStore.__init__",
         "MemoryLedger(usage_rows_max=0 if gives_way else USAGE_ROWS_MAX)",
         "MemoryLedger()",
         ("tests/flows/test_outage.py::test_whatever_the_stand_in_keeps_is_bounded",),
     ),
     Mutant(
         "dynamodb: the band takes from slow limits",
-        "stores/dynamodb/protocol/limit_moves.py",
+        "band_milli",
         "    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0\n",
         "    return band\n",
         (
@@ -293,7 +293,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: a take gives up on a limit that flips",
-        "stores/dynamodb/protocol/flow.py",
+        "flow.ATTEMPTS_MAX",
         "ATTEMPTS_MAX = 12\n",
         "ATTEMPTS_MAX = 8\n",
         (
@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     Mutant(
         "http1: more than one reply to one call is waited for",
-        "transport/http1.py",
+        "ResponseReader._finish",
         "            if not self._until_close:\n"
         '                raise BadResponse("it sent more than one response to one request")\n',
         "            if not self._until_close:\n                return None  # type: ignore\n",
@@ -313,35 +313,35 @@ MUTANTS = [
     ),
     Mutant(
         "http1: of two lengths the first counts",
-        "transport/http1.py",
+        "framing_of",
         "    if len(lengths) > 1 or _LENGTH",
         "    if _LENGTH",
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
     ),
     Mutant(
         "http1: 0x2 is a size",
-        "transport/http1.py",
+        "_CHUNK",
         '_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})',
         '_CHUNK = re.compile(rb"([0-9a-fA-Fx]{1,8})',
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
     ),
     Mutant(
         "http1: a chunk ends wherever it likes",
-        "transport/http1.py",
+        "_read_chunks",
         '            if self._buffer[after : after + 2] != b"\\r\\n":\n',
         "            if not self._buffer[after : after + 2]:\n",
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
     ),
     Mutant(
         "http1: a head may be a trailer",
-        "transport/http1.py",
+        "_read_trailer",
         "        if _TRAILER.fullmatch(self._buffer, end, close) is None:\n",
         "        if _TRAILER.match(self._buffer, end, close) is None:\n",
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
     ),
     Mutant(
         "dynamodb: what nobody asked for begins the next reply",
-        "transport/pool_async.py",
+        "AsyncHttpConnection.buffer_updated",
         "            self.hang_up()  # nobody asked",
         "            self._reader.feed(bytes(self._reused_buffer[:nbytes]))  # nobody asked",
         (
@@ -350,7 +350,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamodb: what waits unread in an idle connection is the next reply",
-        "transport/http_pool.py",
+        "idle_check",
         'select.POLLIN | getattr(select, "POLLRDHUP", 0)',
         'getattr(select, "POLLRDHUP", select.POLLIN)',
         (
@@ -359,14 +359,14 @@ MUTANTS = [
     ),
     Mutant(
         "pool: a request with less time goes before all others",
-        "transport/pool_async.py",
+        "_wait",
         '            insort(self._waiting, call, key=attrgetter("send_by_s"))',
         "            self._waiting.appendleft(call)",
         ("tests/client/test_connections.py::test_who_has_the_least_time_is_next_in_line",),
     ),
     Mutant(
         "pool: what would hardly be answered is sent",
-        "transport/pool_async.py",
+        "on_idle",
         "            if call.send_by_s <= self.loop.time():\n",
         "            if call.due_s <= self.loop.time():\n",
         (
@@ -375,7 +375,7 @@ MUTANTS = [
     ),
     Mutant(
         "ownership: a lock that another thread held stays locked in a forked child",
-        "transport/ownership.py",
+        "PerOwner.__init__",
         "        self.after_fork()\n        reset_after_fork(self)\n",
         "        self.after_fork()\n",
         (
@@ -384,7 +384,7 @@ MUTANTS = [
     ),
     Mutant(
         "a take without an answer beside a key that is held back is a plain refusal",
-        "core/store.py",
+        "raise_trouble",
         "    for trouble in [unknown, *troubles]:\n",
         "    for trouble in troubles:\n",
         (
@@ -393,7 +393,7 @@ MUTANTS = [
     ),
     Mutant(
         "what a bucket refused is admitted where another gave no answer",
-        "core/store.py",
+        "raise_trouble",
         "    if lost is not None and (decided or unknown is None):\n",
         "    if lost is not None and unknown is None:\n",
         (
@@ -402,7 +402,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a store that denies counts as away",
-        "core/engine.py",
+        "_decide_degraded",
         "        if isinstance(trouble, StoreDenied):\n"
         '            self.notify("denied", entity_id, resource, str(trouble))\n'
         "            raise trouble\n",
@@ -411,28 +411,28 @@ MUTANTS = [
     ),
     Mutant(
         "config: limits that were known hide a missing right",
-        "core/plan_cache.py",
+        "cached_lookup",
         "            if stale is None or isinstance(trouble, StoreDenied):\n",
         "            if stale is None:\n",
         ("tests/flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right",),
     ),
     Mutant(
         "dynamodb: denied access is an outage",
-        "stores/dynamodb/client/errors.py",
+        "AccessRefused",
         "class AccessRefused(StoreDenied):\n",
         "class AccessRefused(NotApplied):\n",
         ("tests/stores/dynamodb/client/test_errors.py::test_who_is_not_let_in_learns_what_to_do",),
     ),
     Mutant(
         "sqlite: a file that may not be written is an outage",
-        "stores/sqlite/connection.py",
+        "translate",
         "    if code in _DENIED or (",
         "    if (",
         ("tests/stores/sqlite/test_errors.py::test_every_error_of_the_engine_becomes_ours",),
     ),
     Mutant(
         "catalog: an entity is made twice",
-        "stores/catalog.py",
+        "RecordsCatalog.create_entity",
         "        if seen.entity(entity.id) is not None:\n"
         "            raise EntityExistsError(entity.id)\n",
         "",
@@ -442,7 +442,7 @@ MUTANTS = [
     ),
     Mutant(
         "catalog: an operator's switch goes with the limits",
-        "stores/catalog.py",
+        "RecordsCatalog.delete_stored",
         "            left = StoredLevel((), seen.version + 1, None, before.mode)\n",
         "            left = None\n",
         (
@@ -451,7 +451,7 @@ MUTANTS = [
     ),
     Mutant(
         "catalog: two active namespaces share a name",
-        "stores/catalog.py",
+        "RecordsCatalog.recover_namespace",
         "        if holder is not None and holder.id != namespace_id:\n",
         "        if False:\n",
         (
@@ -460,7 +460,7 @@ MUTANTS = [
     ),
     Mutant(
         "catalog: what is half purged comes back",
-        "stores/catalog.py",
+        "RecordsCatalog.recover_namespace",
         "        if found.state == PURGING:\n",
         "        if False:\n",
         (
@@ -470,14 +470,14 @@ MUTANTS = [
     ),
     Mutant(
         "catalog: a cursor that is no Unicode text is sent as it is",
-        "stores/catalog.py",
+        "_sendable",
         '    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")\n',
         "    return cursor\n",
         ("tests/stores/sqlite/test_catalog.py::TestModel::test_any_cursor_is_survived[\\ud800]",),
     ),
     Mutant(
         "redis: a level that comes while its entity goes is left over",
-        "stores/redis/records.py",
+        "RedisRecords.read_family",
         '                (len(levels), ("ZLEXCOUNT", index, *own)),\n',
         "",
         (

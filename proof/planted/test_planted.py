@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 
 from proof.planted import arithmetic, layering, leasing, scripts, serving, storing
-from proof.planted.fault import Mutant
-from proof.planted.ground import ROOT, Ground
+from proof.planted.fault import Mutant, place
+from proof.planted.ground import Ground
 from proof.size import sample
 
 KINDS = {
@@ -38,8 +38,7 @@ def test_each_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *scripts.MUTANTS], ids=lambda mutant: mutant.name)
 def test_it_has_its_place(mutant: Mutant) -> None:
-    source = (ROOT / "src/headgate" / mutant.file).read_text()
-    assert source.count(mutant.before) == 1, "the fault must follow the source"
+    assert place(mutant.symbol).planted(mutant)
 
 
 @pytest.mark.parametrize("kind", KINDS)
