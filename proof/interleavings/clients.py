@@ -239,13 +239,13 @@ class Clients:
 def copied(book: StateCache) -> StateCache:
     """A book that knows the same; what it knows of shards is immutable."""
     made = StateCache()
-    for text, known in book._known.items():
+    for text, known in book.buckets.items():
         twin = copy.copy(known)
         for name in known.__slots__:
             value = getattr(known, name)
             if isinstance(value, (dict, list, set)):
                 setattr(twin, name, copy.copy(value))
-        made._known[text] = twin
+        made.buckets[text] = twin
     return made
 
 
@@ -253,7 +253,7 @@ def digest(book: StateCache) -> Any:
     """All that a book knows, to compare it by."""
     return tuple(
         (text, *(_frozen(getattr(known, name)) for name in known.__slots__ if name != "key"))
-        for text, known in sorted(book._known.items())
+        for text, known in sorted(book.buckets.items())
     )
 
 

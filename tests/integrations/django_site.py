@@ -17,7 +17,7 @@ if not settings.configured:
         SECRET_KEY="tests",
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
-        MIDDLEWARE=["int_django.middleware"],
+        MIDDLEWARE=["tests.integrations.django_site.middleware"],
         REST_FRAMEWORK={
             "DEFAULT_AUTHENTICATION_CLASSES": [],
             "DEFAULT_PERMISSION_CLASSES": [],

@@ -15,7 +15,7 @@ from headgate import ValidationError
 from headgate.integrations.django import RateLimit
 from headgate.integrations.gate import limits_off
 from headgate.integrations.keys import by_ip
-from tests.integrations import django_site as int_django
+from tests.integrations import django_site
 from tests.integrations.django_site import ASYNC, CLOCK, SITE, SYNC, async_limit, sync_limit
 from tests.integrations.kit import hang_up, run
 
@@ -66,7 +66,7 @@ def test_views_that_are_classes() -> None:
 
     check(*run(visit()))
     with pytest.raises(ValidationError, match="other kind"):
-        RateLimit(SYNC, "1/minute").guard(int_django.InLoop.as_view())
+        RateLimit(SYNC, "1/minute").guard(django_site.InLoop.as_view())
 
 
 @pytest.mark.parametrize("limit", [sync_limit("site"), async_limit("site")])
@@ -161,7 +161,7 @@ def test_the_switch() -> None:
 
 def test_kinds_must_match() -> None:
     with pytest.raises(ValidationError, match="other kind"):
-        RateLimit(ASYNC, "1/minute").guard(int_django.free)
+        RateLimit(ASYNC, "1/minute").guard(django_site.free)
     with pytest.raises(ValidationError, match="other kind"):
         RateLimit(SYNC, "1/minute").guard(lambda_async)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from bisect import insort
 from collections import deque
@@ -18,7 +19,14 @@ from typing import Any, TypeVar, cast
 
 from headgate.transport.gates import cancel_later, wait_finished
 from headgate.transport.http1 import BadResponse, Response
-from headgate.transport.http_pool import Answer, Failure, NoResponse, PoolOptions, idle_check
+from headgate.transport.http_pool import (
+    Answer,
+    Failure,
+    NoResponse,
+    PoolOptions,
+    ServerAddress,
+    idle_check,
+)
 from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
@@ -282,9 +290,7 @@ class AsyncHttpConnection(ReusedBufferProtocol):
 # The pool.
 
 CALLS_WAITING_MAX = 10_000
-EYEBALLS_DELAY_S = (
-    0.25  # a host with several addresses: when the next one is tried beside the first
-)
+EYEBALLS_DELAY_S = 0.25  # of several addresses: when the next is tried beside the first
 
 Result = TypeVar("Result")
 
@@ -448,10 +454,7 @@ class AsyncHttpPool:
         connection = AsyncHttpConnection(self)
         try:
             async with asyncio.timeout_at(due_s):
-                await self.loop.create_connection(
-                    lambda: connection, address.host, address.port, ssl=address.tls,
-                    happy_eyeballs_delay=EYEBALLS_DELAY_S,
-                )  # fmt: skip
+                await self._connect(connection, address)
         except (OSError, UnicodeError) as error:
             connection.hang_up()
             self._dialing.discard(cast("asyncio.Task[None]", asyncio.current_task()))
@@ -463,6 +466,20 @@ class AsyncHttpPool:
             raise
         self._open.add(connection)
         self.on_idle(connection)
+
+    async def _connect(self, connection: AsyncHttpConnection, address: ServerAddress) -> None:
+        """Addresses are tried side by side only where there are several: asyncio's way to do that
+        leaves a socket open if it is cancelled at a bad moment."""
+        found = await self.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        delay_s = EYEBALLS_DELAY_S if len(found) > 1 else None
+        host = address.host
+        if delay_s is None and found[0][0] is socket.AF_INET:
+            host = found[0][4][0]  # so that it is not looked up again
+        await self.loop.create_connection(
+            lambda: connection, host, address.port, ssl=address.tls,
+            server_hostname=None if address.tls is None else address.host,
+            happy_eyeballs_delay=delay_s,
+        )  # fmt: skip
 
     def _refuse(self, why: NoResponse) -> None:
         waiting, self._waiting = self._waiting, deque()

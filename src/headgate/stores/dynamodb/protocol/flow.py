@@ -147,7 +147,7 @@ def reasons_of(outcome: Outcome) -> Reasons | None:
     if isinstance(outcome, TransactionCancelled):
         if outcome.throttled:
             raise Throttled(str(outcome))
-        if not {code for code, _ in outcome.reasons} <= MET:
+        if not outcome.reasons or not {code for code, _ in outcome.reasons} <= MET:
             raise outcome
         return outcome.reasons
     if isinstance(outcome, Contended):
