@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "an override is not remembered to be older than the newest version",
-        "extend",
+        "Terms.extend",
         "        newest = max(self.version, version)\n",
         "        newest = self.version\n",
         (

@@ -17,7 +17,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: one success closes it",
-        "note_success",
+        "Circuit.note_success",
         "                if self._successes >= self._patience.successes_to_close:\n",
         "                if self._successes >= 1:\n",
         ("tests/layers/test_breaker.py::test_two_probes_close_it_one_failure_opens_it_again",),
@@ -33,14 +33,14 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: failures need not be in a row",
-        "note_success",
+        "Circuit.note_success",
         "            self.failures = 0\n            self.calm = before is BreakerState.CLOSED\n",
         "            self.calm = before is BreakerState.CLOSED\n",
         ("tests/layers/test_breaker.py::test_failures_must_be_in_a_row",),
     ),
     Mutant(
         "breaker: a cancelled probe blocks the next",
-        "note_unknown",
+        "Circuit.note_unknown",
         "            if turn == self.turn:\n                self._probe_until_ms = None\n",
         "            pass\n",
         ("tests/layers/test_breaker_flows.py::test_a_cancelled_probe_makes_room_for_the_next",),
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: an answer from before it opened closes it",
-        "note_success",
+        "Circuit.note_success",
         "            if turn < self._row_turn or before is BreakerState.OPEN:\n"
         "                return\n"
         "            self.failures = 0\n",
@@ -66,7 +66,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: calls that fail together count each",
-        "note_failure",
+        "Circuit.note_failure",
         "            self.turn += 1\n            if not self.failures:\n",
         "            if not self.failures:\n",
         (
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "breaker: only a call after the last failure ends the row",
-        "note_failure",
+        "Circuit.note_failure",
         "            if not self.failures:\n                self._row_turn = self.turn\n",
         "            self._row_turn = self.turn\n",
         (
@@ -102,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: a state is trusted for ever",
-        "_is_trusted",
+        "Rejections._is_trusted",
         "        if not 0 <= local_ms - sent_ms < self._trust_ms:\n            return False\n",
         "",
         (
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: the wait of the latest moment is told",
-        "_build_refusal",
+        "Rejections._build_refusal",
         "            earliest_ms.append(store_ms + max(0, local_ms - received_ms - ROUNDING_MS))\n",
         "            earliest_ms.append(store_ms + local_ms - received_ms + ROUNDING_MS)\n",
         (
@@ -120,7 +120,7 @@ MUTANTS = [
     ),
     Mutant(
         "rejections: other terms are judged by an old state",
-        "_is_trusted",
+        "Rejections._is_trusted",
         "        return core is demand.terms or bool(core == demand.terms)\n",
         "        return True\n",
         ("tests/layers/test_rejections.py::test_other_terms_are_the_stores_to_judge",),
@@ -150,7 +150,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: what is old is served",
-        "is_fresh",
+        "HeldTokens.is_fresh",
         "        return 0 <= local_ms - self.filled_ms < HOLD_MS\n",
         "        return True\n",
         (
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: a refusal stands though tokens are held here",
-        "_consume_directly",
+        "Prefetch._consume_directly",
         "            if not credits:\n                return verdict\n",
         "            if verdict is not None:\n                return verdict\n",
         (
@@ -216,7 +216,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: a herd that wants more than there is gets nothing ahead",
-        "less",
+        "HeldTokens.less",
         "            line.append(min(self.turns.wanted(place), most, left))\n",
         "            line.append(0)\n",
         (
@@ -225,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "prefetch: time stands still for who waits",
-        "_in_turn",
+        "Prefetch._in_turn",
         "                    now_ms = asked_ms + self._clock() - began_ms\n",
         "                    now_ms = asked_ms\n",
         (
@@ -234,7 +234,7 @@ MUTANTS = [
     ),
     Mutant(
         "shadow: it refuses",
-        "_admit",
+        "Shadow._admit",
         "        return ShadowVerdict(verdict)\n",
         "        return verdict\n",
         ("tests/layers/test_shadow.py::test_it_never_refuses_and_changes_nothing",),

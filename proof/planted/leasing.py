@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is settled is refunded",
-        "refunds",
+        "LeaseAccount.refunds",
         "                if self.settled is not None and spec.name in self.settled:\n"
         "                    continue\n",
         "",
@@ -45,7 +45,7 @@ MUTANTS = [
     ),
     Mutant(
         "a settlement adds up",
-        "missing",
+        "LeaseAccount.missing",
         "            ref: milli * times - total_milli(self.debits(ref))\n",
         "            ref: milli * times\n",
         (
@@ -99,21 +99,21 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that was never written is refunded",
-        "_write_owed",
+        "Settlements._write_owed",
         "            account.lose(owed)\n",
         "            pass\n",
         ("tests/flows/test_outage.py::test_a_debit_that_was_lost_for_good_is_not_refunded",),
     ),
     Mutant(
         "an owed debit is credited before it was written",
-        "give_back",
+        "LeaseAccount.give_back",
         "            if owed:\n                self.owe({ref: -owed})\n",
         "            owed = 0\n",
         ("tests/core/test_lease_book.py::test_no_bucket_gets_back_what_it_did_not_give",),
     ),
     Mutant(
         "a parent of two counts once",
-        "_limit_refs",
+        "LeaseAccount._limit_refs",
         "        if len(set(times)) == 1:\n",
         "        if times:\n",
         (
@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     Mutant(
         "a debit that failed is forgotten",
-        "_debit",
+        "Settlements._debit",
         "            account.owe(debits)\n",
         "            pass\n",
         ("tests/flows/test_outage.py::test_a_debit_that_failed_is_owed_and_written_at_the_end",),
@@ -188,21 +188,21 @@ MUTANTS = [
     ),
     Mutant(
         "an outage lets everybody pass",
-        "_decide_degraded",
+        "Engine._decide_degraded",
         "        if rule is OnUnavailable.BLOCK or not demands or isinstance(trouble, UndoLost):\n",
         "        if not demands:\n",
         ("tests/flows/test_outage.py::test_blocked_by_default",),
     ),
     Mutant(
         "while the store is away nothing is counted",
-        "_decide_degraded",
+        "Engine._decide_degraded",
         "        verdict = await self._consume_or_peek(self.fallback, demands, now_ms, dry_run)\n",
         "        verdict = Verdict(True, (), (), now_ms)\n",
         ("tests/flows/test_outage.py::test_allow_is_labelled_counted_and_bounded",),
     ),
     Mutant(
         "a dry run consumes",
-        "_consume_or_peek",
+        "Engine._consume_or_peek",
         "        if not dry_run:\n            return await store.consume(demands, store_ms)\n",
         "        if dry_run:\n            return await store.consume(demands, store_ms)\n",
         (
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "an outdated plan stays in the cache",
-        "_forget_plans",
+        "Engine._forget_plans",
         "            self.configs.outdated(demand.key.entity_id, demand.key.resource)\n",
         "            pass\n",
         (

@@ -209,7 +209,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: slots that agreed keep what the others refused",
-        "_consume_apart",
+        "RedisStore._consume_apart",
         "            kept = await self._undo(outcomes, now_ms)\n",
         "            pass\n",
         ("tests/stores/redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
@@ -245,7 +245,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: a dial that a busy loop interrupted is not tried again",
-        "_connect",
+        "RedisConnection._connect",
         "late_s = self._clock.now_s() if isinstance(error, TimeoutError) else math.inf",
         "late_s = math.inf",
         (
@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "redis: an undo without an answer is a plain refusal",
-        "_consume_apart",
+        "RedisStore._consume_apart",
         "        raise_trouble(outcomes, kept, refused=refused)\n",
         "        raise_trouble(outcomes, None, refused=refused)\n",
         (

@@ -7,28 +7,28 @@ from proof.planted.fault import Mutant
 MUTANTS = [
     Mutant(
         "keys: a scope is not asked for",
-        "refusal_for",
+        "ApiCaller.refusal_for",
         "        if need in grant.scopes:\n",
         "        if grant.scopes:\n",
         ("tests/service/keys/test_key.py::test_the_matrix[check-default-team-a:1]",),
     ),
     Mutant(
         "keys: a key of one namespace opens every other",
-        "refusal_for",
+        "ApiCaller.refusal_for",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if namespace == KEYS_NAMESPACE:",
         ("tests/service/keys/test_key.py::test_the_matrix[check-None-team-a:1]",),
     ),
     Mutant(
         "keys: the keys themselves can be read",
-        "refusal_for",
+        "ApiCaller.refusal_for",
         "if namespace == KEYS_NAMESPACE or grant.namespace not in (ANY_NAMESPACE, namespace):",
         "if grant.namespace not in (ANY_NAMESPACE, namespace):",
         ("tests/service/keys/test_key.py::test_nobody_reaches_the_namespace_of_keys",),
     ),
     Mutant(
         "keys: a key for some entities is one for all",
-        "refusal_for",
+        "ApiCaller.refusal_for",
         "            entity_id is None or not entity_id.startswith(grant.entity_prefix)\n",
         "            entity_id is not None and not entity_id.startswith(grant.entity_prefix)\n",
         ("tests/service/keys/test_key.py::test_the_matrix[check-default-None]",),
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a bound on new identifiers bounds nothing",
-        "admit",
+        "NewIdentifiers.admit",
         "        if taken.allowed:\n            self._seen",
         "        if True:\n            self._seen",
         (
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: the new beyond the bound share a bucket, those who used up theirs, too",
-        "resolve_entity",
+        "NamespaceService.resolve_entity",
         "            self._gate.admit(entity_id, now_ms)\n",
         "            try:\n"
         "                self._gate.admit(entity_id, now_ms)\n"
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: new identifiers are bounded though nobody asked for it",
-        "new_identifiers",
+        "ServiceSettings.new_identifiers",
         "    new_identifiers: Limit | None = None\n",
         '    new_identifiers: Limit | None = Limit.per_minute("new", 6_000, burst=60_000)\n',
         (
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: a lease of another namespace is found",
-        "_find",
+        "Leases._find",
         "if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():",
         "if lease is None or lease.expires_ms <= self._clock():",
         ("tests/service/leases/test_leases.py::test_a_lease_is_its_namespaces_only",),
@@ -243,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a broken policy file keeps a replacement from starting",
-        "_load_last_good",
+        "Watcher._load_last_good",
         "        if self._last_good is None:\n            raise PolicyFileError(broken)\n",
         "        raise PolicyFileError(broken)\n",
         (
@@ -263,7 +263,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that keeps dying is started again at once",
-        "note_death",
+        "Worker.note_death",
         "            self.early_deaths += 1\n",
         "            self.early_deaths = 0\n",
         (
@@ -283,7 +283,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a signal before the server listens is lost",
-        "end_at_once",
+        "Server.end_at_once",
         '        """Starts no more than it must to end well."""\n        self.should_exit = True\n',
         '        """Starts no more than it must to end well."""\n',
         (
@@ -293,7 +293,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: one that cannot start ends the service that others serve",
-        "_is_hopeless",
+        "Workers._is_hopeless",
         "        return not self._has_served and all(\n",
         "        return any(\n",
         (
@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor does not wait for one that is slow to start",
-        "_is_hopeless",
+        "Workers._is_hopeless",
         "        return not self._has_served and all(\n",
         "        return not self._has_served and any(\n",
         (
@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor gives up although some have served",
-        "_is_hopeless",
+        "Workers._is_hopeless",
         "        return not self._has_served and all(\n",
         "        return all(\n",
         (
@@ -320,7 +320,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: deaths while serving end the service",
-        "note_death",
+        "Worker.note_death",
         "        if self.serves_since_s is None:\n            self.failed_starts += 1\n",
         "        self.failed_starts += 1\n",
         (
@@ -329,7 +329,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: that one serves is not noticed",
-        "_look_after",
+        "Workers._look_after",
         "            self._has_served = True\n",
         "            pass\n",
         (
@@ -354,7 +354,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: the supervisor does not pass SIGHUP on",
-        "_pass_on",
+        "Workers._pass_on",
         "                worker.process.send_signal(number)\n",
         "                pass\n",
         ("tests/service/hostile/test_supervisor.py::test_the_supervisor_passes_sighup_on",),
@@ -384,7 +384,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: a supervisor that is told to end goes on to start them",
-        "_look_after",
+        "Workers._look_after",
         "            if now_s >= worker.start_at_s and not self._ending:\n",
         "            if now_s >= worker.start_at_s:\n",
         (
@@ -411,7 +411,7 @@ MUTANTS = [
     ),
     Mutant(
         "workers: they do not look whether their supervisor lives",
-        "on_tick",
+        "Server.on_tick",
         "        if self.parent is not None and os.getppid() != self.parent:\n",
         "        if False:\n",
         (
@@ -427,7 +427,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: every unknown key asks the store",
-        "can_have",
+        "KeyIndex.can_have",
         "        if self._is_whole:\n            return False\n",
         "        if self._is_whole:\n            return True\n",
         ("tests/service/hostile/test_keys.py::test_random_keys_do_not_drive_the_store",),
@@ -441,7 +441,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: whoever comes while the list is read is sent away",
-        "can_have",
+        "KeyIndex.can_have",
         "            self._lock.locked() or self._clock() >= self._read_again_ms\n",
         "            self._clock() >= self._read_again_ms\n",
         ("tests/service/hostile/test_keys.py::test_many_at_once_share_one_look",),
@@ -457,7 +457,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: a 403 leaves no trace",
-        "note_refusal",
+        "Program.note_refusal",
         "            self.denials.note(refusal.denial)\n",
         "            pass\n",
         ("tests/service/hostile/test_keys.py::test_a_403_leaves_an_audit_event_and_a_log_line",),
@@ -530,7 +530,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: an application that asks for its body resumes reading, whatever waits",
-        "resume_reading",
+        "BoundedFlow.resume_reading",
         "        if not (self.held or self.write_paused):\n            super().resume_reading()\n",
         "        super().resume_reading()\n",
         (
@@ -560,14 +560,14 @@ MUTANTS = [
     ),
     Mutant(
         "server: a head has no bound",
-        "_feed",
+        "BoundedProtocol._feed",
         "            if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):\n",
         "            if self._part_bytes < 0 and self._is_head_too_large(piece):\n",
         ("tests/service/server/test_clients.py::test_a_head_has_a_bound",),
     ),
     Mutant(
         "server: a head behind another request has no bound",
-        "_judge_head",
+        "BoundedProtocol._judge_head",
         "            if size > HEAD_BYTES_MAX:\n",
         "            if size < 0:\n",
         (
@@ -577,28 +577,28 @@ MUTANTS = [
     ),
     Mutant(
         "server: trailers have no bound",
-        "_feed",
+        "BoundedProtocol._feed",
         "            self._count(size, HEAD_BYTES_MAX)\n",
         "            pass\n",
         ("tests/service/server/test_protocol.py::test_head_and_trailers_have_a_bound[trailers]",),
     ),
     Mutant(
         "server: a trailer is a header field",
-        "on_header",
+        "BoundedProtocol.on_header",
         "        if self._part is not HEAD:\n            return  # a trailer",
         "        if False:\n            return  # a trailer",
         ("tests/service/hostile/test_http.py::test_a_trailer_is_no_header",),
     ),
     Mutant(
         "server: an idle connection stays",
-        "on_response_complete",
+        "BoundedProtocol.on_response_complete",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "pass",
         ("tests/service/server/test_protocol.py::test_an_idle_connection_ends",),
     ),
     Mutant(
         "server: the rest of a request that was answered may take for ever",
-        "on_response_complete",
+        "BoundedProtocol.on_response_complete",
         "self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)",
         "self._expect_within(self.timeout_keep_alive)",
         (
@@ -638,7 +638,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: strangers can make the store look away",
-        "can_have",
+        "KeyIndex.can_have",
         '            raise Throttled("too many',
         '            raise Unreachable("too many',
         (
@@ -688,14 +688,14 @@ MUTANTS = [
     ),
     Mutant(
         "server: HTTP/1.1 needs no Host",
-        "_judge_head",
+        "BoundedProtocol._judge_head",
         '        if not self._hosts and self.parser.get_http_version() == "1.1":\n',
         "        if False:\n",
         ("tests/service/hostile/test_http.py::test_http_1_1_without_a_host_is_refused[GET]",),
     ),
     Mutant(
         "server: unfinished TLS handshakes are not counted",
-        "_accept",
+        "TlsListener._accept",
         "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
         "            if len(self._connections) >= self._connections_max:\n",
         ("tests/service/hostile/test_tls.py::test_unfinished_handshakes_are_counted_and_end",),
@@ -743,14 +743,14 @@ MUTANTS = [
     ),
     Mutant(
         "engine: only the embedded stores have a short answer",
-        "consume_planned",
+        "BatchEngine.consume_planned",
         "        if verdict.is_plain and not verdict.outdated",
         "        if type(verdict) is Verdict and not verdict.outdated",
         ("tests/stores/redis/test_layers.py::test_a_warm_check_has_a_short_answer",),
     ),
     Mutant(
         "cli: a missing package is told as a failure of headgate itself",
-        "get_command",
+        "Root.get_command",
         'program(f"headgate.cli.commands.{entry.where}", extra=entry.extra)\n',
         "getattr(\n"
         "            importlib.import_module(\n"

@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket in debt makes room",
-        "_evict_if_full",
+        "MemoryStore._evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None:\n            return False\n",
         ("tests/stores/memory/test_bound.py::test_a_bucket_in_use_is_never_forgotten",),
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a key used once is used again",
-        "_claim",
+        "MemoryStore._claim",
         "        self._once[name] = now_ms + ONCE_MS\n",
         "",
         (
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: an error half way keeps the first half",
-        "_attempt",
+        "SqliteConnection._attempt",
         '                    cursor.execute("ROLLBACK")',
         '                    cursor.execute("COMMIT")',
         ("tests/stores/sqlite/test_errors.py::test_errors_inside_a_call_undo_all_of_it",),
@@ -89,14 +89,14 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: a bucket in debt is swept",
-        "_sweep",
+        "BucketTable._sweep",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is not None:\n",
         ("proof/machines/test_machines_local.py::TestSqlite::runTest",),
     ),
     Mutant(
         "sqlite: an allowance that never refills is swept",
-        "_sweep",
+        "BucketTable._sweep",
         "            if full_ms is not None and full_ms <= until_ms:\n",
         "            if full_ms is None or full_ms <= until_ms:\n",
         (
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "sqlite: the file cuts large numbers",
-        "row",
+        "TermsCodec.row",
         "            str(list(record[CELLS:])),  # a list of ints prints as JSON\n",
         "            str([float(cell) for cell in record[CELLS:]]),\n",
         ("tests/stores/sqlite/test_schema.py::test_numbers_of_any_size_come_back",),
@@ -230,7 +230,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a refusal that was not undone is an outage",
-        "_decide_degraded",
+        "Engine._decide_degraded",
         " or not demands or isinstance(trouble, UndoLost):",
         " or not demands:",
         (
@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a bucket is forgotten up to a second before it is full",
-        "_evict_if_full",
+        "MemoryStore._evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms >= now_ms + 1000:\n            return False\n",
         (
@@ -266,7 +266,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory: when a bucket is full is compared by the second",
-        "_evict_if_full",
+        "MemoryStore._evict_if_full",
         "        if full_ms is None or full_ms > now_ms:\n            return False\n",
         "        if full_ms is None or full_ms // 1000 > now_ms // 1000:\n"
         "            return False\n",
@@ -327,14 +327,14 @@ MUTANTS = [
     ),
     Mutant(
         "http1: a chunk ends wherever it likes",
-        "_read_chunks",
+        "ResponseReader._read_chunks",
         '            if self._buffer[after : after + 2] != b"\\r\\n":\n',
         "            if not self._buffer[after : after + 2]:\n",
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
     ),
     Mutant(
         "http1: a head may be a trailer",
-        "_read_trailer",
+        "ResponseReader._read_trailer",
         "        if _TRAILER.fullmatch(self._buffer, end, close) is None:\n",
         "        if _TRAILER.match(self._buffer, end, close) is None:\n",
         ("tests/transport/test_http1.py::test_what_cannot_be_used",),
@@ -359,14 +359,14 @@ MUTANTS = [
     ),
     Mutant(
         "pool: a request with less time goes before all others",
-        "_wait",
+        "AsyncHttpPool._wait",
         '            insort(self._waiting, call, key=attrgetter("send_by_s"))',
         "            self._waiting.appendleft(call)",
         ("tests/client/test_connections.py::test_who_has_the_least_time_is_next_in_line",),
     ),
     Mutant(
         "pool: what would hardly be answered is sent",
-        "on_idle",
+        "AsyncHttpPool.on_idle",
         "            if call.send_by_s <= self.loop.time():\n",
         "            if call.due_s <= self.loop.time():\n",
         (
@@ -402,7 +402,7 @@ MUTANTS = [
     ),
     Mutant(
         "engine: a store that denies counts as away",
-        "_decide_degraded",
+        "Engine._decide_degraded",
         "        if isinstance(trouble, StoreDenied):\n"
         '            self.notify("denied", entity_id, resource, str(trouble))\n'
         "            raise trouble\n",
@@ -411,7 +411,7 @@ MUTANTS = [
     ),
     Mutant(
         "config: limits that were known hide a missing right",
-        "cached_lookup",
+        "Configs.cached_lookup",
         "            if stale is None or isinstance(trouble, StoreDenied):\n",
         "            if stale is None:\n",
         ("tests/flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right",),
@@ -483,6 +483,15 @@ MUTANTS = [
         (
             "tests/stores/redis/test_catalog_races.py::TestRaces::"
             "test_a_level_that_comes_before_the_deletion_goes_along[before0]",
+        ),
+    ),
+    Mutant(
+        "dynamodb: a divided bucket that was not asked is told by its sum",
+        "DynamoStore._refusal",
+        "pool.record(now_ms), pool.waits_ms(demand, now_ms)",
+        "pool.record(now_ms)",
+        (
+            "tests/stores/dynamodb/sharding/test_debts.py::test_the_wait_of_a_divided_bucket_that_was_not_asked_is_its_shards",
         ),
     ),
 ]

@@ -250,7 +250,9 @@ class DynamoStore:
             if len(records) == 1:
                 stand.append(Refused(records[0]))
             elif records:
-                stand.append(Refused(ShardPool(shards[0].whole, records).record(now_ms)))
+                # Its shards fill up one by one, so no single record tells how long that takes.
+                pool = ShardPool(shards[0].whole, records)
+                stand.append(Refused(pool.record(now_ms), pool.waits_ms(demand, now_ms)))
             else:
                 stand.append(Refused(new_record(demand.terms, now_ms)))
         return _verdict(demands, stand, now_ms)

@@ -249,3 +249,19 @@ def test_shards_without_room_take_it_as_one() -> None:
     assert even_out([0, 0], [0, 0], 5) == [5, 0]
     assert even_out([0, 0], [0, 0], -5) == [-5, 0]
     assert even_out([3, 4], [10, 10], 0) == [0, 0]
+
+
+def test_the_wait_of_a_divided_bucket_that_was_not_asked_is_its_shards() -> None:
+    """A take of several buckets was refused by another of them. A shard that is full gains nothing
+    while the one beside it refills, so the wait is twice what their sum would tell."""
+    port = ModelPort(Engine(), lambda: 0)
+    run(over_port(port, "t", blocking=True).catalog.prepare())
+    store = over_port(port, "t", blocking=True, usage="off").store
+    assert isinstance(store, DynamoStore)
+    bucket = divided(store, Limit.per_minute("x", 60), shards=2)
+    assert bucket.take(x=30).allowed
+    assert sorted(bucket.levels()) == [0, 30_000]
+    told = store._refusal([bucket.demand(x=45)], {}, bucket.now_ms)
+    assert told.retry_after_ms == bucket.take(x=45).retry_after_ms == 30_000
+    bucket.now_ms += 30_000
+    assert bucket.take(x=45).allowed
