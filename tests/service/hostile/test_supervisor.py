@@ -1,7 +1,7 @@
 """The supervisor alone, with processes that only pretend: deaths, failed starts, signals.
 
 Time is made here, so that each case takes milliseconds. The same with real processes is in
-test_hostile_workers.py.
+test_workers.py.
 """
 
 from __future__ import annotations

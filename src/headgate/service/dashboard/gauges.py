@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
 from headgate.core.errors import ValidationError
@@ -17,6 +17,8 @@ from headgate.core.levels import Level
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     DEFAULT_RESOURCE,
+    LIMITS_MAX,
+    RESOURCE_LENGTH_MAX,
     Limit,
     parse_limits,
     parse_resource,
@@ -146,10 +148,10 @@ OVER_SHOWN_MAX = 100
 class PreviewBody(RequestBody):
     """A level and its limits as they would be; no limits: as if they were deleted."""
 
-    limits: list[LimitBody]
+    limits: Annotated[list[LimitBody], Meta(max_length=LIMITS_MAX)]
     namespace: Namespace | UnsetType = UNSET
     entity_id: EntityId | None = None
-    resource: str | None = None
+    resource: Annotated[str, Meta(min_length=1, max_length=RESOURCE_LENGTH_MAX)] | None = None
 
 
 def parse_change(values: object) -> tuple[str, LevelChange]:

@@ -46,8 +46,6 @@ SHOWN_LENGTH_MAX = 80  # of a name that the caller made up, in an error
 
 # --------------------------------------------------------------------------------------------------
 # The types of fields. A description completes the sentence "it must be …" in errors.
-
-
 #
 # Patterns are only told to the document; `accepts` checks them. The check that msgspec does itself
 # takes 2.6 µs a pattern, twenty times as long as all the rest of decoding a check.

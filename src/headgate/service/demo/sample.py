@@ -61,15 +61,15 @@ LEVELS: dict[tuple[str, str], tuple[Limit, ...]] = {
 }
 
 
-async def store_sample(desk: Operations) -> bool:
+async def store_sample(operations: Operations) -> bool:
     """False where the sample is there already: somebody may have changed it since."""
-    if await desk.get_entity(ORG) is not None:
+    if await operations.get_entity(ORG) is not None:
         return False
-    await desk.set_system_defaults(list(SYSTEM), principal=PRINCIPAL)
+    await operations.set_system_defaults(list(SYSTEM), principal=PRINCIPAL)
     for resource, limits in MODELS.items():
-        await desk.set_resource_defaults(resource, list(limits), PRINCIPAL)
+        await operations.set_resource_defaults(resource, list(limits), PRINCIPAL)
     for one in ENTITIES:
-        await desk.create_entity(
+        await operations.create_entity(
             one.id,
             one.name,
             one.parent_id,
@@ -78,5 +78,5 @@ async def store_sample(desk: Operations) -> bool:
             PRINCIPAL,
         )
     for (entity_id, resource), limits in LEVELS.items():
-        await desk.set_limits(entity_id, list(limits), resource, PRINCIPAL)
+        await operations.set_limits(entity_id, list(limits), resource, PRINCIPAL)
     return True

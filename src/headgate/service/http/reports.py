@@ -61,8 +61,8 @@ async def reset_bucket(call: RouteCall) -> None:
 async def top_up(call: RouteCall) -> Document:
     given = call.body(TopUpBody)
     once = given.idempotency_key or None
-    desk = await _desk(call, given.entity_id, given.resource)
-    applied = await desk.top_up(
+    reports = await _reports_on(call, given.entity_id, given.resource)
+    applied = await reports.top_up(
         given.entity_id, given.resource, given.amounts, once, call.principal
     )
     return {"applied": applied}
@@ -178,7 +178,7 @@ async def metrics(call: RouteCall) -> Document:
     return call.program.render()
 
 
-class PolicyDesk(Reports):
+class PolicyReports(Reports):
     """Operator flows on buckets whose limits a policy gives where none are stored."""
 
     def __init__(self, ns: NamespaceService, defaults: Defaults) -> None:
@@ -189,11 +189,11 @@ class PolicyDesk(Reports):
         return self._given
 
 
-async def _desk(call: RouteCall, entity_id: str, resource: str) -> Reports:
+async def _reports_on(call: RouteCall, entity_id: str, resource: str) -> Reports:
     ns = await call.namespace()
     scope, colon, _ = entity_id.partition(":")
     rule = call.service.rules.limits_for(scope if colon else "", resource)
-    return ns if rule is None else PolicyDesk(ns, rule.defaults)
+    return ns if rule is None else PolicyReports(ns, rule.defaults)
 
 
 def _moment(call: RouteCall, name: str) -> str | int | None:
