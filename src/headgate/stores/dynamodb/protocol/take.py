@@ -261,7 +261,7 @@ def learn(
 # its shape alone: which limits are taken from, which of them at the brim, and whether the item's
 # end moves. So the body of a shape is written once, by the same UpdateExpression that makes the
 # general write, with a %d for each number, and a take only fills in the numbers. A test holds it
-# equal to `writes.take_update` for random states (test_store_usual).
+# equal to `writes.take_update` for random states (test_fast_take).
 #
 # Where it takes of every limit, what it moved and the version tell all that may have changed under
 # its generation, so the answer is asked to say no more than that: a fifth of the item.
