@@ -81,9 +81,9 @@ def check_out(commit: str, folder: Path) -> Path:
 
 def measure(tree: Path, what: str, quick: bool, into: Figures) -> None:
     result = tree / "figures.json"
-    command = [tree / ".venv/bin/python", "-m", "bench", what, "--json", result]
+    command: list[str | Path] = [tree / ".venv/bin/python", "-m", "bench", what, "--json", result]
     done = subprocess.run(
-        command + ["--quick"] * quick, cwd=tree, capture_output=True, text=True, check=False
+        [*command, *["--quick"] * quick], cwd=tree, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{what} failed in {tree}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
