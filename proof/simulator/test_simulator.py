@@ -110,6 +110,8 @@ def test_a_scenario_survives_being_written_down() -> None:
             774,
         ),  # a refusal in one step under new limits, planned on two states of a bucket
         (77003, 176),  # an undo over two shards whose answer was lost, told as a plain refusal
+        (14005, 2442),  # the wait of a refusal, where another bucket was divided and in debt
+        (15002, 1596),  # new limits that came during an outage with a take that was refused
         (31002, 29),  # a key held back beside a take whose answer was lost, told as a refusal
         (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
     ],

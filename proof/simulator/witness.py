@@ -187,8 +187,14 @@ class Local(Layer):
                     self._laws.fail("S11", f"{gauge.excess:.0f} of {limit} without the store")
 
     def _held(self, demand: Demand) -> Terms:
-        """Whoever comes with an older version is decided by what the bucket holds."""
+        """Whoever comes with an older version is decided by what the bucket holds. New terms hold
+        from the moment they come, also with a take that is refused."""
         terms, held = demand.terms, self._terms.get(demand.key.text)
         if held is None or terms.own or terms.version >= held.version:
             held = self._terms[demand.key.text] = terms
+            for limit, capacity, amount, period_ms, _ in held.specs:
+                gauge = self._gauges.get((demand.key.text, limit))
+                if gauge is not None:
+                    parts = [Part(capacity, amount, period_ms, 0, 0, 0)]
+                    gauge.moved(0, parts, self._client.world.now_ms())
         return held
