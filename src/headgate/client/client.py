@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headgate.client.answers import (
     BatchResult,
@@ -36,26 +35,11 @@ from headgate.client.requests import (
 from headgate.client.retry import Retry
 from headgate.core.errors import LeaseExpiredError
 from headgate.core.limits import parse_namespace
-from headgate.core.runtime import Clock, run
+from headgate.core.runtime import Clock, blocking, run
 
 log = logging.getLogger("headgate.client")
 
 Amounts = Mapping[str, int]
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def blocking(
-    flow: Callable[Concatenate[Any, Given], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Any, Given], Result]:
-    """The method that runs this coroutine on its own object: a client and a lease have the same
-    fields for tasks and for threads, only their connections differ."""
-
-    @wraps(flow)
-    def call(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        return run(flow(self, *args, **kwargs))
-
-    return call
 
 
 # --------------------------------------------------------------------------------------------------

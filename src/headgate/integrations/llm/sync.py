@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager
 from typing import Any
 
-from headgate.core.runtime import run
+from headgate.core.runtime import blocking, run
 from headgate.integrations.gate import blocking_limiter
 from headgate.integrations.llm.account import CallAccount
 from headgate.integrations.llm.limiter import LlmLimiter
-from headgate.sync import SyncRateLimiter, blocking
+from headgate.sync import SyncRateLimiter
 
 _END = object()
 
