@@ -18,7 +18,7 @@ from headgate.client import (
 )
 from headgate.client.client import AsyncLease
 from headgate.client.connect import BODY_BYTES_MAX
-from headgate.client.flow import RequestFlow, Timing
+from headgate.client.flow import RequestFlow
 from headgate.client.requests import (
     Check,
     RequestHead,
@@ -78,9 +78,10 @@ def flow_of(*steps: Step, took_ms: int = 0, attempts: int = 4) -> tuple[RequestF
     clock = FakeClock()
     port = ScriptedPort(clock, *steps, took_ms=took_ms)
     flow = RequestFlow(
-        port,
+        port,  # type: ignore[arg-type]
         RequestHead("", (("authorization", f"Bearer {KEY}"),)),
-        Timing(5_000, 2_000),
+        5_000,
+        2_000,
         Retry(attempts=attempts, base_ms=100, cap_ms=1_000),
         clock,
         clock.pace(blocking=True),
@@ -176,9 +177,8 @@ def test_a_proxys_refusal() -> None:
     assert told.value.answer.tokens_capacity == 7
     flow, _ = flow_of(bare)
     call = check_all_call(
-        [("user", "r")], identifier="a", scope=None, tokens=None, dry_run=False, metadata=None,
-        endpoint=None, namespace=None,
-    )  # fmt: skip
+        [("user", "r")], None, identifier="a", scope=None, tokens=None, dry_run=False
+    )
     assert run(flow.check_all(call, 0)).retry_after_ms == 3_000
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from headgate.client.quota import Quota, parse_quota
 from headgate.client.requests import Effect
 from headgate.core.errors import ValidationError
 from headgate.transport.http1 import Fields, Response
+from headgate.transport.quota import Quota, parse_quota
 
 # --------------------------------------------------------------------------------------------------
 # What became of one attempt: the service's reply as a value, or the reason there is none.
