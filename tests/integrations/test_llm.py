@@ -8,14 +8,11 @@ from types import SimpleNamespace as Thing
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headgate import Limit, RateLimitExceeded, ValidationError
 from headgate.core.errors import DemandTooLarge, Unreachable
 from headgate.integrations.gate import limits_off
-from headgate.integrations.llm.limiter import LlmLimiter
-from headgate.integrations.llm.provider import ProviderLimit, read_headers
+from headgate.integrations.llm.limiter import WAIT_MS_MAX, LlmLimiter, _told_limits
 from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
@@ -337,28 +334,26 @@ def test_learning_never_gives_and_never_breaks_a_call() -> None:
     assert run(shared.create("j", AsyncClient(raw).create, **ASK)) is raw
 
 
-def test_headers_of_providers() -> None:
-    now_ms = 1_700_000_000_000
-    openai = {"X-RateLimit-Remaining-Requests": "59", "x-ratelimit-reset-requests": "1m0.5s"}
-    more = {"x-ratelimit-reset-tokens": "20ms", "retry-after-ms": "250"}
-    says = read_headers({**openai, **more}, now_ms)
-    assert says.requests == ProviderLimit(59, 60_500)
-    assert says.tokens == ProviderLimit(None, 20)
-    assert says.retry_after_ms == 250
-    says = read_headers({"anthropic-ratelimit-tokens-remaining": "1000",
-                         "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:30Z",
-                         "retry-after": "2"}, now_ms)  # fmt: skip
-    assert says.tokens == ProviderLimit(1000, 10_000)
-    assert says.retry_after_ms == 2000
-
-
-@given(st.text(max_size=40))
-def test_no_header_breaks_the_reader(text: str) -> None:
-    names = ["retry-after", "retry-after-ms", "x-ratelimit-remaining-tokens",
-             "x-ratelimit-reset-tokens", "anthropic-ratelimit-requests-reset"]  # fmt: skip
-    says = read_headers(dict.fromkeys(names, text), 1_700_000_000_000)
-    for wait_ms in (says.retry_after_ms, says.tokens.reset_ms, says.requests.reset_ms):
-        assert wait_ms is None or 0 <= wait_ms <= 24 * 3600 * 1000
+@pytest.mark.parametrize(
+    ("headers", "requests", "tokens"),
+    [
+        ({"x-ratelimit-remaining-tokens": "0", "retry-after": "2"}, (None, None), (0, 2000)),
+        ({"x-ratelimit-reset-tokens": "20ms"}, (None, None), (None, 20)),
+        ({"x-ratelimit-reset-requests": "3d"}, (None, WAIT_MS_MAX), (None, None)),
+        ({"retry-after": "2", "retry-after-ms": "250"}, (None, 250), (None, 250)),
+        (
+            {
+                "anthropic-ratelimit-tokens-remaining": "1000",
+                "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:30Z",
+            },
+            (None, None),
+            (1000, 10_000),
+        ),
+    ],
+)
+def test_what_the_headers_of_a_429_say(headers: Any, requests: Any, tokens: Any) -> None:
+    found = _told_limits(headers, 1_700_000_000_000, refused=True)
+    assert found == {"requests": requests, "tokens": tokens}
 
 
 def test_the_meter_counts_text_until_it_is_reported() -> None:
@@ -437,6 +432,25 @@ def test_blocking_clients() -> None:
         raise KeyboardInterrupt
     assert gate.available("k", "gpt-4")["tpm"] == 10_000 - 130 - 123 - 113 - 12
     assert llm.learn({"x-ratelimit-remaining-requests": "1"}, "k", "gpt-4") == {"rpm": 5}
+
+
+def test_blocking_calls_in_a_task_that_was_cancelled() -> None:
+    """Whoever cleans up after a cancellation may do so with blocking calls."""
+    llm = SyncLlmLimiter(blocking(limits=LIMITS))
+
+    async def work() -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return llm.create("k", BlockingClient(openai_reply()).create, **ASK)
+
+    async def flow() -> Any:
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    assert run(flow()).usage.total_tokens == 130
 
 
 def test_hanging_up_hangs_up_on_the_provider() -> None:
