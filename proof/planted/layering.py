@@ -29,7 +29,7 @@ MUTANTS = [
         "            raise\n",
         "        except Exception as trouble:\n            circuit.note_failure(turn, trouble)\n"
         "            raise\n",
-        ("tests/layers/test_breaker.py::test_one_throttled_key_never_stops_the_others",),
+        ("tests/layers/test_breaker.py::test_what_is_not_an_outage_moves_nothing",),
     ),
     Mutant(
         "breaker: failures need not be in a row",
@@ -195,7 +195,7 @@ MUTANTS = [
         "            with self._lock:\n                holding.turns.end(trouble)\n",
         "            if trouble is not None:\n                holding.turns.end(trouble)\n",
         (
-            "tests/layers/test_prefetch_patience.py::test_a_cancelled_filler_is_followed_by_one_who_waited",
+            "tests/layers/test_prefetch_herd.py::test_a_cancelled_filler_is_followed_by_one_who_waited",
         ),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
         "            self.turns.waiting.pop(self, None)\n",
         "",
         (
-            "tests/layers/test_prefetch_patience.py::test_a_cancelled_waiter_takes_nothing_and_leaves_nothing",
+            "tests/layers/test_prefetch_herd.py::test_a_cancelled_waiter_takes_nothing_and_leaves_nothing",
         ),
     ),
     Mutant(
@@ -229,7 +229,7 @@ MUTANTS = [
         "                    now_ms = asked_ms + self._clock() - began_ms\n",
         "                    now_ms = asked_ms\n",
         (
-            "tests/layers/test_prefetch_patience.py::test_the_time_of_a_caller_goes_on_while_it_waits",
+            "tests/layers/test_prefetch_herd.py::test_the_time_of_a_caller_goes_on_while_it_waits",
         ),
     ),
     Mutant(

@@ -14,8 +14,7 @@ from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from tests.layers.kit import DOWN, Buckets, Client, Held, Switch, turns
-from tests.layers.prefetching import FAST, STILL, World
+from tests.layers.kit import DOWN, FAST, STILL, Buckets, Client, Held, Switch, World, turns
 
 
 def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls() -> None:
@@ -82,7 +81,7 @@ def test_every_token_is_given_once_and_the_last_refusal_is_exact() -> None:
 
 
 @pytest.mark.parametrize("layers", ["prefetch", "all"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: str) -> None:
     """Where no bucket runs over, store and pot together are the bucket: nothing is minted, nothing
     refused too early, and every wait is the same."""
@@ -96,7 +95,7 @@ def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: s
     for client in (ours, plain):
         client.take(used.want(1900, 80_000))
     refused = 0
-    for _ in range(6000):
+    for _ in range(3000):
         clock.advance(rng.choice((0, 1, 1, 2, 3)))
         demand = used.want(rng.randint(0, 3), rng.choice((None, 40, 160)))
         if rng.random() < 0.01:
@@ -105,7 +104,7 @@ def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: s
         assert mine.allowed == theirs.allowed
         assert mine.retry_after_ms == theirs.retry_after_ms
         refused += not mine.allowed
-    assert 300 < refused < 5500
+    assert 150 < refused < 2750
     assert isinstance(ours.store, Prefetch)
     assert ours.store.served > 50
     run(ours.store.detach())

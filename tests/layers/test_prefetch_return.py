@@ -14,8 +14,7 @@ from headgate.layers.held_tokens import HOLD_MS
 from headgate.layers.prefetch import SWEEP_MAX, Prefetch
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from tests.layers.kit import DOWN, Buckets, Client
-from tests.layers.prefetching import FAST, STILL, World
+from tests.layers.kit import DOWN, FAST, STILL, Buckets, Client, World
 
 
 def test_unused_tokens_come_back_when_touched_swept_or_closed() -> None:
