@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Limit, RateLimitExceeded, ValidationError
+from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
 from headgate.core.errors import DemandTooLarge, Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.llm.limiter import WAIT_MS_MAX, LlmLimiter, _told_limits
@@ -17,6 +17,7 @@ from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import blocking, limiter, run
+from tests.loops import in_loop
 
 LIMITS = [Limit.per_minute("rpm", 10), Limit.per_minute("tpm", 10_000)]
 ASK: dict[str, Any] = {
@@ -88,12 +89,16 @@ class AsyncClient:
             self.closed = True
 
 
+@pytest.fixture
+def gate() -> RateLimiter:
+    return limiter(limits=LIMITS)
+
+
 def left(gate: Any) -> dict[str, int]:
     return run(gate.available("k", "gpt-4"))
 
 
-def test_a_reply_settles_by_its_usage() -> None:
-    gate = limiter(limits=LIMITS)
+def test_a_reply_settles_by_its_usage(gate: RateLimiter) -> None:
     llm, client = LlmLimiter(gate), AsyncClient(openai_reply())
     reply = run(llm.create("k", client.create, **ASK))
     assert reply.usage.total_tokens == 130
@@ -101,8 +106,7 @@ def test_a_reply_settles_by_its_usage() -> None:
     assert left(gate) == {"rpm": 9, "tpm": 10_000 - 130}
 
 
-def test_anthropic_replies_and_dicts_are_read_too() -> None:
-    gate = limiter(limits=LIMITS)
+def test_anthropic_replies_and_dicts_are_read_too(gate: RateLimiter) -> None:
     llm = LlmLimiter(gate)
     reply = {"usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100}}
     run(llm.create("k", AsyncClient(reply).create, **ASK))
@@ -112,8 +116,7 @@ def test_anthropic_replies_and_dicts_are_read_too() -> None:
     assert left(gate)["tpm"] == 10_000 - 115 - 15
 
 
-def test_the_reservation_is_held_while_the_call_runs() -> None:
-    gate = limiter(limits=LIMITS)
+def test_the_reservation_is_held_while_the_call_runs(gate: RateLimiter) -> None:
     seen: list[dict[str, int]] = []
 
     async def slow(**request: Any) -> Any:
@@ -142,8 +145,9 @@ def test_what_does_not_fit_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("parts", "used"), [(openai_chunks(), 123), (anthropic_events(), 50 + 20 + 30 + 44)]
 )
-def test_a_whole_stream_settles_by_the_usage_in_it(parts: list[Any], used: int) -> None:
-    gate = limiter(limits=LIMITS)
+def test_a_whole_stream_settles_by_the_usage_in_it(
+    parts: list[Any], used: int, gate: RateLimiter
+) -> None:
     client = AsyncClient(*parts)
 
     async def flow() -> list[Any]:
@@ -158,9 +162,8 @@ def test_a_whole_stream_settles_by_the_usage_in_it(parts: list[Any], used: int) 
     ("parts", "used"),
     [(openai_chunks(), 103 + 20), (anthropic_events(), 100 + 1 + 10)],  # two resp. one text seen
 )
-def test_hanging_up_keeps_what_was_metered(parts: list[Any], used: int) -> None:
+def test_hanging_up_keeps_what_was_metered(parts: list[Any], used: int, gate: RateLimiter) -> None:
     """The client goes after two chunks, long before the usage chunk: it pays for those two."""
-    gate = limiter(limits=LIMITS)
     client = AsyncClient(*parts)
     llm = LlmLimiter(gate)
 
@@ -196,8 +199,7 @@ def test_hanging_up_keeps_what_was_metered(parts: list[Any], used: int) -> None:
     assert left(gate) == {"rpm": 8, "tpm": 10_000 - 2 * used}
 
 
-def test_cancelled_before_anything_came_keeps_the_reservation() -> None:
-    gate = limiter(limits=LIMITS)
+def test_cancelled_before_anything_came_keeps_the_reservation(gate: RateLimiter) -> None:
 
     async def never(**request: Any) -> Any:
         await asyncio.Event().wait()
@@ -214,8 +216,9 @@ def test_cancelled_before_anything_came_keeps_the_reservation() -> None:
     assert left(gate) == {"rpm": 9, "tpm": 10_000 - RESERVED}
 
 
-def test_a_refusal_of_the_provider_gives_the_tokens_back_and_a_broken_line_does_not() -> None:
-    gate = limiter(limits=LIMITS)
+def test_a_refusal_of_the_provider_gives_the_tokens_back_and_a_broken_line_does_not(
+    gate: RateLimiter,
+) -> None:
     llm = LlmLimiter(gate)
     with pytest.raises(ProviderError):
         run(llm.create("k", AsyncClient(error=ProviderError(500)).create, **ASK))
@@ -225,8 +228,7 @@ def test_a_refusal_of_the_provider_gives_the_tokens_back_and_a_broken_line_does_
     assert left(gate) == {"rpm": 8, "tpm": 10_000 - RESERVED}
 
 
-def test_a_stream_that_breaks_is_paid_as_far_as_it_came() -> None:
-    gate = limiter(limits=LIMITS)
+def test_a_stream_that_breaks_is_paid_as_far_as_it_came(gate: RateLimiter) -> None:
     client = AsyncClient(*openai_chunks(), error=ProviderError(500), after=3)
 
     async def flow() -> None:
@@ -238,31 +240,7 @@ def test_a_stream_that_breaks_is_paid_as_far_as_it_came() -> None:
     assert left(gate)["tpm"] == 10_000 - 103 - 30
 
 
-def test_many_at_once_never_reserve_more_than_there_is() -> None:
-    gate = limiter(limits=[Limit.per_minute("rpm", 100), Limit.per_minute("tpm", RESERVED * 4)])
-    together, most = 0, 0
-
-    async def call(**request: Any) -> Any:
-        nonlocal together, most
-        together += 1
-        most = max(most, together)
-        await asyncio.sleep(0)
-        together -= 1
-        return openai_reply(103, 500)
-
-    async def flow() -> int:
-        llm = LlmLimiter(gate)
-        tries = [llm.create("k", call, **ASK) for _ in range(20)]
-        answers = await asyncio.gather(*tries, return_exceptions=True)
-        assert all(isinstance(a, (Thing, RateLimitExceeded)) for a in answers)
-        return sum(isinstance(a, Thing) for a in answers)
-
-    assert run(flow()) == 4
-    assert most <= 4
-
-
-def test_any_other_shape_by_reserve() -> None:
-    gate = limiter(limits=LIMITS)
+def test_any_other_shape_by_reserve(gate: RateLimiter) -> None:
 
     async def flow() -> None:
         async with LlmLimiter(gate).reserve("k", "gpt-4", "x" * 400, output_max=50) as call:
@@ -275,24 +253,21 @@ def test_any_other_shape_by_reserve() -> None:
     assert left(gate)["tpm"] == 10_000 - 103 - 150
 
 
-def test_waiting_instead_of_refusing() -> None:
+@in_loop
+async def test_waiting_instead_of_refusing() -> None:
     clock = FakeClock()
     gate = limiter(clock, limits=[Limit.per_minute("rpm", 1), Limit.per_minute("tpm", 9000)])
     llm, client = LlmLimiter(gate, wait=120), AsyncClient(openai_reply())
 
-    async def flow() -> None:
-        await llm.create("k", client.create, **ASK)
-        second = asyncio.ensure_future(llm.create("k", client.create, **ASK))
-        await clock.run_for(59_999)
-        assert not second.done()
-        await clock.run_for(1)
-        assert second.done()
-
-    run(flow())
+    await llm.create("k", client.create, **ASK)
+    second = asyncio.ensure_future(llm.create("k", client.create, **ASK))
+    await clock.run_for(59_999)
+    assert not second.done()
+    await clock.run_for(1)
+    assert second.done()
 
 
-def test_the_account_at_the_provider_is_shared_and_corrected() -> None:
-    gate = limiter(limits=LIMITS)
+def test_the_account_at_the_provider_is_shared_and_corrected(gate: RateLimiter) -> None:
     llm = LlmLimiter(gate, provider="provider:openai")
     headers = {"x-ratelimit-remaining-tokens": "4000", "x-ratelimit-remaining-requests": "99"}
     raw = Thing(headers=headers, parse=openai_reply)
@@ -321,8 +296,7 @@ def test_a_429_of_the_provider_closes_the_account_for_as_long() -> None:
     assert client.calls == []
 
 
-def test_learning_never_gives_and_never_breaks_a_call() -> None:
-    gate = limiter(limits=LIMITS)
+def test_learning_never_gives_and_never_breaks_a_call(gate: RateLimiter) -> None:
     llm = LlmLimiter(gate)
     assert run(llm.learn({"x-ratelimit-remaining-tokens": "99999999"}, "k", "gpt-4")) == {}
     assert run(llm.learn({"X-RateLimit-Remaining-Tokens": "7"}, "k", "gpt-4")) == {"tpm": 9993}
@@ -389,8 +363,7 @@ def test_bad_options_are_told() -> None:
         run(LlmLimiter(limiter(limits=LIMITS)).create("k", AsyncClient().create, messages=[]))
 
 
-def test_the_switch() -> None:
-    gate = limiter(limits=LIMITS)
+def test_the_switch(gate: RateLimiter) -> None:
     with limits_off():
         run(LlmLimiter(gate).create("k", AsyncClient(openai_reply()).create, **ASK))
     assert left(gate) == {"rpm": 10, "tpm": 10_000}
@@ -453,7 +426,8 @@ def test_blocking_calls_in_a_task_that_was_cancelled() -> None:
     assert run(flow()).usage.total_tokens == 130
 
 
-def test_hanging_up_hangs_up_on_the_provider() -> None:
+@in_loop
+async def test_hanging_up_hangs_up_on_the_provider() -> None:
     """Clients give a stream object with an async `close`, which nobody else would call."""
 
     class Stream:
@@ -473,11 +447,8 @@ def test_hanging_up_hangs_up_on_the_provider() -> None:
     async def create(**request: Any) -> Any:
         return opened
 
-    async def flow() -> None:
-        chunks: Any = LlmLimiter(limiter(limits=LIMITS)).stream("k", create, **ASK)
-        await anext(chunks)
-        assert not opened.closed
-        await chunks.aclose()
-        assert opened.closed
-
-    run(flow())
+    chunks: Any = LlmLimiter(limiter(limits=LIMITS)).stream("k", create, **ASK)
+    await anext(chunks)
+    assert not opened.closed
+    await chunks.aclose()
+    assert opened.closed
