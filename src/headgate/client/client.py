@@ -57,7 +57,11 @@ Amounts = Mapping[str, int]
 
 
 class HeldLease:
-    """What the service holds for us, and the last word said about it."""
+    """What the service holds for us, and the last word said about it.
+
+    `check` is the decision that gave the lease, `answer` the lease as the service last told it.
+    `trouble` is why leaving the block could not end it; None where it did.
+    """
 
     def __init__(
         self,
@@ -72,41 +76,26 @@ class HeldLease:
         self._keep = keep
         self._final: ApiCall | None = None  # an end that was asked for
         self._closed = False
-        self._check = check
-        self._answer = lease
-        self._trouble: ClientError | None = None
+        self.check = check
+        self.answer = lease
+        self.trouble: ClientError | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.answer})"
 
     @property
-    def answer(self) -> LeaseAnswer:
-        """The lease as the service last told it."""
-        return self._answer
-
-    @property
-    def check(self) -> CheckAnswer:
-        """The decision that gave the lease."""
-        return self._check
-
-    @property
     def held(self) -> Mapping[str, int]:
-        return self._answer.held
-
-    @property
-    def trouble(self) -> ClientError | None:
-        """Why leaving the block could not end the lease; None where it did."""
-        return self._trouble
+        return self.answer.held
 
     @property
     def _is_ended(self) -> bool:
-        return self._answer.state != "open"
+        return self.answer.state != "open"
 
     def _call(self, verb: str, tokens: int | None, amounts: Amounts) -> ApiCall:
         """A change of this lease; one that is over can only be settled again."""
         if self._closed or (self._is_ended and verb != "settle"):
             raise LeaseExpiredError
-        call = lease_call(verb, self._answer.lease_id, tokens, amounts, self._namespace)
+        call = lease_call(verb, self.answer.lease_id, tokens, amounts, self._namespace)
         if verb == "settle" or (verb == "release" and tokens is None and not amounts):
             self._final = call
         return call
@@ -121,11 +110,11 @@ class HeldLease:
         if self._is_ended:
             return
         verb = "release" if failed and not self._keep else "settle"
-        call = self._final or lease_call(verb, self._answer.lease_id, None, {}, self._namespace)
+        call = self._final or lease_call(verb, self.answer.lease_id, None, {}, self._namespace)
         try:
-            self._answer = await self._flow.port.finish(self._flow.change(call))
+            self.answer = await self._flow.port.finish(self._flow.change(call))
         except ClientError as error:
-            self._trouble = error
+            self.trouble = error
             log.warning("a lease was left to expire: %s", error)
 
 
@@ -134,15 +123,15 @@ class AsyncLease(HeldLease):
 
     async def adjust(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Takes more (may go into debt) or gives back (negative)."""
-        self._answer = await self._flow.change(self._call("adjust", tokens, amounts))
+        self.answer = await self._flow.change(self._call("adjust", tokens, amounts))
 
     async def settle(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Says what was really used, and ends the lease; saying it again changes nothing."""
-        self._answer = await self._flow.change(self._call("settle", tokens, amounts))
+        self.answer = await self._flow.change(self._call("settle", tokens, amounts))
 
     async def release(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Gives part back; without amounts everything, and the lease is over."""
-        self._answer = await self._flow.change(self._call("release", tokens, amounts))
+        self.answer = await self._flow.change(self._call("release", tokens, amounts))
 
 
 class Lease(HeldLease):
@@ -327,14 +316,7 @@ class AsyncClient(BaseClient[AbstractAsyncContextManager[AsyncLease]]):
 
 
 class Client(BaseClient[AbstractContextManager[Lease]]):
-    """Asks a headgate service; one per process is enough, and many threads may share it.
-
-    A refusal is an answer (`allowed` is False) of the checks, and RateLimited from `acquire`. With
-    `wait=` seconds a call waits for tokens instead.
-
-    Without a `url` the service is where HEADGATE_SERVICE_URL says, else on this machine, and the
-    key is HEADGATE_API_KEY's. A key from the environment is never sent to a URL given here.
-    """
+    """AsyncClient for blocking code; one per process is enough, and many threads may share it."""
 
     _is_blocking = True
 

@@ -24,7 +24,7 @@ from headgate.client.answers import (
     read_lease,
 )
 from headgate.client.connect import ServiceTransport
-from headgate.client.requests import ApiCall, Check, Effect, RequestHead, batch_call, health_call
+from headgate.client.requests import ApiCall, Check, RequestHead, batch_call, health_call
 from headgate.client.retry import (
     LIMITED,
     NoReply,
@@ -106,7 +106,7 @@ def limited_answer(reply: Reply) -> CheckAnswer:
 def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
     return Unavailable(
         f"the answer to {call.path.split('?')[0]} is not headgate's: {reason}; check the URL",
-        maybe_applied=call.effect is Effect.ONCE,
+        maybe_applied=not call.is_repeatable,
         status=reply.status,
     )
 
@@ -114,7 +114,7 @@ def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
 def _unavailable(
     call: ApiCall, outcome: Outcome, what: str, advice: str, **fields: Any
 ) -> Unavailable:
-    maybe = call.effect is Effect.ONCE and not is_unapplied(outcome)
+    maybe = not call.is_repeatable and not is_unapplied(outcome)
     if maybe:
         advice = "whether it took tokens is not known, so it was not sent again"
     return Unavailable(f"{what}; {advice}", maybe_applied=maybe, **fields)
@@ -223,7 +223,7 @@ class RequestFlow:
             if isinstance(outcome, Reply) and outcome.status < 400:
                 return outcome
             pause_ms = next_pause_ms(
-                self._retry, call.effect, outcome, attempt, self._clock(), schedule,
+                self._retry, call.is_repeatable, outcome, attempt, self._clock(), schedule,
                 self._fraction(),
             )  # fmt: skip
             if pause_ms is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -27,21 +26,16 @@ HEALTH = "/readyz"
 Item = TypeVar("Item")
 
 
-class Effect(Enum):
-    """What it means to send a call again after one whose fate is not known."""
-
-    REPEATABLE = "repeatable"  # nothing more happens: it reads, or says where things shall stand
-    ONCE = "once"  # it may charge twice
-
-
 class ApiCall(NamedTuple):
-    """One call; `undoable` marks what is worth waiting for although nobody waits for it any more,
-    because the answer says how to give it back."""
+    """One call. It is repeatable if it may be sent again although the fate of the first is not
+    known: it reads, or says where things shall stand; others may charge twice. `undoable` marks
+    what is worth waiting for although nobody waits for it any more, because the answer says how to
+    give it back."""
 
     method: str
     path: str
     body: bytes | None
-    effect: Effect
+    is_repeatable: bool
     undoable: bool = False
 
 
@@ -68,14 +62,14 @@ class Descriptor(NamedTuple):
 
 
 def check_call(check: Check, namespace: str | None) -> ApiCall:
-    return _post(CHECK, _effect(check.dry_run), namespace, _fields(check._asdict()))
+    return _post(CHECK, check.dry_run, namespace, _fields(check._asdict()))
 
 
 def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
     listed = _listed("checks", Check, checks, "identifier, resource, …")
-    effect = _effect(all(one.dry_run for one in listed))
+    is_repeatable = all(one.dry_run for one in listed)
     items = [_fields(one._asdict()) for one in listed]
-    return _post(BATCH, effect, namespace, {"requests": items})
+    return _post(BATCH, is_repeatable, namespace, {"requests": items})
 
 
 def check_all_call(
@@ -86,7 +80,7 @@ def check_all_call(
     optional = OPTIONAL | {"identifier", "scope"}
     items = [_fields(one._asdict(), optional - {"scope"}) for one in listed]
     fields = {"descriptors": items, **_fields(shared, optional)}
-    return _post(CHECK_ALL, _effect(shared["dry_run"]), namespace, fields)
+    return _post(CHECK_ALL, shared["dry_run"], namespace, fields)
 
 
 def acquire_call(
@@ -103,7 +97,7 @@ def acquire_call(
         fields["amounts"] = parse_amounts(amounts, least=0)
     if ttl_s is not None:
         fields["ttl_seconds"] = parse_whole("ttl_s", ttl_s, least=1)
-    return _post(LEASES, Effect.ONCE, namespace, fields, undoable=True)
+    return _post(LEASES, False, namespace, fields, undoable=True)
 
 
 def lease_call(
@@ -131,17 +125,17 @@ def lease_call(
     if amounts:
         fields["amounts"] = parse_amounts(amounts, least=least)
     path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
-    return _post(path, _effect(verb == "settle" or is_whole), namespace, fields)
+    return _post(path, verb == "settle" or is_whole, namespace, fields)
 
 
 def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
     given = {"scope": scope, "identifier": identifier, "resource": resource}
     query = {**_fields(given), **_namespace_field(namespace)}
-    return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
+    return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, True)
 
 
 def health_call() -> ApiCall:
-    return ApiCall("GET", HEALTH, None, Effect.REPEATABLE)
+    return ApiCall("GET", HEALTH, None, True)
 
 
 def parse_whole(field: str, value: object, *, least: int, most: int = AMOUNT_MAX) -> int:
@@ -164,7 +158,7 @@ def parse_outcome(field: str, value: object) -> str:
 
 def _post(
     path: str,
-    effect: Effect,
+    is_repeatable: bool,
     namespace: str | None,
     fields: Mapping[str, Any],
     *,
@@ -178,11 +172,7 @@ def _post(
         raise ValidationError(
             "request", "", "holds text that is not Unicode (a lone surrogate)"
         ) from None
-    return ApiCall("POST", path, encoded, effect, undoable)
-
-
-def _effect(is_repeatable: bool) -> Effect:
-    return Effect.REPEATABLE if is_repeatable else Effect.ONCE
+    return ApiCall("POST", path, encoded, is_repeatable, undoable)
 
 
 def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> list[Item]:
