@@ -6,15 +6,15 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.core.limits import Limit
-from headgate.core.runtime import run
 from headgate.layers.held_tokens import SHARE
 from headgate.layers.prefetch import TURNS_MAX, WAIT_MS, Prefetch
 from headgate.stores.memory.buckets import MemoryStore
@@ -56,18 +56,9 @@ def test_a_herd_of_threads_makes_two_calls() -> None:
     clock, pace = FakeClock(), Counted()
     store = Slow(MemoryStore(clock))
     layer = Prefetch(store, clock, pace)
-    told: list[bool] = []
-    threads = [
-        threading.Thread(
-            target=lambda: told.append(run(layer.consume([FAST.want(1)], clock())).allowed)
-        )
-        for _ in range(HERD)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert told == [True] * HERD
+    with ThreadPoolExecutor(HERD) as pool:
+        calls = [pool.submit(Client(layer, clock).take, FAST.want(1)) for _ in range(HERD)]
+    assert all(call.result().allowed for call in calls)
     assert len(store.calls) == 2
 
 
@@ -204,6 +195,7 @@ async def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one() -> None:
     assert admitted(await asyncio.gather(*tasks)) == len(tasks)
 
 
+@settings(max_examples=40)
 @given(
     capacity=st.sampled_from([40, 100, 1000]),
     herds=st.lists(

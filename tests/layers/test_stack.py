@@ -1,17 +1,20 @@
-"""The order of the layers, why it is that order, and how they are chosen."""
+"""Layers together: why they stand in their order, what passes through them; and shadow mode."""
 
 from __future__ import annotations
 
 import pytest
 
+from headgate.core.decision import Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, TOKENS
 from headgate.core.runtime import run
 from headgate.layers.breaker import BreakerConfig, BreakerOpen
+from headgate.layers.layer import Shadow, ShadowVerdict
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
-from headgate.testing import FakeClock
+from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Client, Switch, recorded
 
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))
@@ -72,3 +75,57 @@ def test_every_verb_passes_through_all_of_them() -> None:
     run(layer.close())
     assert store.calls[1][1][2:] == (False, "k")
     assert store.verbs == ["consume", "adjust", "adjust", "find", "peek", "forget", "close"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Shadow: every refusal passes and is seen, nothing changes by it, outages stay outages.
+
+
+def test_it_never_refuses_and_changes_nothing() -> None:
+    clock = FakeClock()
+    store = recorded(clock)
+    seen: list[Verdict] = []
+    shadow = Shadow(store, on_refusal=seen.append)
+    client, plain = Client(shadow, clock), Client(MemoryStore(clock), clock)
+    for n in range(200):
+        clock.advance(n * 37 % 900)
+        ours, theirs = client.take(FEW.want(1 + n % 3)), plain.take(FEW.want(1 + n % 3))
+        assert ours.allowed
+        assert isinstance(ours, ShadowVerdict) is not theirs.allowed
+        assert client.peek(FEW.key()) == plain.peek(FEW.key())
+    assert shadow.would_refuse == len(seen) > 50
+    assert not any(verdict.allowed for verdict in seen)
+
+
+def test_a_shadowed_verdict_holds_nothing_and_knows_what_it_would_have_been() -> None:
+    clock = FakeClock()
+    client = Client(Shadow(MemoryStore(clock)), clock)
+    client.take(FEW.want(3))
+    verdict = client.take(FEW.want(1))
+    assert isinstance(verdict, ShadowVerdict)
+    assert (verdict.allowed, list(verdict.demands), verdict.retry_after_ms) == (True, [], 0)
+    assert verdict.violations == []
+    assert verdict.statuses[0].retry_after_ms == 20_000
+    assert verdict.refusal.retry_after_ms == 20_000
+    older = Buckets(Limit.per_minute("rpm", 3), version=0).want(1)
+    assert client.take(older).outdated
+
+
+@pytest.mark.parametrize("trouble", [DOWN, Contended("busy"), Throttled("hot")])
+def test_trouble_is_raised_as_it_is(trouble: StoreTrouble) -> None:
+    clock = FakeClock()
+    shadow = Shadow(FaultyStore(MemoryStore(clock), before=[trouble]))
+    with pytest.raises(StoreTrouble) as caught:
+        Client(shadow, clock).take(FEW.want(1))
+    assert caught.value is trouble
+    assert shadow.would_refuse == 0
+
+
+def test_it_also_sees_refusals_of_the_layers_inside() -> None:
+    clock = FakeClock()
+    store = recorded(clock)
+    seen: list[Verdict] = []
+    client = Client(add_layers(store, clock=clock, shadow=True, on_refusal=seen.append), clock)
+    assert client.admitted(FEW.want(1), 100) == 100
+    assert len(seen) == 97
+    assert len(store.calls) == 4
