@@ -16,7 +16,7 @@ from headgate.core.errors import Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.grpc import AsyncLimitInterceptor, LimitInterceptor, _address
 from headgate.testing import FakeClock, FaultyStore
-from tests.integrations.kit import blocking, limiter
+from tests.integrations.kit import ALL, blocking, limiter
 from tests.loops import in_loop
 
 TIMEOUT_S = 20
@@ -106,11 +106,8 @@ def test_all_four_kinds_of_methods() -> None:
     with Running(blocking(), "1/minute", resource=lambda caller: "x" + caller.path) as channel:
         words = [b"a", b"b"]
         assert channel.unary_unary("/s.S/Echo")(b"a", timeout=TIMEOUT_S) == b"a"
-        assert list(channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)) == [
-            b"0",
-            b"1",
-            b"2",
-        ]
+        numbers = channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)
+        assert list(numbers) == [b"0", b"1", b"2"]
         assert channel.stream_unary("/s.S/Total")(iter(words), timeout=TIMEOUT_S) == b"2"
         assert list(channel.stream_stream("/s.S/Both")(iter(words), timeout=TIMEOUT_S)) == words
         for make, name, given in (
@@ -128,17 +125,13 @@ def test_all_four_kinds_of_methods() -> None:
 def test_a_cancelled_call_has_counted() -> None:
     started, leave = threading.Event(), threading.Event()
 
-    def slow_key(caller: Any) -> str:
-        return "all:x"
-
     def hang(request: bytes, context: Any) -> bytes:
         context.add_callback(leave.set)
         started.set()
         leave.wait(TIMEOUT_S)
         return b""
 
-    gate = blocking()
-    running = Running(gate, "1/minute", key=slow_key)
+    running = Running(blocking(), "1/minute", key=ALL)
     running.server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(
             "h.H", {"Hang": grpc.unary_unary_rpc_method_handler(hang)}),)

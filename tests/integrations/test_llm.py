@@ -98,22 +98,24 @@ def left(gate: Any) -> dict[str, int]:
     return run(gate.available("k", "gpt-4"))
 
 
-def test_a_reply_settles_by_its_usage(gate: RateLimiter) -> None:
-    llm, client = LlmLimiter(gate), AsyncClient(openai_reply())
-    reply = run(llm.create("k", client.create, **ASK))
-    assert reply.usage.total_tokens == 130
+ANTHROPIC = {"usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "options", "used"),
+    [
+        (openai_reply(), {}, 130),
+        (ANTHROPIC, {}, 115),
+        (ANTHROPIC, {"count": lambda usage: usage.total - usage.cached}, 15),
+    ],
+)
+def test_a_reply_settles_by_its_usage(
+    reply: Any, options: dict[str, Any], used: int, gate: RateLimiter
+) -> None:
+    client = AsyncClient(reply)
+    assert run(LlmLimiter(gate, **options).create("k", client.create, **ASK)) is reply
     assert client.calls == [ASK]
-    assert left(gate) == {"rpm": 9, "tpm": 10_000 - 130}
-
-
-def test_anthropic_replies_and_dicts_are_read_too(gate: RateLimiter) -> None:
-    llm = LlmLimiter(gate)
-    reply = {"usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100}}
-    run(llm.create("k", AsyncClient(reply).create, **ASK))
-    assert left(gate)["tpm"] == 10_000 - 115
-    uncached = LlmLimiter(gate, count=lambda usage: usage.total - usage.cached)
-    run(uncached.create("k", AsyncClient(reply).create, **ASK))
-    assert left(gate)["tpm"] == 10_000 - 115 - 15
+    assert left(gate) == {"rpm": 9, "tpm": 10_000 - used}
 
 
 def test_the_reservation_is_held_while_the_call_runs(gate: RateLimiter) -> None:
@@ -216,28 +218,26 @@ def test_cancelled_before_anything_came_keeps_the_reservation(gate: RateLimiter)
     assert left(gate) == {"rpm": 9, "tpm": 10_000 - RESERVED}
 
 
-def test_a_refusal_of_the_provider_gives_the_tokens_back_and_a_broken_line_does_not(
-    gate: RateLimiter,
+@pytest.mark.parametrize(
+    ("error", "after", "used"),
+    [
+        (ProviderError(500), 0, 0),  # it refused, so it has not worked
+        (ConnectionError(), 0, RESERVED),  # a broken line: it may have
+        (ProviderError(500), 3, 103 + 30),  # a stream is paid as far as it came
+    ],
+)
+def test_what_a_call_that_fails_costs(
+    error: Exception, after: int, used: int, gate: RateLimiter
 ) -> None:
-    llm = LlmLimiter(gate)
-    with pytest.raises(ProviderError):
-        run(llm.create("k", AsyncClient(error=ProviderError(500)).create, **ASK))
-    assert left(gate) == {"rpm": 9, "tpm": 10_000}
-    with pytest.raises(ConnectionError):
-        run(llm.create("k", AsyncClient(error=ConnectionError()).create, **ASK))
-    assert left(gate) == {"rpm": 8, "tpm": 10_000 - RESERVED}
-
-
-def test_a_stream_that_breaks_is_paid_as_far_as_it_came(gate: RateLimiter) -> None:
-    client = AsyncClient(*openai_chunks(), error=ProviderError(500), after=3)
+    client = AsyncClient(*openai_chunks(), error=error, after=after)
 
     async def flow() -> None:
         async for _ in LlmLimiter(gate).stream("k", client.create, **ASK):
             pass
 
-    with pytest.raises(ProviderError):
+    with pytest.raises(type(error)):
         run(flow())
-    assert left(gate)["tpm"] == 10_000 - 103 - 30
+    assert left(gate) == {"rpm": 9, "tpm": 10_000 - used}
 
 
 def test_any_other_shape_by_reserve(gate: RateLimiter) -> None:
