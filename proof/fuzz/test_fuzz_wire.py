@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.quota import parse_quota, parse_quotas
 from headgate.core.decision import LimitStatus
 from headgate.core.http_fields import sf_string
 from headgate.core.limits import PERIOD_SECONDS_MAX, Limit
@@ -22,6 +21,7 @@ from headgate.service.decide.targets import (
 )
 from headgate.service.http.read import query_of
 from headgate.service.http.write import check_headers
+from headgate.transport.quota import parse_quota, parse_quotas
 from proof.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 
 ITEM = {"identifier": "ann", "resource": "api", "tokens": 2, "scope": "user", "dry_run": False,

@@ -8,10 +8,9 @@ coroutine it runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
@@ -20,32 +19,10 @@ from headgate.core.lease import LeaseAccount
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import DEFAULT_NAMESPACE, Limit
 from headgate.core.plan_cache import CacheStats
-from headgate.core.runtime import Clock, Observer, run
+from headgate.core.runtime import Clock, Observer, blocking, run
 from headgate.core.store import Capabilities
 from headgate.limiter import RateLimiter, already_entered_error, also_requests, parse_requests
 from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-class HasCore(Protocol):
-    @property
-    def core(self) -> Any: ...
-
-
-def blocking(
-    flow: Callable[Concatenate[Any, Given], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[HasCore, Given], Result]:
-    """The method that runs this coroutine of `self.core` to its end."""
-    name = flow.__name__
-
-    @wraps(flow)
-    def call(self: HasCore, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        found: Result = run(getattr(self.core, name)(*args, **kwargs))
-        return found
-
-    return call
 
 
 class SyncAdmin:

@@ -11,7 +11,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import uvicorn
@@ -30,7 +30,6 @@ ALLOWED = {
     "reset_at": "2023-11-14T22:13:21.000Z",
     "degraded": False,
 }
-COLOURS = ["async", "blocking"]
 
 HANG_UP = b""  # a scripted answer: read the request, then close
 Answer = bytes | Callable[[socket.socket], object]
@@ -150,30 +149,19 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.inner, name)
-        if not callable(value):
-            return value
+        if name == "acquire":
+            return lambda *args, **kwargs: _awaited(value(*args, **kwargs))
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if name == "acquire":
-                return _AwaitedAcquire(value(*args, **kwargs))
-            return _done(value, args, kwargs)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return value(*args, **kwargs)
 
-        return call
+        return call if callable(value) else value
 
 
-class _AwaitedAcquire:
-    def __init__(self, acquiring: Any) -> None:
-        self.acquiring = acquiring
-
-    async def __aenter__(self) -> Any:
-        return Awaited(self.acquiring.__enter__())
-
-    async def __aexit__(self, *error: Any) -> Any:
-        return self.acquiring.__exit__(*error)
-
-
-async def _done(call: Any, args: Any, kwargs: Any) -> Any:
-    return call(*args, **kwargs)
+@contextlib.asynccontextmanager
+async def _awaited(acquiring: Any) -> AsyncIterator[Awaited]:
+    with acquiring as lease:
+        yield Awaited(lease)
 
 
 Flow = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -217,19 +205,11 @@ class Served:
         self._listener.close()
 
 
-@contextlib.contextmanager
-def scripted(*answers: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Script]:
-    script = Script(*answers, tls=tls)
-    try:
-        yield script
-    finally:
-        script.close()
+def scripted(*answers: Answer, tls: ssl.SSLContext | None = None) -> contextlib.closing[Script]:
+    return contextlib.closing(Script(*answers, tls=tls))
 
 
-@contextlib.contextmanager
-def served(options: Options | None = None, clock: Clock | None = None) -> Iterator[Served]:
-    service = Served(options, clock)
-    try:
-        yield service
-    finally:
-        service.close()
+def served(
+    options: Options | None = None, clock: Clock | None = None
+) -> contextlib.closing[Served]:
+    return contextlib.closing(Served(options, clock))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.requests import Effect
 from headgate.client.retry import (
     ATTEMPTS_MAX,
     SEND_MS_LEAST,
@@ -21,7 +20,7 @@ from headgate.client.retry import (
 )
 from headgate.core.errors import ValidationError
 
-ONCE, REPEATABLE = Effect.ONCE, Effect.REPEATABLE
+ONCE, REPEATABLE = False, True
 RETRY = Retry(attempts=4, base_ms=100, cap_ms=1_000)
 NOW_MS = 10_000
 WITHIN = Schedule(deadline_ms=NOW_MS + 5_000, wait_until_ms=NOW_MS)
@@ -35,12 +34,12 @@ def reply(status: int, code: str | None = None, wait_ms: int | None = None) -> R
 
 def pause(
     outcome: Outcome,
-    effect: Effect = ONCE,
+    is_repeatable: bool = ONCE,
     attempt: int = 1,
     schedule: Schedule = WITHIN,
     fraction: float = 0.0,
 ) -> int | None:
-    return next_pause_ms(RETRY, effect, outcome, attempt, NOW_MS, schedule, fraction)
+    return next_pause_ms(RETRY, is_repeatable, outcome, attempt, NOW_MS, schedule, fraction)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,6 @@ def test_dice_come_on_top_of_what_was_asked_and_never_past_the_end() -> None:
     assert pause(asked, schedule=too_late) is None
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 2_000),
     st.one_of(st.none(), st.integers(0, 10**15)),

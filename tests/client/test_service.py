@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from headgate.core.errors import LeaseExpiredError
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from headgate.service.program import Options
-from tests.client.kit import COLOURS, Served, play, served
+from headgate.testing import FakeClock
+from tests.client.kit import Served, play, served
+from tests.loops import in_loop
 
 POLICIES = """
 rate_limits:
@@ -43,88 +45,67 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def user(request: pytest.FixtureRequest) -> str:
     """Somebody nobody else in this module is."""
     return str(request.node.name)
 
 
-def test_check_takes_and_refuses(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        answer = await client.check(user, "api.search", 4)
-        assert (answer.allowed, answer.tokens_remaining, answer.tokens_capacity) == (True, 6, 10)
-        assert answer.reset_at_ms == service.clock() + 4_000
-        (quota,) = answer.quotas
-        assert (quota.policy, quota.limit, quota.remaining, quota.window_s) == ("search", 10, 6, 10)
-        looked = await client.check(user, "api.search", 7, dry_run=True)
-        assert (looked.allowed, looked.retry_after_ms, looked.dry_run) == (False, 1_000, True)
-        refused = await client.check(user, "api.search", 9)
-        assert (refused.allowed, refused.retry_after_ms) == (False, 3_000)
-        assert refused.violated == ("search",)
-        assert refused.code == "RATE_LIMIT_EXCEEDED"
-        with pytest.raises(RateLimited, match="search refused; try again in 3 s"):
-            refused.raise_if_limited()
-        assert (await client.check(user, "api.search", 6)).tokens_remaining == 0
+def with_client(flow: Callable[[Any, str], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The flow as a test, with a client of each colour and somebody nobody else is."""
 
-    play(colour, service.url, flow)
+    def test(service: Served, colour: str, user: str) -> None:
+        play(colour, service.url, lambda client: flow(client, user))
+
+    return test
 
 
-def test_endpoint_costs(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        answer = await client.check(user, "api.search", endpoint="/predict")
-        assert answer.tokens_remaining == 6
-
-    play(colour, service.url, flow)
-
-
-def test_what_never_refills(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        await client.check(user, "api.once", 2)
-        answer = await client.check(user, "api.once", wait=60)
-        assert (answer.allowed, answer.retry_after_ms) == (False, None)
-
-    play(colour, service.url, flow)
-
-
-def test_problems_are_errors_with_their_code(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        with pytest.raises(InvalidRequest) as told:
-            await client.check(user, "api.search", 11)
-        assert (told.value.code, told.value.field, told.value.status) == (
-            "DEMAND_TOO_LARGE", "tokens", 422,
-        )  # fmt: skip
-        with pytest.raises(InvalidRequest) as told:
-            await client.check(user, "api.search", scope="nobody_configured")
-        assert (told.value.code, told.value.field) == ("INVALID_REQUEST", "scope")
-
-    play(colour, service.url, flow)
+@with_client
+async def test_check_takes_and_refuses(client: Any, user: str) -> None:
+    answer = await client.check(user, "api.search", 4)
+    assert (answer.allowed, answer.tokens_remaining, answer.tokens_capacity) == (True, 6, 10)
+    assert answer.reset_at_ms == FakeClock()() + 4_000
+    (quota,) = answer.quotas
+    assert (quota.policy, quota.limit, quota.remaining, quota.window_s) == ("search", 10, 6, 10)
+    looked = await client.check(user, "api.search", 7, dry_run=True)
+    assert (looked.allowed, looked.retry_after_ms, looked.dry_run) == (False, 1_000, True)
+    refused = await client.check(user, "api.search", 9)
+    assert (refused.allowed, refused.retry_after_ms) == (False, 3_000)
+    assert refused.violated == ("search",)
+    assert refused.code == "RATE_LIMIT_EXCEEDED"
+    with pytest.raises(RateLimited, match="search refused; try again in 3 s"):
+        refused.raise_if_limited()
+    assert (await client.check(user, "api.search", 6)).tokens_remaining == 0
 
 
-def test_another_namespace_is_not_found(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        with pytest.raises(InvalidRequest) as told:
-            await client.check(user, "api.search")
-        assert told.value.code == "NOT_FOUND"
-
-    play(colour, service.url, flow, namespace="elsewhere")
+@with_client
+async def test_what_never_refills(client: Any, user: str) -> None:
+    await client.check(user, "api.once", 2)
+    answer = await client.check(user, "api.once", wait=60)
+    assert (answer.allowed, answer.retry_after_ms) == (False, None)
 
 
-def test_batch(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        first, second, third = await client.batch(
-            [Check(user, "api.search", 8), (user, "api.search", 8), (user, "api.search", 11)]
-        )
-        assert isinstance(first, CheckAnswer)
-        assert (first.allowed, second.allowed, second.retry_after_ms) == (True, False, 6_000)
-        assert isinstance(third, InvalidRequest)
-        assert third.code == "DEMAND_TOO_LARGE"
+@with_client
+async def test_problems_are_errors_with_their_code(client: Any, user: str) -> None:
+    with pytest.raises(InvalidRequest) as told:
+        await client.check(user, "api.search", 11)
+    assert (told.value.code, told.value.field, told.value.status) == (
+        "DEMAND_TOO_LARGE", "tokens", 422,
+    )  # fmt: skip
+    with pytest.raises(InvalidRequest) as told:
+        await client.check(user, "api.search", scope="nobody_configured")
+    assert (told.value.code, told.value.field) == ("INVALID_REQUEST", "scope")
 
-    play(colour, service.url, flow)
+
+@with_client
+async def test_batch(client: Any, user: str) -> None:
+    first, second, third = await client.batch(
+        [Check(user, "api.search", 8), (user, "api.search", 8), (user, "api.search", 11)]
+    )
+    assert isinstance(first, CheckAnswer)
+    assert (first.allowed, second.allowed, second.retry_after_ms) == (True, False, 6_000)
+    assert isinstance(third, InvalidRequest)
+    assert third.code == "DEMAND_TOO_LARGE"
 
 
 def test_check_all_is_all_or_none(service: Served, colour: str, user: str) -> None:
@@ -152,29 +133,27 @@ async def _left(client: Any, user: str) -> int | None:
     return left
 
 
-def test_lease_kept_settled_released(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        async with client.acquire(user, "api.search", 5) as lease:
-            assert (dict(lease.held), lease.answer.state) == ({"tokens": 5}, "open")
-            assert lease.check.tokens_remaining == 5
-        assert (lease.answer.state, await _left(client, user)) == ("settled", 5)
-        async with client.acquire(user, "api.search", 5) as lease:
-            await lease.adjust(tokens=2)
-            assert dict(lease.held) == {"tokens": 7}
-            await lease.settle(tokens=1)
-            await lease.settle(tokens=1)
-        assert await _left(client, user) == 4
-        async with client.acquire(user, "api.search", amounts={"tokens": 3}) as lease:
-            await lease.release(1)
-            assert await _left(client, user) == 2
-            await lease.release()
-            with pytest.raises(LeaseExpiredError):
-                await lease.adjust(1)
-        assert await _left(client, user) == 4
+@with_client
+async def test_lease_kept_settled_released(client: Any, user: str) -> None:
+    async with client.acquire(user, "api.search", 5) as lease:
+        assert (dict(lease.held), lease.answer.state) == ({"tokens": 5}, "open")
+        assert lease.check.tokens_remaining == 5
+    assert (lease.answer.state, await _left(client, user)) == ("settled", 5)
+    async with client.acquire(user, "api.search", 5) as lease:
+        await lease.adjust(tokens=2)
+        assert dict(lease.held) == {"tokens": 7}
+        await lease.settle(tokens=1)
+        await lease.settle(tokens=1)
+    assert await _left(client, user) == 4
+    async with client.acquire(user, "api.search", amounts={"tokens": 3}) as lease:
+        await lease.release(1)
+        assert await _left(client, user) == 2
+        await lease.release()
         with pytest.raises(LeaseExpiredError):
-            await lease.settle(1)
-
-    play(colour, service.url, flow)
+            await lease.adjust(1)
+    assert await _left(client, user) == 4
+    with pytest.raises(LeaseExpiredError):
+        await lease.settle(1)
 
 
 @pytest.mark.parametrize(("on_error", "left"), [("refund", 10), ("keep", 5)])
@@ -190,57 +169,50 @@ def test_lease_left_by_an_exception(
     play(colour, service.url, flow)
 
 
-def test_lease_refused(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        async with client.acquire(user, "api.search", 8):
-            with pytest.raises(RateLimited) as told:
-                async with client.acquire(user, "api.search", 8):
-                    raise AssertionError("there is no lease")
-        assert told.value.retry_after_ms == 6_000
-        assert told.value.answer.tokens_remaining == 2
-
-    play(colour, service.url, flow)
+@with_client
+async def test_lease_refused(client: Any, user: str) -> None:
+    async with client.acquire(user, "api.search", 8):
+        with pytest.raises(RateLimited) as told:
+            async with client.acquire(user, "api.search", 8):
+                raise AssertionError("there is no lease")
+    assert told.value.retry_after_ms == 6_000
+    assert told.value.answer.tokens_remaining == 2
 
 
-def test_explain_and_health(service: Served, colour: str, user: str) -> None:
-    async def flow(client: Any) -> None:
-        found = await client.explain(user, "api.search")
-        assert found["policy"]["name"] == "search"
-        health = await client.health()
-        assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
-
-    play(colour, service.url, flow)
-
-
-def test_a_cancelled_task_gives_its_lease_back(service: Served, user: str) -> None:
-    async def whole() -> None:
-        inside = asyncio.Event()
-
-        async def work(client: AsyncClient) -> None:
-            async with client.acquire(user, "api.search", 6):
-                inside.set()
-                await asyncio.Event().wait()
-
-        async with AsyncClient(service.url) as client:
-            task = asyncio.create_task(work(client))
-            await inside.wait()
-            assert await _left(client, user) == 4
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await _left(client, user) == 10
-
-    asyncio.run(whole())
+@with_client
+async def test_endpoint_costs_explain_and_health(client: Any, user: str) -> None:
+    assert (await client.check(user, "api.search", endpoint="/predict")).tokens_remaining == 6
+    found = await client.explain(user, "api.search")
+    assert found["policy"]["name"] == "search"
+    health = await client.health()
+    assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
 
 
-def test_many_tasks_share_few_connections(service: Served, user: str) -> None:
-    async def whole() -> None:
-        async with AsyncClient(service.url, connections=3) as client:
-            checks = [client.check(user, "api.search") for _ in range(30)]
-            answers = await asyncio.gather(*checks)
-        assert sum(answer.allowed for answer in answers) == 10
+@in_loop
+async def test_a_cancelled_task_gives_its_lease_back(service: Served, user: str) -> None:
+    inside = asyncio.Event()
 
-    asyncio.run(whole())
+    async def work(client: AsyncClient) -> None:
+        async with client.acquire(user, "api.search", 6):
+            inside.set()
+            await asyncio.Event().wait()
+
+    async with AsyncClient(service.url) as client:
+        task = asyncio.create_task(work(client))
+        await inside.wait()
+        assert await _left(client, user) == 4
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await _left(client, user) == 10
+
+
+@in_loop
+async def test_many_tasks_share_few_connections(service: Served, user: str) -> None:
+    async with AsyncClient(service.url, connections=3) as client:
+        checks = [client.check(user, "api.search") for _ in range(30)]
+        answers = await asyncio.gather(*checks)
+    assert sum(answer.allowed for answer in answers) == 10
 
 
 def test_keys(colour: str, tmp_path: Path) -> None:

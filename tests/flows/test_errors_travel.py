@@ -11,8 +11,7 @@ from multiprocessing import get_context
 import pytest
 
 from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter
-from headgate.client.answers import CheckAnswer
-from headgate.client.errors import RateLimited, Unavailable
+from headgate.client.answers import CheckAnswer, RateLimited, Unavailable
 from headgate.core import errors
 from headgate.core.errors import HeadgateError
 from headgate.layers.breaker import BreakerOpen

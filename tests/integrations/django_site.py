@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import django
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 from django.views import View
 
@@ -34,7 +32,7 @@ from rest_framework.views import APIView
 from headgate.integrations.django import RateLimit
 from headgate.integrations.drf import throttle
 from headgate.testing import FakeClock
-from tests.integrations.kit import ALL, blocking, limiter
+from tests.integrations.kit import blocking, limiter
 
 CLOCK = FakeClock()
 SYNC = blocking(CLOCK)
@@ -64,29 +62,6 @@ def plain(request: HttpRequest, number: int) -> HttpResponse:
 @async_limit("async").guard
 async def in_loop(request: HttpRequest) -> HttpResponse:
     return HttpResponse("loop", headers={"X-RateLimit-Limit": "mine"})
-
-
-@sync_limit("crowd", "10/minute").guard
-def crowd(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("x")
-
-
-@sync_limit("stream", "1/minute").guard
-def stream(request: HttpRequest) -> StreamingHttpResponse:
-    def chunks() -> Iterator[bytes]:
-        for number in range(1000):
-            yield b"%d\n" % number
-
-    return StreamingHttpResponse(chunks())
-
-
-@RateLimit(ASYNC, "1/minute", resource="astream", key=ALL).guard
-async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b"one"
-        await asyncio.Event().wait()
-
-    return StreamingHttpResponse(chunks())
 
 
 def free(request: HttpRequest) -> HttpResponse:
@@ -136,9 +111,6 @@ urlpatterns = [
     path("async", in_loop),
     path("class", sync_limit("class").guard(Plain.as_view())),
     path("aclass", async_limit("aclass").guard(InLoop.as_view())),
-    path("crowd", crowd),
-    path("stream", stream),
-    path("astream", async_stream),
     path("free", free),
     path("rest", Rest.as_view()),
     path("byuser", ByUser.as_view()),

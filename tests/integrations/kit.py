@@ -47,10 +47,18 @@ def get(app: Any, path: str = "/", *, address: str = "198.51.100.7", **headers: 
     return run(once())
 
 
+def _scope(kind: str, path: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": kind, "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [], "client": ("198.51.100.7", 4711), "server": ("app", 80), "root_path": "",
+        "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, **more,
+    }  # fmt: skip
+
+
 async def websocket(
     app: Callable[..., Awaitable[None]], path: str = "/ws", *, denial: bool = True
-) -> list[Any]:
-    """What the app sends to a client that connects, says one word and leaves."""
+) -> Any:
+    """The first message of the app to a client that connects, says one word and leaves."""
     inbox = [
         {"type": "websocket.connect"},
         {"type": "websocket.receive", "text": "hello"},
@@ -64,45 +72,38 @@ async def websocket(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [], "client": ("198.51.100.7", 4711), "server": ("app", 80), "scheme": "ws",
-        "subprotocols": [], "root_path": "", "http_version": "1.1",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
-        "extensions": {"websocket.http.response": {}} if denial else {},
-    }  # fmt: skip
+    extensions = {"websocket.http.response": {}} if denial else {}
+    scope = _scope("websocket", path, scheme="ws", subprotocols=[], extensions=extensions)
     await app(scope, receive, send)
-    return sent
+    return sent[0]
 
 
-async def hang_up(
-    app: Callable[..., Awaitable[None]], path: str = "/", *, cancel: bool = True
-) -> None:
-    """A request whose client is gone once the first byte has come; the server cancels it, or
-    leaves it to the app to notice."""
+def check_websocket(app: Any, path: str = "/ws") -> None:
+    """One connection passes the limit, later ones are refused as the server can say it."""
+    accepted = run(websocket(app, path))
+    assert accepted["type"] == "websocket.accept"
+    assert headers_of(accepted)["x-ratelimit-remaining"] == "0"
+    refused = run(websocket(app, path))
+    assert (refused["type"], refused["status"]) == ("websocket.http.response.start", 429)
+    assert headers_of(refused)["retry-after"] == "60"
+    refused = run(websocket(app, path, denial=False))
+    assert (refused["type"], refused["code"]) == ("websocket.close", 1008)
+
+
+async def hang_up(app: Callable[..., Awaitable[None]], path: str = "/") -> None:
+    """A request that the server cancels once the first byte of the answer has come."""
     started = asyncio.Event()
-    inbox = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Any:
-        if inbox:
-            return inbox.pop()
-        await started.wait()
-        return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
         if message.get("body"):
             started.set()
 
-    scope = {
-        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(),
-        "query_string": b"", "headers": [], "client": ("198.51.100.7", 4711),
-        "server": ("app", 80), "scheme": "http", "root_path": "", "http_version": "1.1",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-    }  # fmt: skip
-    task = asyncio.ensure_future(app(scope, receive, send))
+    task = asyncio.ensure_future(app(_scope("http", path, method="GET"), receive, send))
     await started.wait()
-    if cancel:
-        task.cancel()
+    task.cancel()
     await asyncio.wait([task])
 
 

@@ -17,13 +17,12 @@ from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import (
     ALL,
     blocking,
+    check_websocket,
     client,
     get,
     hang_up,
-    headers_of,
     limiter,
     run,
-    websocket,
 )
 
 
@@ -117,51 +116,8 @@ def test_a_handler_that_fails_gives_nothing_back() -> None:
     assert get(app).status_code == 429
 
 
-def test_cancelled_while_deciding_leaves_the_gate_in_order() -> None:
-    """The middleware is cancelled inside the store's call: the next request is still decided."""
-
-    class Slow:
-        def __init__(self, store: Any) -> None:
-            self.store = store
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.store, name)
-
-        async def consume(self, demands: Any, now_ms: Any) -> Any:
-            await asyncio.sleep(0)
-            return await self.store.consume(demands, now_ms)
-
-    gate = limiter()
-    gate.engine.use(Slow(gate.engine.store))
-    app = LimitMiddleware(hello, gate, "2/minute")
-
-    async def flow() -> int:
-        async with client(app) as browser:
-            task = asyncio.ensure_future(browser.get("/"))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            answers = [await browser.get("/") for _ in range(3)]
-        return sum(answer.status_code == 200 for answer in answers)
-
-    assert run(flow()) in (1, 2)  # never more than the limit
-
-
-@pytest.mark.parametrize("denial", [True, False])
-def test_websockets(denial: bool) -> None:
-    app = LimitMiddleware(hello, limiter(), "1/minute")
-    (accepted,) = run(websocket(app, denial=denial))
-    assert accepted["type"] == "websocket.accept"
-    assert headers_of(accepted)["x-ratelimit-remaining"] == "0"
-    refused = run(websocket(app, denial=denial))
-    if denial:
-        assert refused[0]["type"] == "websocket.http.response.start"
-        assert refused[0]["status"] == 429
-        assert headers_of(refused[0])["retry-after"] == "60"
-    else:
-        assert refused[0]["type"] == "websocket.close"
-        assert refused[0]["code"] == 1008
+def test_websockets() -> None:
+    check_websocket(LimitMiddleware(hello, limiter(), "1/minute"))
 
 
 def test_lifespan_is_not_limited() -> None:

@@ -16,7 +16,8 @@ from headgate.core.errors import Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.grpc import AsyncLimitInterceptor, LimitInterceptor, _address
 from headgate.testing import FakeClock, FaultyStore
-from tests.integrations.kit import blocking, limiter, run
+from tests.integrations.kit import ALL, blocking, limiter
+from tests.loops import in_loop
 
 TIMEOUT_S = 20
 
@@ -45,11 +46,6 @@ async def async_echo(request: bytes, context: Any) -> bytes:
 async def async_count(request: bytes, context: Any) -> AsyncIterator[bytes]:
     for number in range(3):
         yield b"%d" % number
-
-
-async def async_forever(request: bytes, context: Any) -> AsyncIterator[bytes]:
-    yield b"first"
-    await asyncio.Event().wait()
 
 
 async def async_writer(request: bytes, context: Any) -> None:
@@ -110,11 +106,8 @@ def test_all_four_kinds_of_methods() -> None:
     with Running(blocking(), "1/minute", resource=lambda caller: "x" + caller.path) as channel:
         words = [b"a", b"b"]
         assert channel.unary_unary("/s.S/Echo")(b"a", timeout=TIMEOUT_S) == b"a"
-        assert list(channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)) == [
-            b"0",
-            b"1",
-            b"2",
-        ]
+        numbers = channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)
+        assert list(numbers) == [b"0", b"1", b"2"]
         assert channel.stream_unary("/s.S/Total")(iter(words), timeout=TIMEOUT_S) == b"2"
         assert list(channel.stream_stream("/s.S/Both")(iter(words), timeout=TIMEOUT_S)) == words
         for make, name, given in (
@@ -129,20 +122,8 @@ def test_all_four_kinds_of_methods() -> None:
         assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_of_many_at_once_exactly_as_many_as_fit_get_in() -> None:
-    with Running(blocking(), "10/minute") as channel:
-        call = channel.unary_unary("/s.S/Echo")
-        answers = [call.future(b"x", timeout=TIMEOUT_S) for _ in range(30)]
-        codes = [answer.code() for answer in answers]
-    assert codes.count(grpc.StatusCode.OK) == 10
-    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 20
-
-
 def test_a_cancelled_call_has_counted() -> None:
     started, leave = threading.Event(), threading.Event()
-
-    def slow_key(caller: Any) -> str:
-        return "all:x"
 
     def hang(request: bytes, context: Any) -> bytes:
         context.add_callback(leave.set)
@@ -150,8 +131,7 @@ def test_a_cancelled_call_has_counted() -> None:
         leave.wait(TIMEOUT_S)
         return b""
 
-    gate = blocking()
-    running = Running(gate, "1/minute", key=slow_key)
+    running = Running(blocking(), "1/minute", key=ALL)
     running.server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(
             "h.H", {"Hang": grpc.unary_unary_rpc_method_handler(hang)}),)
@@ -198,45 +178,25 @@ async def _serve(gate: Any, rate: str, **methods: tuple[str, Any]) -> tuple[Any,
     return server, grpc.aio.insecure_channel(f"127.0.0.1:{port}")
 
 
-def test_asyncio_servers() -> None:
-    async def flow() -> None:
-        server, channel = await _serve(
-            limiter(), "2/minute", Echo=("unary_unary", async_echo),
-            Count=("unary_stream", async_count), Write=("unary_stream", async_writer),
-        )  # fmt: skip
-        try:
-            call = channel.unary_unary("/s.S/Echo")
-            answers = await asyncio.gather(
-                *(call(b"x", timeout=TIMEOUT_S) for _ in range(8)), return_exceptions=True
-            )
-            assert sum(answer == b"x" for answer in answers) == 2
-            refused = [a for a in answers if isinstance(a, grpc.aio.AioRpcError)]
-            assert {one.code() for one in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-            assert dict(refused[0].trailing_metadata())["retry-after"] == "30"
-            stream = channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)
-            assert [part async for part in stream] == [b"0", b"1", b"2"]
-            written = channel.unary_stream("/s.S/Write")(b"", timeout=TIMEOUT_S)
-            assert [part async for part in written] == [b"written"]
-        finally:
-            await channel.close()
-            await server.stop(None)
-
-    run(flow())
-
-
-def test_an_asyncio_stream_that_is_cancelled_has_counted() -> None:
-    async def flow() -> None:
-        server, channel = await _serve(limiter(), "1/minute", Go=("unary_stream", async_forever))
-        try:
-            go = channel.unary_stream("/s.S/Go")
-            stream = go(b"", timeout=TIMEOUT_S)
-            assert await stream.read() == b"first"
-            stream.cancel()
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await go(b"", timeout=TIMEOUT_S).read()
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        finally:
-            await channel.close()
-            await server.stop(None)
-
-    run(flow())
+@in_loop
+async def test_asyncio_servers() -> None:
+    server, channel = await _serve(
+        limiter(), "2/minute", Echo=("unary_unary", async_echo),
+        Count=("unary_stream", async_count), Write=("unary_stream", async_writer),
+    )  # fmt: skip
+    try:
+        call = channel.unary_unary("/s.S/Echo")
+        answers = await asyncio.gather(
+            *(call(b"x", timeout=TIMEOUT_S) for _ in range(8)), return_exceptions=True
+        )
+        assert sum(answer == b"x" for answer in answers) == 2
+        refused = [a for a in answers if isinstance(a, grpc.aio.AioRpcError)]
+        assert {one.code() for one in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert dict(refused[0].trailing_metadata())["retry-after"] == "30"
+        stream = channel.unary_stream("/s.S/Count")(b"", timeout=TIMEOUT_S)
+        assert [part async for part in stream] == [b"0", b"1", b"2"]
+        written = channel.unary_stream("/s.S/Write")(b"", timeout=TIMEOUT_S)
+        assert [part async for part in written] == [b"written"]
+    finally:
+        await channel.close()
+        await server.stop(None)

@@ -16,7 +16,6 @@ import requests
 from headgate import (
     Limit,
     OnUnavailable,
-    RateLimiter,
     RateLimitExceeded,
     SyncRateLimiter,
     ValidationError,
@@ -29,7 +28,8 @@ from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.outgoing import Call, by_host, requested_wait_ms
 from headgate.integrations.requests import LimitedAdapter
 from headgate.testing import FakeClock
-from tests.integrations.kit import blocking, limiter, run
+from tests.integrations.kit import blocking, limiter
+from tests.loops import in_loop
 
 RATE = [Limit.per_second("rps", 2)]
 
@@ -76,33 +76,29 @@ def closed_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}/"
 
 
-def visitor(kind: str, clock: FakeClock, **options: Any) -> tuple[Any, Any]:
-    gate = blocking(clock)
+def visitor(kind: str, gate: Any, **options: Any) -> Any:
     if kind == "httpx":
-        return httpx.Client(transport=LimitedTransport(gate, RATE, **options)), gate
+        return httpx.Client(transport=LimitedTransport(gate, RATE, **options))
     session = requests.Session()
     session.mount("http://", LimitedAdapter(gate, RATE, **options))
-    return session, gate
+    return session
 
 
-def left(gate: Any) -> int:
-    return int(gate.available("host:127.0.0.1", "outgoing", limits=RATE)["rps"])
+KINDS = pytest.mark.parametrize("kind", ["httpx", "requests"])
 
 
-@pytest.mark.parametrize("kind", ["httpx", "requests"])
+@KINDS
 def test_calls_wait_for_their_turn(kind: str, server: Server) -> None:
     clock = FakeClock()
-    client, _ = visitor(kind, clock)
-    with client:
+    with visitor(kind, blocking(clock)) as client:
         assert [client.get(url_of(server)).status_code for _ in range(6)] == [200] * 6
     assert clock() == FakeClock()() + 2000  # two at once, then one every half second
     assert server.visits == 6
 
 
-@pytest.mark.parametrize("kind", ["httpx", "requests"])
+@KINDS
 def test_without_waiting_they_are_refused_unsent(kind: str, server: Server) -> None:
-    client, _ = visitor(kind, FakeClock(), wait=None)
-    with client:
+    with visitor(kind, blocking(), wait=None) as client:
         client.get(url_of(server))
         client.get(url_of(server))
         with pytest.raises(RateLimitExceeded):
@@ -112,142 +108,102 @@ def test_without_waiting_they_are_refused_unsent(kind: str, server: Server) -> N
     assert server.visits == 3
 
 
-@pytest.mark.parametrize("kind", ["httpx", "requests"])
+@KINDS
 def test_retry_after_of_the_other_side_is_kept(kind: str, server: Server) -> None:
     clock = FakeClock()
-    client, gate = visitor(kind, clock)
-    with client:
+    gate = blocking(clock)
+    with visitor(kind, gate) as client:
         assert client.get(url_of(server, "/busy")).status_code == 429
         assert gate.time_until_available("host:127.0.0.1", "outgoing", {"rps": 1}, RATE) == 7
         client.get(url_of(server))
     assert clock() == FakeClock()() + 7000
 
 
-@pytest.mark.parametrize("kind", ["httpx", "requests"])
+@KINDS
 def test_a_connection_that_was_never_made_has_not_counted(kind: str) -> None:
-    client, gate = visitor(kind, FakeClock())
-    with client, pytest.raises((httpx.ConnectError, requests.ConnectionError)):
+    gate = blocking()
+    with (
+        visitor(kind, gate) as client,
+        pytest.raises((httpx.ConnectError, requests.ConnectionError)),
+    ):
         client.get(closed_url())
-    assert left(gate) == 2
+    assert gate.available("host:127.0.0.1", "outgoing", limits=RATE) == {"rps": 2}
 
 
-def test_many_tasks_at_once(server: Server) -> None:
-    clock = FakeClock()
-    gate = limiter(clock)
-    transport = AsyncLimitedTransport(gate, "5/second", wait=None)
-
-    async def flow() -> int:
-        async with httpx.AsyncClient(transport=transport) as client:
-            tries = [client.get(url_of(server)) for _ in range(20)]
-            answers = await asyncio.gather(*tries, return_exceptions=True)
-        return sum(isinstance(answer, httpx.Response) for answer in answers)
-
-    assert run(flow()) == 5
-    assert server.visits == 5
-
-
-def test_cancelled_in_flight_has_counted_and_cancelled_in_line_has_not() -> None:
+@in_loop
+async def test_cancelled_in_flight_has_counted_and_cancelled_in_line_has_not() -> None:
     gate = limiter()
-    sent = 0
+    sent: list[httpx.Request] = []
 
     class Hanging(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            nonlocal sent
-            sent += 1
+            sent.append(request)
             await asyncio.Event().wait()
             raise AssertionError
 
-    async def flow() -> None:
-        transport = AsyncLimitedTransport(gate, RATE, transport=Hanging())
-        async with httpx.AsyncClient(transport=transport) as client:
-            tasks = [asyncio.ensure_future(client.get("http://h/")) for _ in range(3)]
-            for _ in range(50):
-                await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    run(flow())
-    assert sent == 2
-    assert run(gate.available("host:h", "outgoing", limits=RATE)) == {"rps": 0}
+    transport = AsyncLimitedTransport(gate, RATE, transport=Hanging())
+    async with httpx.AsyncClient(transport=transport) as client:
+        tasks = [asyncio.ensure_future(client.get("http://h/")) for _ in range(3)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert len(sent) == 2
+    assert await gate.available("host:h", "outgoing", limits=RATE) == {"rps": 0}
 
 
-def test_async_retry_after_and_connections_never_made(server: Server) -> None:
-    clock = FakeClock()
-    gate = limiter(clock)
+@in_loop
+async def test_async_retry_after_and_connections_never_made() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/away":
+            raise httpx.ConnectError("refused")
+        return httpx.Response(429, headers={"retry-after": "7"})
 
-    async def flow() -> None:
-        transport = AsyncLimitedTransport(gate, RATE, wait=None)
-        async with httpx.AsyncClient(transport=transport) as client:
-            with pytest.raises(httpx.ConnectError):
-                await client.get(closed_url())
-            assert await gate.available("host:127.0.0.1", "outgoing", RATE) == {"rps": 2}
-            assert (await client.get(url_of(server, "/busy"))).status_code == 429
-            with pytest.raises(RateLimitExceeded) as refused:
-                await client.get(url_of(server))
-            assert refused.value.retry_after_ms == 7000
-
-    run(flow())
-
-
-AWAY = "redis://127.0.0.1:1/0"
+    gate = limiter()
+    transport = AsyncLimitedTransport(gate, RATE, wait=None, transport=httpx.MockTransport(answer))
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get("http://h/away")
+        assert await gate.available("host:h", "outgoing", RATE) == {"rps": 2}
+        assert (await client.get("http://h/busy")).status_code == 429
+        with pytest.raises(RateLimitExceeded) as refused:
+            await client.get("http://h/busy")
+        assert refused.value.retry_after_ms == 7000
 
 
-@pytest.mark.parametrize("kind", ["httpx", "requests"])
+@KINDS
 def test_a_response_is_never_lost_to_the_store(kind: str, server: Server, caplog: Any) -> None:
     events: list[Event] = []
-    gate = SyncRateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
-    client: Any = httpx.Client(transport=LimitedTransport(gate, RATE))
-    if kind == "requests":
-        client = requests.Session()
-        client.mount("http://", LimitedAdapter(gate, RATE))
-    with gate, client:
+    away = "redis://127.0.0.1:1/0"
+    gate = SyncRateLimiter(away, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
+    with gate, visitor(kind, gate) as client:
         assert client.get(url_of(server, "/busy")).status_code == 429
     assert [one.entity_id for one in events if one.kind == "debit_lost"] == ["host:127.0.0.1"]
     assert "host:127.0.0.1 asked us to wait" in caplog.text
 
 
-def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:
-    events: list[Event] = []
-
-    async def flow() -> int:
-        gate = RateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
-        transport = AsyncLimitedTransport(gate, RATE)
-        async with gate, httpx.AsyncClient(transport=transport) as client:
-            return (await client.get(url_of(server, "/busy"))).status_code
-
-    assert run(flow()) == 429
-    assert [one.kind for one in events].count("debit_lost") == 1
-
-
-def test_what_the_other_side_says() -> None:
-    now_ms = 1_700_000_000_000
-    date = {"retry-after": "Tue, 14 Nov 2023 22:13:30 GMT"}
-    assert requested_wait_ms(429, date, now_ms) == 10_000
-    assert requested_wait_ms(503, {"retry-after": "1"}, now_ms) == 1000
-    assert requested_wait_ms(200, date, now_ms) is None
-    assert requested_wait_ms(429, {"retry-after": "soon"}, now_ms) is None
-    assert requested_wait_ms(429, {}, now_ms) is None
-    assert requested_wait_ms(429, {"retry-after": "999999999"}, now_ms) == 3_600_000
-    assert requested_wait_ms(429, {"retry-after": "Tue Nov 14 22:13:30 2023"}, now_ms) == 10_000
-
-
 @pytest.mark.parametrize(
-    "date",
+    ("status", "said", "wait_ms"),
     [
-        "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
-        "Wed, 21 Oct 2015 07:28:00 +99999999999999",
-        "Wed, 21 Oct 2015 07:28:00 +9999",
-        "Wed, 99 Oct 2015 07:28:00 GMT",
+        (429, "Tue, 14 Nov 2023 22:13:30 GMT", 10_000),
+        (429, "Tue Nov 14 22:13:30 2023", 10_000),
+        (503, "1", 1000),
+        (200, "1", None),
+        (429, "soon", None),
+        (429, "", None),
+        (429, "999999999", 3_600_000),
+        (429, "Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None),
+        (429, "Wed, 21 Oct 2015 07:28:00 +99999999999999", None),
+        (429, "Wed, 21 Oct 2015 07:28:00 +9999", None),
+        (429, "Wed, 99 Oct 2015 07:28:00 GMT", None),
+        (429, "Mon, 01 Jan 0001 00:00:00", 0),
+        (429, "Mon, 01 Jan 0001 00:00:00 +2359", 0),
+        (429, "Fri, 31 Dec 9999 23:59:59 GMT", 3_600_000),
     ],
 )
-def test_dates_that_are_none(date: str) -> None:
-    assert requested_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) is None
-
-
-@pytest.mark.parametrize("date", ["Mon, 01 Jan 0001 00:00:00", "Mon, 01 Jan 0001 00:00:00 +2359"])
-def test_a_moment_long_ago_is_now(date: str) -> None:
-    assert requested_wait_ms(429, {"retry-after": date}, 1_700_000_000_000) == 0
+def test_what_the_other_side_says(status: int, said: str, wait_ms: int | None) -> None:
+    assert requested_wait_ms(status, {"retry-after": said}, 1_700_000_000_000) == wait_ms
 
 
 @pytest.mark.parametrize("face", [AsyncLimitedTransport, LimitedTransport, LimitedAdapter])

@@ -1,4 +1,4 @@
-"""Short words for tests of layers: demands, and stores that are away, slow or scripted."""
+"""For tests of layers: demands, callers, and stores that are away, slow or counted."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
-from headgate.core.errors import Unreachable
+from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms
+from headgate.core.record import BucketKey, Terms, cell_of
 from headgate.core.runtime import run
 from headgate.core.store import PeekResult, Store
+from headgate.layers.prefetch import Prefetch
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 
-KEY = BucketKey("ns", "key-1", "gpt-4")
 DOWN = Unreachable("connection refused; start the server")
 
 
@@ -95,3 +96,103 @@ class Held(RecordingStore):
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+# --------------------------------------------------------------------------------------------------
+# Prefetch: one client behind the layer and the store seen without it, and a herd of callers.
+
+FAST = Buckets(Limit.per_second("rps", 10_000))
+STILL = Buckets(Limit.custom("n", 1000, 0, 1))  # never refills: every token can be counted
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = recorded(self.clock)
+        self.layer = Prefetch(self.store, self.clock)
+        self.client = Client(self.layer, self.clock)
+        self.other = Client(self.store.store, self.clock)
+
+    def level(self, buckets: Buckets, entity_id: str = "key-1") -> int | None:
+        """Whole tokens of the first limit as the store has them."""
+        record = self.other.peek(buckets.key(entity_id)).records[0]
+        cell = None if record is None else cell_of(record, buckets.terms.specs[0].name)
+        return None if cell is None else cell.level_milli(self.clock()) // 1000
+
+    def held(self, buckets: Buckets, entity_id: str = "key-1") -> int:
+        held = self.layer.held_milli(buckets.key(entity_id))
+        return sum(held.values()) // 1000
+
+    def warm(self, buckets: Buckets = FAST, calls: int = 50) -> int:
+        """Some demand, one token a millisecond; how much was admitted."""
+        admitted = 0
+        for _ in range(calls):
+            self.clock.advance(1)
+            admitted += self.client.take(buckets.want(1)).allowed
+        return admitted
+
+
+HERD = 50
+
+
+class Narrow(RecordingStore):
+    """A store some turns of the loop away that counts calls under way at once. A call waits until
+    it is let go and reaches the store then; `troubles` are met first, one by one."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(MemoryStore(clock))
+        self.let_go = asyncio.Event()
+        self.let_go.set()
+        self.troubles: list[StoreTrouble] = []
+        self.under_way = 0
+        self.most = 0
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        self.calls.append(("consume", (tuple(demands), now_ms)))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await turns(2)
+            await self.let_go.wait()
+            if self.troubles:
+                raise self.troubles.pop(0)
+            return await self.store.consume(demands, now_ms)
+        finally:
+            self.under_way -= 1
+
+    @property
+    def asked(self) -> list[int]:
+        """Whole tokens of the first limit, call by call."""
+        return [call[1][0][0].amounts[0] // 1000 for call in self.calls if call[0] == "consume"]
+
+
+class Herd:
+    """Callers of one client, as tasks."""
+
+    def __init__(self, **layers: bool) -> None:
+        self.clock = FakeClock()
+        self.store = Narrow(self.clock)
+        pace = self.clock.pace(blocking=False)
+        chosen = {"breaker": False, "rejections": False} | layers
+        top = add_layers(self.store, clock=self.clock, pace=pace, prefetch=True, **chosen)
+        assert isinstance(top, Prefetch)
+        self.layer = top
+        self.other = Client(self.store.store, self.clock)
+
+    def ask(self, demand: Demand) -> asyncio.Task[Verdict]:
+        return asyncio.ensure_future(self.layer.consume([demand], self.clock()))  # type: ignore[arg-type]
+
+    async def come(self, demand: Demand, callers: int = HERD) -> list[Any]:
+        return await asyncio.gather(
+            *(self.ask(demand) for _ in range(callers)), return_exceptions=True
+        )
+
+    async def left(self, buckets: Buckets) -> int:
+        """What the store has once everything held is back."""
+        await self.layer.detach()
+        self.store.let_go.set()
+        return self.other.admitted(buckets.want(1), 2000)
+
+
+def admitted(told: list[Any]) -> int:
+    return sum(isinstance(verdict, Verdict) and verdict.allowed for verdict in told)

@@ -6,25 +6,21 @@ import contextlib
 import heapq
 import random
 import threading
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import (
     Contended,
     EntityNotFoundError,
-    HeadgateError,
     StoreDenied,
-    StoreTrouble,
     Throttled,
     Unreachable,
     ValidationError,
 )
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.core.store import Store
 from headgate.layers.breaker import (
     PROBE_MS_MAX,
     Breaker,
@@ -172,13 +168,13 @@ def waves(
 
 
 @pytest.mark.parametrize("spread_ms", [0, 1, 7, 90])
-@pytest.mark.parametrize("callers", [1, 10, 200])
+@pytest.mark.parametrize("callers", [1, 10, 60])
 def test_one_stall_is_not_an_outage_however_many_wait(callers: int, spread_ms: int) -> None:
     changes, _ = waves(callers, 1300, 1000, spread_ms)
     assert changes == []
 
 
-@pytest.mark.parametrize("callers", [1, 10, 200])
+@pytest.mark.parametrize("callers", [1, 10, 60])
 def test_a_store_that_stays_away_is_given_up_after_five_timeouts(callers: int) -> None:
     changes, opened_ms = waves(callers, 60_000, 1000, 3)
     assert changes == [BreakerState.OPEN]
@@ -223,40 +219,6 @@ def test_what_is_not_an_outage_moves_nothing(trouble: BaseException) -> None:
     world.call(trouble)
     world.call()
     assert world.circuit.state is BreakerState.CLOSED
-
-
-class CountsEverything(Breaker):
-    """Trap 8: any trouble of a key counts for the store as a whole."""
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        turn = self.circuit.enter()
-        try:
-            return await self.inner.consume(demands, now_ms)
-        except HeadgateError as trouble:
-            self.circuit.note_failure(turn, Unreachable(str(trouble)))
-            raise
-
-
-class OneHotKey(Switch):
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if demands[0].key.entity_id == "hot":
-            raise Throttled("partition is hot")
-        return await super().consume(demands, now_ms)
-
-
-@pytest.mark.parametrize(("breaker", "served"), [(CountsEverything, False), (Breaker, True)])
-def test_one_throttled_key_never_stops_the_others(breaker: type[Breaker], served: bool) -> None:
-    clock = FakeClock()
-    store: Store = OneHotKey(MemoryStore(clock))
-    client = Client(breaker(store, Circuit(clock)), clock)
-    for _ in range(20):
-        with pytest.raises(StoreTrouble):
-            client.take(BUCKETS.want(1, entity_id="hot"))
-    try:
-        cool = client.take(BUCKETS.want(1, entity_id="cool")).allowed
-    except BreakerOpen:
-        cool = False
-    assert cool is served, "the naive breaker is known to fail here"
 
 
 def test_two_probes_close_it_one_failure_opens_it_again() -> None:
@@ -349,8 +311,8 @@ def test_one_probe_among_threads() -> None:
     world = World()
     world.open()
     world.clock.advance(BreakerConfig().open_ms)
-    start = threading.Barrier(16)
-    entered: list[Any] = []
+    start = threading.Barrier(8)
+    entered: list[int] = []
 
     def enter() -> None:
         start.wait()
@@ -358,11 +320,9 @@ def test_one_probe_among_threads() -> None:
             with contextlib.suppress(BreakerOpen):
                 entered.append(world.circuit.enter())
 
-    threads = [threading.Thread(target=enter) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(enter)
     assert len(entered) == 1
 
 
@@ -370,7 +330,7 @@ def test_patience_is_a_choice() -> None:
     """Fewer failures, a shorter pause, another growth: as SERVICE's runtime section has them."""
     clock = FakeClock()
     patience = BreakerConfig(2, 1, 1000, 2500, 2.0)
-    circuit = Circuit(clock, patience=patience, rng=_NoJitter())
+    circuit = Circuit(clock, patience=patience, rng=NoJitter())
     trouble = Unreachable("away")
     for _ in range(2):
         circuit.note_failure(circuit.enter(), trouble)
@@ -384,11 +344,6 @@ def test_patience_is_a_choice() -> None:
     clock.advance(2500)
     circuit.note_success(circuit.enter())
     assert circuit.state is BreakerState.CLOSED
-
-
-class _NoJitter(random.Random):
-    def random(self) -> float:
-        return 0.0
 
 
 @pytest.mark.parametrize(

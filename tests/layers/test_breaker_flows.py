@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
@@ -16,36 +15,22 @@ from headgate import (
     RateLimitExceeded,
     SyncRateLimiter,
 )
-from headgate.core.decision import Demand, Verdict
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, BreakerState, Circuit
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Held, turns
+from tests.loops import in_loop
 
 BUCKETS = Buckets(Limit.per_second("rps", 100_000))
 ONE = BUCKETS.want(1)
 
 
-class LetsEveryoneThrough(Breaker):
-    """Trap 8: once the pause is over, everybody is let through to see whether it works."""
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self.circuit.state is BreakerState.OPEN:
-            self.circuit.enter()
-        turn = self.circuit.turn
-        try:
-            return await self.inner.consume(demands, now_ms)
-        except type(DOWN) as trouble:
-            self.circuit.note_failure(turn, trouble)
-            raise
-
-
-async def half_open(breaker: type[Breaker]) -> tuple[Breaker, Held]:
+async def half_open() -> tuple[Breaker, Held]:
     """A breaker whose pause is over, around a store that answers when it is let go."""
     clock = FakeClock()
     store = Held(MemoryStore(clock))
-    layer = breaker(store, Circuit(clock))
+    layer = Breaker(store, Circuit(clock))
     store.let_go.set()
     store.trouble = DOWN
     for _ in range(5):
@@ -57,75 +42,64 @@ async def half_open(breaker: type[Breaker]) -> tuple[Breaker, Held]:
     return layer, store
 
 
-@pytest.mark.parametrize(("breaker", "probes"), [(LetsEveryoneThrough, 1000), (Breaker, 1)])
-def test_one_probe_among_a_thousand_callers(breaker: type[Breaker], probes: int) -> None:
-    async def flow() -> None:
-        layer, store = await half_open(breaker)
-        tasks = [asyncio.ensure_future(layer.consume([ONE], None)) for _ in range(1000)]
+@in_loop
+async def test_one_probe_among_a_hundred_callers() -> None:
+    layer, store = await half_open()
+    tasks = [asyncio.ensure_future(layer.consume([ONE], None)) for _ in range(100)]
+    await turns()
+    assert len(store.calls) == 1
+    store.let_go.set()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(end, BreakerOpen) for end in ends) == 99
+    assert (layer.circuit.state, layer.circuit.failures) == (BreakerState.OPEN, 6)
+
+
+@in_loop
+async def test_a_hundred_callers_close_it_with_two_probes() -> None:
+    layer, store = await half_open()
+    store.trouble = None
+    for probe in (1, 2):
+        store.let_go.clear()
+        tasks = [asyncio.ensure_future(layer.consume([ONE], None)) for _ in range(100)]
         await turns()
-        assert len(store.calls) == probes, "the naive breaker is known to fail here"
+        assert len(store.calls) == probe
         store.let_go.set()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        if breaker is Breaker:
-            assert sum(isinstance(end, BreakerOpen) for end in ends) == 999
-            assert layer.circuit.state is BreakerState.OPEN
-            assert layer.circuit.failures == 6
-
-    asyncio.run(flow())
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert layer.circuit.state is BreakerState.CLOSED
+    verdicts = await asyncio.gather(*(layer.consume([ONE], None) for _ in range(100)))
+    assert all(verdict.allowed for verdict in verdicts)
 
 
-def test_a_thousand_callers_close_it_with_two_probes() -> None:
-    async def flow() -> None:
-        layer, store = await half_open(Breaker)
-        store.trouble = None
-        for probe in (1, 2):
-            store.let_go.clear()
-            tasks = [asyncio.ensure_future(layer.consume([ONE], None)) for _ in range(1000)]
-            await turns()
-            assert len(store.calls) == probe
-            store.let_go.set()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        assert layer.circuit.state is BreakerState.CLOSED
-        verdicts = await asyncio.gather(*(layer.consume([ONE], None) for _ in range(1000)))
-        assert all(verdict.allowed for verdict in verdicts)
-
-    asyncio.run(flow())
-
-
-def test_a_cancelled_probe_makes_room_for_the_next() -> None:
-    async def flow() -> None:
-        layer, store = await half_open(Breaker)
-        store.trouble = None
-        for probe in range(1, 6):
-            task = asyncio.ensure_future(layer.consume([ONE], None))
-            await turns()
-            assert len(store.calls) == probe
-            with pytest.raises(BreakerOpen):
-                await layer.consume([ONE], None)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert layer.circuit.state is BreakerState.HALF_OPEN
-        store.let_go.set()
-        await layer.consume([ONE], None)
-        await layer.consume([ONE], None)
-        assert layer.circuit.state is BreakerState.CLOSED
-
-    asyncio.run(flow())
-
-
-def test_an_abandoned_probe_makes_room_too() -> None:
-    async def flow() -> None:
-        layer, store = await half_open(Breaker)
-        probe = layer.consume([ONE], None)
-        probe.send(None)
-        probe.close()
-        again = asyncio.ensure_future(layer.consume([ONE], None))
+@in_loop
+async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
+    layer, store = await half_open()
+    store.trouble = None
+    for probe in range(1, 6):
+        task = asyncio.ensure_future(layer.consume([ONE], None))
         await turns()
-        assert len(store.calls) == 2
-        again.cancel()
+        assert len(store.calls) == probe
+        with pytest.raises(BreakerOpen):
+            await layer.consume([ONE], None)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert layer.circuit.state is BreakerState.HALF_OPEN
+    store.let_go.set()
+    await layer.consume([ONE], None)
+    await layer.consume([ONE], None)
+    assert layer.circuit.state is BreakerState.CLOSED
 
-    asyncio.run(flow())
+
+@in_loop
+async def test_an_abandoned_probe_makes_room_too() -> None:
+    layer, store = await half_open()
+    probe = layer.consume([ONE], None)
+    probe.send(None)
+    probe.close()
+    again = asyncio.ensure_future(layer.consume([ONE], None))
+    await turns()
+    assert len(store.calls) == 2
+    again.cancel()
 
 
 def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing() -> None:
@@ -159,18 +133,14 @@ def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing()
     assert store.verbs == ["consume"] * 3
 
 
-def test_while_open_blocking_callers_are_told_why() -> None:
-    async def flow() -> None:
-        clock = FakeClock()
-        async with RateLimiter(
-            "memory://", limits=[Limit.per_hour("rph", 20)], clock=clock
-        ) as limiter:
-            faulty = FaultyStore(limiter.engine.store, before=[DOWN] * 5)
-            limiter.engine.use(add_layers(faulty, clock=clock))
-            for _ in range(6):
-                with pytest.raises(RateLimiterUnavailable) as caught:
-                    async with limiter.acquire("a", "api", {"rph": 1}):
-                        pass
-            assert isinstance(caught.value.cause, BreakerOpen)
-
-    asyncio.run(flow())
+@in_loop
+async def test_while_open_blocking_callers_are_told_why() -> None:
+    clock = FakeClock()
+    async with RateLimiter("memory://", limits=[Limit.per_hour("rph", 20)], clock=clock) as limiter:
+        faulty = FaultyStore(limiter.engine.store, before=[DOWN] * 5)
+        limiter.engine.use(add_layers(faulty, clock=clock))
+        for _ in range(6):
+            with pytest.raises(RateLimiterUnavailable) as caught:
+                async with limiter.acquire("a", "api", {"rph": 1}):
+                    pass
+        assert isinstance(caught.value.cause, BreakerOpen)

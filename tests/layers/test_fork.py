@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,27 @@ def child(work: Callable[[], bool]) -> bool:
         finally:
             os._exit(0 if done else 1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@contextmanager
+def held_by_another_thread(*locks: Any) -> Iterator[None]:
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path: Path) -> None:
@@ -91,37 +114,16 @@ def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
     ]
     demand = Buckets(Limit.per_hour("rph", 1)).want(1)
     locks = [circuit._lock, *(layer._lock for layer in layers)]
-    held, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        for lock in locks:
-            lock.acquire()
-        held.set()
-        over.wait(60)
-
-    threading.Thread(target=hold, daemon=True).start()
-    held.wait(60)
-    assert child(lambda: all(Client(layer, clock).admitted(demand, 3) for layer in layers))
-    assert not any(lock.acquire(blocking=False) for lock in locks), "they stay the parent's"
-    over.set()
+    with held_by_another_thread(*locks):
+        assert child(lambda: all(Client(layer, clock).admitted(demand, 3) for layer in layers))
+        assert not any(lock.acquire(blocking=False) for lock in locks), "they stay the parent's"
 
 
 def test_the_connections_of_a_child_do_not_wait_for_the_parents_lock() -> None:
     own = PerOwner(object, RuntimeError, None)
     mine = own.here()
-    held, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with own._lock:
-            held.set()
-            over.wait(60)
-
-    threading.Thread(target=hold, daemon=True).start()
-    held.wait(60)
-    try:
+    with held_by_another_thread(own._lock):
         assert child(lambda: own.here() is not mine)
-    finally:
-        over.set()
     assert own.here() is mine
 
 

@@ -26,6 +26,7 @@ from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
 from tests.layers.kit import DOWN
+from tests.loops import in_loop
 
 RPM = Limit.per_minute("rpm", 5)
 MANY = Limit.per_hour("rph", 1000)
@@ -156,7 +157,9 @@ def test_what_was_prefetched_comes_back_when_the_limiter_ends(url: str, owns: bo
     clock = FakeClock()
     with SyncRepository(url, clock=clock) as repository:
         home: Any = url if owns else repository
-        limiter = SyncRateLimiter(home, limits=[MANY], clock=clock if owns else None, prefetch=True)
+        limiter = SyncRateLimiter(
+            home, limits=[MANY], clock=clock if owns else None, prefetch=True, shadow=True
+        )
         store = counted(limiter)
         for _ in range(40):
             clock.advance(1)
@@ -186,15 +189,13 @@ def test_callers_of_a_limiter_wait_for_one_anothers_call(url: str) -> None:
     assert 2 <= asyncio.run(story()).count("consume") <= 5
 
 
-def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str) -> None:
+@in_loop
+async def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str) -> None:
     with SyncRateLimiter(url, prefetch=True) as limiter:
         assert isinstance(limiter.engine.store, Prefetch)
         assert isinstance(limiter.engine.store._pace, BlockingGateFactory)
 
-    async def story() -> None:
-        service = await Service.open(url + "?prefetch=on")
-        assert isinstance(service._store, Prefetch)
-        assert isinstance(service._store._pace, AsyncGateFactory)
-        await service.close()
-
-    asyncio.run(story())
+    service = await Service.open(url + "?prefetch=on")
+    assert isinstance(service._store, Prefetch)
+    assert isinstance(service._store._pace, AsyncGateFactory)
+    await service.close()

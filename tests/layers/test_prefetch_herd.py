@@ -6,37 +6,34 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.core.limits import Limit
-from headgate.core.runtime import run
 from headgate.layers.held_tokens import SHARE
-from headgate.layers.prefetch import Prefetch
+from headgate.layers.prefetch import TURNS_MAX, WAIT_MS, Prefetch
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import BlockingGateFactory, WaitGate
-from tests.layers.herding import HERD, Herd, admitted
-from tests.layers.kit import Buckets, Client, turns
-from tests.layers.prefetching import FAST, STILL
+from tests.layers.kit import FAST, HERD, STILL, Buckets, Client, Herd, admitted, turns
+from tests.loops import in_loop
 
 
-def test_a_herd_makes_two_calls() -> None:
-    async def story() -> None:
-        herd = Herd()
-        assert admitted(await herd.come(FAST.want(1))) == HERD
-        assert (len(herd.store.calls), herd.store.most) == (2, 1)
-        assert herd.store.asked[0] == 1, "nothing is known of the first"
-        assert HERD - 1 <= herd.store.asked[1] <= 3 * HERD, "the second is for all who wait"
-        assert admitted(await herd.come(FAST.want(1))) == HERD
-        assert len(herd.store.calls) <= 3
-        assert herd.store.most == 1
-
-    asyncio.run(story())
+@in_loop
+async def test_a_herd_makes_two_calls() -> None:
+    herd = Herd()
+    assert admitted(await herd.come(FAST.want(1))) == HERD
+    assert (len(herd.store.calls), herd.store.most) == (2, 1)
+    assert herd.store.asked[0] == 1, "nothing is known of the first"
+    assert HERD - 1 <= herd.store.asked[1] <= 3 * HERD, "the second is for all who wait"
+    assert admitted(await herd.come(FAST.want(1))) == HERD
+    assert len(herd.store.calls) <= 3
+    assert herd.store.most == 1
 
 
 def test_a_herd_of_threads_makes_two_calls() -> None:
@@ -59,18 +56,9 @@ def test_a_herd_of_threads_makes_two_calls() -> None:
     clock, pace = FakeClock(), Counted()
     store = Slow(MemoryStore(clock))
     layer = Prefetch(store, clock, pace)
-    told: list[bool] = []
-    threads = [
-        threading.Thread(
-            target=lambda: told.append(run(layer.consume([FAST.want(1)], clock())).allowed)
-        )
-        for _ in range(HERD)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert told == [True] * HERD
+    with ThreadPoolExecutor(HERD) as pool:
+        calls = [pool.submit(Client(layer, clock).take, FAST.want(1)) for _ in range(HERD)]
+    assert all(call.result().allowed for call in calls)
     assert len(store.calls) == 2
 
 
@@ -86,7 +74,7 @@ def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
     mixed = Buckets(Limit.custom("a", 2000, 900, 1), Limit.custom("b", 90_000, 50_000, 1))
     began_ms = clock()
     steps_ms = 0
-    for _ in range(4000):
+    for _ in range(1500):
         step_ms = rng.choice((0, 1, 1, 2, 3))
         clock.advance(step_ms)
         steps_ms += step_ms
@@ -105,122 +93,109 @@ def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
     [Throttled("too fast", 250), Unreachable("no answer"), StoreDenied("no right")],
     ids=["throttled", "away", "denied"],
 )
-def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTrouble) -> None:
-    async def story() -> None:
-        herd = Herd()
-        herd.store.troubles = [trouble]
-        told = await herd.come(STILL.want(1))
-        assert len(herd.store.calls) == 1
-        assert [type(error) for error in told] == [type(trouble)] * HERD
-        assert {str(error) for error in told} == {str(trouble)}
-        assert {getattr(error, "wait_ms", None) for error in told} == {
-            getattr(trouble, "wait_ms", None)
-        }
-        assert len({id(error) for error in told}) == HERD, "each has a traceback of its own"
-        assert admitted(await herd.come(STILL.want(1), 20)) == 20
-        assert (len(herd.store.calls), herd.store.most) == (2, 1)
-        assert await herd.left(STILL) == 1000 - 20
-
-    asyncio.run(story())
+@in_loop
+async def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTrouble) -> None:
+    herd = Herd()
+    herd.store.troubles = [trouble]
+    told = await herd.come(STILL.want(1))
+    assert len(herd.store.calls) == 1
+    assert [type(error) for error in told] == [type(trouble)] * HERD
+    assert {str(error) for error in told} == {str(trouble)}
+    assert {getattr(error, "wait_ms", None) for error in told} == {
+        getattr(trouble, "wait_ms", None)
+    }
+    assert len({id(error) for error in told}) == HERD, "each has a traceback of its own"
+    assert admitted(await herd.come(STILL.want(1), 20)) == 20
+    assert (len(herd.store.calls), herd.store.most) == (2, 1)
+    assert await herd.left(STILL) == 1000 - 20
 
 
-def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
-    async def story() -> None:
-        herd = Herd()
-        herd.store.troubles = [Contended("lost a race"), Contended("lost another")]
-        told = await herd.come(STILL.want(1), 20)
-        assert admitted(told) == 18
-        assert (len(herd.store.calls), herd.store.most) == (3, 1)
-        assert await herd.left(STILL) == 1000 - 18
-
-    asyncio.run(story())
+@in_loop
+async def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
+    herd = Herd()
+    herd.store.troubles = [Contended("lost a race"), Contended("lost another")]
+    told = await herd.come(STILL.want(1), 20)
+    assert admitted(told) == 18
+    assert (len(herd.store.calls), herd.store.most) == (3, 1)
+    assert await herd.left(STILL) == 1000 - 18
 
 
-def test_trouble_leaves_those_alone_who_find_enough_at_hand() -> None:
+@in_loop
+async def test_trouble_leaves_those_alone_who_find_enough_at_hand() -> None:
     """Somebody fetches more in vain; who wants more than is left shares that, others do not."""
 
-    async def story() -> None:
-        herd = Herd()
-        await herd.come(STILL.want(1), 12)
-        held = herd.layer.held_milli(STILL.key())["n"] // 1000
-        assert 2 < held < 25
-        herd.store.let_go.clear()
-        herd.store.troubles = [Throttled("too fast")]
-        large = [herd.ask(STILL.want(25)) for _ in range(3)]
-        await turns()
-        small = [herd.ask(STILL.want(1)) for _ in range(held)]
-        await turns()
-        assert all(task.done() for task in small)
-        herd.store.let_go.set()
-        told = await asyncio.gather(*large, return_exceptions=True)
-        assert [type(error) for error in told] == [Throttled] * 3
-
-    asyncio.run(story())
+    herd = Herd()
+    await herd.come(STILL.want(1), 12)
+    held = herd.layer.held_milli(STILL.key())["n"] // 1000
+    assert 2 < held < 25
+    herd.store.let_go.clear()
+    herd.store.troubles = [Throttled("too fast")]
+    large = [herd.ask(STILL.want(25)) for _ in range(3)]
+    await turns()
+    small = [herd.ask(STILL.want(1)) for _ in range(held)]
+    await turns()
+    assert all(task.done() for task in small)
+    herd.store.let_go.set()
+    told = await asyncio.gather(*large, return_exceptions=True)
+    assert [type(error) for error in told] == [Throttled] * 3
 
 
 @pytest.mark.parametrize("rejections", [True, False])
-def test_a_bucket_with_less_than_the_herd_wants_gives_all_it_has(rejections: bool) -> None:
-    async def story() -> None:
-        herd = Herd(rejections=rejections)
-        assert herd.other.take(STILL.want(979)).allowed
-        told = await herd.come(STILL.want(1))
-        assert admitted(told) == 21
-        assert all(isinstance(verdict, Verdict) for verdict in told)
-        assert herd.store.asked[2] == 20, "what is there, for as many as it lasts"
-        if rejections:
-            assert (len(herd.store.calls), herd.store.most) == (3, 1)
-        assert herd.layer.held_milli(STILL.key()) == {"n": 0}
-
-    asyncio.run(story())
+@in_loop
+async def test_a_bucket_with_less_than_the_herd_wants_gives_all_it_has(rejections: bool) -> None:
+    herd = Herd(rejections=rejections)
+    assert herd.other.take(STILL.want(979)).allowed
+    told = await herd.come(STILL.want(1))
+    assert admitted(told) == 21
+    assert all(isinstance(verdict, Verdict) for verdict in told)
+    assert herd.store.asked[2] == 20, "what is there, for as many as it lasts"
+    if rejections:
+        assert (len(herd.store.calls), herd.store.most) == (3, 1)
+    assert herd.layer.held_milli(STILL.key()) == {"n": 0}
 
 
-def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
-    async def story() -> None:
-        herd = Herd()
-        assert herd.other.take(STILL.want(995)).allowed
-        wants = [25, 4, 25, 1, 1]
-        tasks = [herd.ask(STILL.want(tokens)) for tokens in wants]
-        told = await asyncio.gather(*tasks)
-        assert [verdict.allowed for verdict in told] == [False, True, False, True, False]
-        assert herd.store.most == 1, "one at a time"
-
-    asyncio.run(story())
+@in_loop
+async def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
+    herd = Herd()
+    assert herd.other.take(STILL.want(995)).allowed
+    wants = [25, 4, 25, 1, 1]
+    tasks = [herd.ask(STILL.want(tokens)) for tokens in wants]
+    told = await asyncio.gather(*tasks)
+    assert [verdict.allowed for verdict in told] == [False, True, False, True, False]
+    assert herd.store.most == 1, "one at a time"
 
 
-def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
-    async def story() -> None:
-        herd = Herd()
-        herd.other.take(STILL.want(1000))
-        assert not (await herd.ask(STILL.want(1))).allowed
-        herd.store.calls.clear()
-        assert admitted(await herd.come(STILL.want(1), 20)) == 0
-        assert (len(herd.store.calls), herd.store.most) == (20, 20)
-
-    asyncio.run(story())
+@in_loop
+async def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
+    herd = Herd()
+    herd.other.take(STILL.want(1000))
+    assert not (await herd.ask(STILL.want(1))).allowed
+    herd.store.calls.clear()
+    assert admitted(await herd.come(STILL.want(1), 20)) == 0
+    assert (len(herd.store.calls), herd.store.most) == (20, 20)
 
 
-def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one() -> None:
+@in_loop
+async def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one() -> None:
     """A demand beyond the share, soft limits, other terms, several buckets."""
     soft = Buckets(Limit.per_second("rps", 10_000, soft=True))
     newer = Buckets(Limit.per_second("rps", 10_000), version=2)
 
-    async def story() -> None:
-        herd = Herd()
-        herd.store.let_go.clear()
-        tasks = [herd.ask(FAST.want(1)) for _ in range(3)]
-        tasks += [herd.ask(FAST.want(300)) for _ in range(3)]
-        tasks += [herd.ask(newer.want(1)) for _ in range(3)]
-        tasks += [herd.ask(soft.want(1, entity_id="soft")) for _ in range(3)]
-        pair = [FAST.want(1), FAST.want(1, entity_id="b")]
-        tasks += [asyncio.ensure_future(herd.layer.consume(pair, herd.clock()))]  # type: ignore[arg-type]
-        await turns()
-        assert herd.store.under_way == 1 + 3 + 3 + 3 + 1
-        herd.store.let_go.set()
-        assert admitted(await asyncio.gather(*tasks)) == len(tasks)
-
-    asyncio.run(story())
+    herd = Herd()
+    herd.store.let_go.clear()
+    tasks = [herd.ask(FAST.want(1)) for _ in range(3)]
+    tasks += [herd.ask(FAST.want(300)) for _ in range(3)]
+    tasks += [herd.ask(newer.want(1)) for _ in range(3)]
+    tasks += [herd.ask(soft.want(1, entity_id="soft")) for _ in range(3)]
+    pair = [FAST.want(1), FAST.want(1, entity_id="b")]
+    tasks += [asyncio.ensure_future(herd.layer.consume(pair, herd.clock()))]  # type: ignore[arg-type]
+    await turns()
+    assert herd.store.under_way == 1 + 3 + 3 + 3 + 1
+    herd.store.let_go.set()
+    assert admitted(await asyncio.gather(*tasks)) == len(tasks)
 
 
+@settings(max_examples=40)
 @given(
     capacity=st.sampled_from([40, 100, 1000]),
     herds=st.lists(
@@ -263,3 +238,120 @@ def test_never_above_the_share_and_every_token_accounted_for(
         assert await herd.left(bucket) == capacity - total
 
     asyncio.run(story())
+
+
+# --------------------------------------------------------------------------------------------------
+# Whoever gives up, is cancelled or runs out of patience stops nobody else.
+
+
+@in_loop
+async def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:
+    herd = Herd()
+    herd.store.let_go.clear()
+    tasks = [herd.ask(STILL.want(1)) for _ in range(20)]
+    await turns()
+    assert herd.store.under_way == 1
+    tasks[0].cancel()
+    await turns()
+    assert herd.store.under_way == 1, "the next goes on"
+    assert 19 <= herd.store.asked[1] <= 2 * 19, "for all who are left"
+    herd.store.let_go.set()
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(told[0], asyncio.CancelledError)
+    assert admitted(told) == 19
+    assert await herd.left(STILL) == 1000 - 19
+
+
+@in_loop
+async def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing() -> None:
+    herd = Herd()
+    herd.store.let_go.clear()
+    tasks = [herd.ask(STILL.want(1)) for _ in range(3)]
+    gone = [herd.ask(STILL.want(1)) for _ in range(20)]
+    await turns()
+    for task in gone:
+        task.cancel()
+    await turns()
+    herd.clock.advance(500)  # so long that nothing is fetched but what is waited for
+    herd.store.let_go.set()
+    assert admitted(await asyncio.gather(*tasks)) == 3
+    assert herd.store.asked == [1, 2]
+    assert all(task.cancelled() for task in gone)
+    assert all(pot.turns.is_idle for pot in herd.layer._holdings.values())
+    assert await herd.left(STILL) == 1000 - 3
+
+
+@pytest.mark.parametrize("victims", [[0], [3], [0, 1, 2], [5, 1]])
+@in_loop
+async def test_a_cancel_at_any_turn_loses_no_token_and_stops_nobody_else(
+    victims: tuple[int],
+) -> None:
+    for moment in range(40):
+        herd = Herd()
+        counted: list[int] = []
+
+        async def caller(herd: Herd = herd, counted: list[int] = counted) -> int:
+            for _ in range(5):
+                verdict = await herd.layer.consume([STILL.want(3)], herd.clock())
+                counted.append(3 if verdict.allowed else 0)
+            return 5
+
+        tasks = [asyncio.ensure_future(caller()) for _ in range(8)]
+        await turns(moment)
+        for victim in victims:
+            tasks[victim].cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert ends.count(5) >= 8 - len(victims)
+        assert herd.store.most == 1
+        assert await herd.left(STILL) == 1000 - sum(counted), moment
+
+
+@in_loop
+async def test_patience_ends_when_a_call_takes_too_long() -> None:
+    herd = Herd()
+    herd.store.let_go.clear()
+    tasks = [herd.ask(FAST.want(1)) for _ in range(10)]
+    await herd.clock.run_for(WAIT_MS - 1)
+    assert herd.store.under_way == 1
+    await herd.clock.run_for(1)
+    assert herd.store.under_way == 10
+    herd.store.let_go.set()
+    assert admitted(await asyncio.gather(*tasks)) == 10
+
+
+@in_loop
+async def test_patience_ends_after_so_many_calls_of_others() -> None:
+    """Chunks of two demands only: the rest of a herd goes to the store itself at last."""
+
+    herd = Herd()
+    assert admitted(await herd.come(STILL.want(25), 40)) == 40
+    assert 1 < herd.store.most <= 40 - TURNS_MAX
+    assert len(herd.store.calls) <= 40
+    assert await herd.left(STILL) == 0
+
+
+@in_loop
+async def test_the_time_of_a_caller_goes_on_while_it_waits() -> None:
+    herd = Herd()
+    herd.store.let_go.clear()
+    tasks = [herd.ask(FAST.want(1)) for _ in range(3)]
+    await turns()
+    herd.clock.advance(70)
+    herd.store.let_go.set()
+    await asyncio.gather(*tasks)
+    times = [call[1][1] for call in herd.store.calls]
+    assert times == [herd.clock() - 70, herd.clock()]
+
+
+@in_loop
+async def test_the_end_of_the_layer_leaves_nobody_waiting() -> None:
+    herd = Herd()
+    await herd.come(STILL.want(1), 12)
+    herd.store.let_go.clear()
+    herd.clock.advance(1)
+    tasks = [herd.ask(STILL.want(25)) for _ in range(6)]
+    await turns()
+    await herd.layer.detach()
+    herd.store.let_go.set()
+    assert admitted(await asyncio.gather(*tasks)) == 6
+    assert await herd.left(STILL) == 1000 - 12 - 6 * 25

@@ -7,13 +7,14 @@ import random
 
 import pytest
 
-from headgate import Limit, RateLimitExceeded, SyncRateLimiter
+from headgate import Limit
 from headgate.core.decision import Verdict
 from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
 from headgate.stores.memory.buckets import MemoryStore
-from headgate.testing import FakeClock, FaultyStore, RecordingStore
+from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Client, Held, recorded, turns
+from tests.loops import in_loop
 
 RPM = Buckets(Limit.per_minute("rpm", 10))
 
@@ -36,21 +37,6 @@ class World:
 def told(verdict: Verdict) -> list[tuple[object, ...]]:
     rows = verdict.statuses
     return [(s.limit_name, s.available, s.requested, s.exceeded, s.retry_after_ms) for s in rows]
-
-
-def test_a_thousand_refused_calls_are_one_store_call_with_exact_waits() -> None:
-    world = World()
-    assert world.client.admitted(RPM.want(1), 10) == 10
-    world.store.calls.clear()
-    start_ms = world.clock()
-    for n in range(1000):
-        world.clock.now_ms = start_ms + n * 990 // 1000
-        verdict = world.client.take(RPM.want(1))
-        assert not verdict.allowed
-        assert verdict.retry_after_ms == start_ms + 6000 - world.clock()
-        assert verdict.now_ms == world.clock()
-    assert world.calls == 1
-    assert world.layer.refused == 999
 
 
 def test_over_ten_seconds_the_store_is_asked_once_a_second() -> None:
@@ -76,7 +62,7 @@ def test_refused_at_every_millisecond_before_the_wait_and_admitted_at_it() -> No
     assert world.client.take(RPM.want(1)).allowed
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> None:
     """Random programs of one client: the layer is invisible but for the calls it spares."""
     rng = random.Random(seed)
@@ -87,7 +73,7 @@ def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> N
         Buckets(Limit.per_second("a", 50), Limit.custom("b", 100, 1000, 60), version=1),
         Buckets(Limit.custom("b", 90, 500, 60), Limit.per_second("a", 40, soft=True), own=True),
     ]
-    for _ in range(3000):
+    for _ in range(1500):
         world.clock.advance(rng.choice((0, 0, 0, 1, 7, 60, 90, 400)))
         buckets = rng.choices(kinds, (20, 1, 1))[0]
         demands = [
@@ -103,7 +89,7 @@ def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> N
             signed = [demand.inverse() if rng.random() < 0.5 else demand for demand in demands]
             world.client.adjust(*signed)
             plain.adjust(*signed)
-    assert world.layer.refused > 300
+    assert world.layer.refused > 150
 
 
 @pytest.mark.parametrize("credit_after_ms", [0, 1, 500, 998, 999])
@@ -144,23 +130,21 @@ def test_a_credit_whose_answer_was_lost_is_reckoned_with() -> None:
     assert world.client.take(RPM.want(1)).allowed
 
 
-def test_an_answer_from_before_a_credit_is_not_kept() -> None:
-    async def flow() -> None:
-        clock = FakeClock()
-        store = Held(MemoryStore(clock))
-        layer = Rejections(store, clock)
-        store.let_go.set()
-        for _ in range(10):
-            await layer.consume([RPM.want(1)], clock())
-        store.let_go.clear()
-        late = asyncio.ensure_future(layer.consume([RPM.want(1)], clock()))
-        await turns()
-        await layer.adjust([RPM.want(-1)], clock())
-        store.let_go.set()
-        assert not (await late).allowed
-        assert (await layer.consume([RPM.want(1)], clock())).allowed
-
-    asyncio.run(flow())
+@in_loop
+async def test_an_answer_from_before_a_credit_is_not_kept() -> None:
+    clock = FakeClock()
+    store = Held(MemoryStore(clock))
+    layer = Rejections(store, clock)
+    store.let_go.set()
+    for _ in range(10):
+        await layer.consume([RPM.want(1)], clock())
+    store.let_go.clear()
+    late = asyncio.ensure_future(layer.consume([RPM.want(1)], clock()))
+    await turns()
+    await layer.adjust([RPM.want(-1)], clock())
+    store.let_go.set()
+    assert not (await late).allowed
+    assert (await layer.consume([RPM.want(1)], clock())).allowed
 
 
 def test_other_terms_are_the_stores_to_judge() -> None:
@@ -225,31 +209,3 @@ def test_a_clock_that_steps_back_trusts_nothing() -> None:
     calls = world.calls
     assert not world.client.take(RPM.want(1)).allowed
     assert world.calls == calls + 1
-
-
-def test_a_limiter_with_it_refunds_and_is_refused_for_nothing() -> None:
-    clock = FakeClock()
-    limiter = SyncRateLimiter("memory://", limits=[Limit.per_minute("rpm", 10)], clock=clock)
-    store = RecordingStore(limiter.engine.store)
-    limiter.engine.use(Rejections(store, clock))
-    refused = 0
-    for _ in range(1000):
-        try:
-            with limiter.acquire("a", "api", {"rpm": 1}):
-                pass
-        except RateLimitExceeded as error:
-            refused += 1
-            assert error.retry_after_ms == 6000
-    assert (refused, len(store.calls)) == (990, 11)
-    with pytest.raises(ZeroDivisionError):
-        clock.advance(6000)
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            with pytest.raises(RateLimitExceeded):
-                with limiter.acquire("a", "api", {"rpm": 1}):
-                    pass
-            raise ZeroDivisionError
-    with limiter.acquire("a", "api", {"rpm": 1}):
-        pass
-    clock.advance(2500)
-    with limiter.acquire("a", "api", {"rpm": 1}, wait=10):
-        assert clock() % 6000 == (store.calls[0][1][1] or 0) % 6000

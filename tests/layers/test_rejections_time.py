@@ -50,7 +50,7 @@ class Far(RecordingStore):
 
 def test_local_refusals_are_true_and_waits_never_too_short() -> None:
     """Any offset, any way there and back, half a millisecond of drift in a second."""
-    for seed in range(40):
+    for seed in range(15):
         rng = random.Random(seed)
         time = Micros(rng.randint(-(10**9), 10**9), rng.choice((-5e-4, 0.0, 5e-4)))
         store = Far(time, rng, rng.choice((0, 300, 30_000)))

@@ -1,44 +1,24 @@
-"""The order of the layers, why it is that order, and how they are chosen."""
+"""Layers together: why they stand in their order, what passes through them; and shadow mode."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from headgate.core.errors import ValidationError
+from headgate.core.decision import Verdict
+from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, TOKENS
 from headgate.core.runtime import run
-from headgate.core.store import Store
-from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen
-from headgate.layers.layer import Layer, Shadow
+from headgate.layers.breaker import BreakerConfig, BreakerOpen
+from headgate.layers.layer import Shadow, ShadowVerdict
 from headgate.layers.prefetch import Prefetch
-from headgate.layers.rejections import Rejections
-from headgate.layers.stack import Layering, add_layers, detach, split_options
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
-from headgate.testing import FakeClock
+from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Client, Switch, recorded
 
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))
 FEW = Buckets(Limit.per_minute("rpm", 3))
-
-
-def kinds(store: Store) -> list[type]:
-    found: list[type] = []
-    while isinstance(store, Layer):
-        found.append(type(store))
-        store = store.inner
-    return [*found, type(store)]
-
-
-def test_the_order_is_the_documented_one() -> None:
-    clock = FakeClock()
-    everything = add_layers(MemoryStore(clock), clock=clock, prefetch=True, shadow=True)
-    assert kinds(everything) == [Shadow, Prefetch, Rejections, Breaker, MemoryStore]
-    assert kinds(add_layers(MemoryStore(clock), clock=clock)) == [Rejections, Breaker, MemoryStore]
-    bare = MemoryStore(clock)
-    assert add_layers(bare, clock=clock, breaker=False, rejections=False) is bare
 
 
 def test_what_is_held_is_served_although_the_store_is_known_to_be_empty() -> None:
@@ -82,19 +62,6 @@ def test_a_proven_refusal_stays_one_while_the_store_is_away() -> None:
     assert not client.take(FEW.want(1)).allowed
 
 
-def test_detach_gives_back_and_leaves_the_store_open() -> None:
-    clock = FakeClock()
-    store = recorded(clock)
-    layer = add_layers(store, clock=clock, prefetch=True, shadow=True)
-    Client(layer, clock).admitted(STILL.want(1), 12)
-    run(detach(layer))
-    assert store.verbs[-1] == "adjust"
-    assert Client(store, clock).admitted(STILL.want(1), 2000) == 988
-    run(detach(store))
-    run(layer.close())
-    assert store.verbs[-1] == "close"
-
-
 def test_every_verb_passes_through_all_of_them() -> None:
     clock = FakeClock()
     store = recorded(clock)
@@ -110,17 +77,55 @@ def test_every_verb_passes_through_all_of_them() -> None:
     assert store.verbs == ["consume", "adjust", "adjust", "find", "peek", "forget", "close"]
 
 
-def test_a_url_chooses_layers_and_leaves_the_rest_to_the_store() -> None:
-    given = {"breaker": "off", "prefetch": "ON", "timeout_ms": "50"}
-    switches, rest = split_options("sqlite:///x", given)
-    assert (switches, rest) == ({"breaker": False, "prefetch": True}, {"timeout_ms": "50"})
-    chosen = Layering(shadow=True).override(switches)
-    assert chosen == Layering(breaker=False, rejections=True, prefetch=True, shadow=True)
-    with pytest.raises(ValidationError, match="must be on or off"):
-        split_options("sqlite:///x", {"shadow": "maybe"})
+# --------------------------------------------------------------------------------------------------
+# Shadow: every refusal passes and is seen, nothing changes by it, outages stay outages.
 
 
-@pytest.mark.parametrize("value", [None, 1, "on"])
-def test_options_are_true_or_false(value: Any) -> None:
-    with pytest.raises(ValidationError, match="must be True or False"):
-        Layering(prefetch=value)
+def test_it_never_refuses_and_changes_nothing() -> None:
+    clock = FakeClock()
+    store = recorded(clock)
+    seen: list[Verdict] = []
+    shadow = Shadow(store, on_refusal=seen.append)
+    client, plain = Client(shadow, clock), Client(MemoryStore(clock), clock)
+    for n in range(200):
+        clock.advance(n * 37 % 900)
+        ours, theirs = client.take(FEW.want(1 + n % 3)), plain.take(FEW.want(1 + n % 3))
+        assert ours.allowed
+        assert isinstance(ours, ShadowVerdict) is not theirs.allowed
+        assert client.peek(FEW.key()) == plain.peek(FEW.key())
+    assert shadow.would_refuse == len(seen) > 50
+    assert not any(verdict.allowed for verdict in seen)
+
+
+def test_a_shadowed_verdict_holds_nothing_and_knows_what_it_would_have_been() -> None:
+    clock = FakeClock()
+    client = Client(Shadow(MemoryStore(clock)), clock)
+    client.take(FEW.want(3))
+    verdict = client.take(FEW.want(1))
+    assert isinstance(verdict, ShadowVerdict)
+    assert (verdict.allowed, list(verdict.demands), verdict.retry_after_ms) == (True, [], 0)
+    assert verdict.violations == []
+    assert verdict.statuses[0].retry_after_ms == 20_000
+    assert verdict.refusal.retry_after_ms == 20_000
+    older = Buckets(Limit.per_minute("rpm", 3), version=0).want(1)
+    assert client.take(older).outdated
+
+
+@pytest.mark.parametrize("trouble", [DOWN, Contended("busy"), Throttled("hot")])
+def test_trouble_is_raised_as_it_is(trouble: StoreTrouble) -> None:
+    clock = FakeClock()
+    shadow = Shadow(FaultyStore(MemoryStore(clock), before=[trouble]))
+    with pytest.raises(StoreTrouble) as caught:
+        Client(shadow, clock).take(FEW.want(1))
+    assert caught.value is trouble
+    assert shadow.would_refuse == 0
+
+
+def test_it_also_sees_refusals_of_the_layers_inside() -> None:
+    clock = FakeClock()
+    store = recorded(clock)
+    seen: list[Verdict] = []
+    client = Client(add_layers(store, clock=clock, shadow=True, on_refusal=seen.append), clock)
+    assert client.admitted(FEW.want(1), 100) == 100
+    assert len(seen) == 97
+    assert len(store.calls) == 4

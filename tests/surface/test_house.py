@@ -24,6 +24,7 @@ SMALL = {
     "cli/documents.py",
     "integrations/drf.py",
     "integrations/flask.py",
+    "integrations/httpx.py",
     "integrations/requests.py",
     "service/settings.py",
     "stores/dynamodb/sharding/shares.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.transport.http1 import (
@@ -166,7 +166,6 @@ def test_an_end_too_soon(data: bytes) -> None:
         one.end()
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.binary(max_size=200), max_size=8),
     st.sampled_from([b"", PLAIN, CHUNKED]),

@@ -3,21 +3,19 @@
 from headgate.client.answers import (
     BatchResult,
     CheckAnswer,
+    ClientError,
     CombinedAnswer,
     Health,
-    LeaseAnswer,
-)
-from headgate.client.client import AsyncClient, AsyncLease, Client, Lease
-from headgate.client.errors import (
-    ClientError,
     InvalidRequest,
+    LeaseAnswer,
     RateLimited,
     Unauthorised,
     Unavailable,
 )
-from headgate.client.quota import Quota, parse_quota, parse_quotas
+from headgate.client.client import AsyncClient, AsyncLease, Client, Lease
 from headgate.client.requests import Check, Descriptor
 from headgate.client.retry import Retry
+from headgate.transport.quota import Quota, parse_quota, parse_quotas
 
 __all__ = [
     "AsyncClient",

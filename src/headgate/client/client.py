@@ -7,21 +7,28 @@ blocking connections.
 from __future__ import annotations
 
 import logging
+import os
+import random
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headgate.client.answers import (
     BatchResult,
     CheckAnswer,
+    ClientError,
     CombinedAnswer,
     Health,
     LeaseAnswer,
 )
-from headgate.client.connect import ATTEMPT_TIMEOUT_S, CONNECTIONS, TIMEOUT_S, build_flow
-from headgate.client.errors import ClientError
-from headgate.client.flow import RequestFlow, parse_wait_ms
+from headgate.client.connect import ServiceTransport, parse_address
+from headgate.client.flow import TIMEOUT_S_MAX, RequestFlow, parse_seconds, parse_wait_ms
 from headgate.client.requests import (
     ApiCall,
     Check,
@@ -32,30 +39,17 @@ from headgate.client.requests import (
     explain_call,
     lease_call,
     parse_outcome,
+    parse_whole,
 )
 from headgate.client.retry import Retry
-from headgate.core.errors import LeaseExpiredError
+from headgate.core.errors import LeaseExpiredError, ValidationError
 from headgate.core.limits import parse_namespace
-from headgate.core.runtime import Clock, run
+from headgate.core.runtime import Clock, blocking, run, steady_clock
+from headgate.transport.gates import gate_factory_for
 
 log = logging.getLogger("headgate.client")
 
 Amounts = Mapping[str, int]
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def blocking(
-    flow: Callable[Concatenate[Any, Given], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Any, Given], Result]:
-    """The method that runs this coroutine on its own object: a client and a lease have the same
-    fields for tasks and for threads, only their connections differ."""
-
-    @wraps(flow)
-    def call(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        return run(flow(self, *args, **kwargs))
-
-    return call
 
 
 # --------------------------------------------------------------------------------------------------
@@ -63,7 +57,11 @@ def blocking(
 
 
 class HeldLease:
-    """What the service holds for us, and the last word said about it."""
+    """What the service holds for us, and the last word said about it.
+
+    `check` is the decision that gave the lease, `answer` the lease as the service last told it.
+    `trouble` is why leaving the block could not end it; None where it did.
+    """
 
     def __init__(
         self,
@@ -78,41 +76,26 @@ class HeldLease:
         self._keep = keep
         self._final: ApiCall | None = None  # an end that was asked for
         self._closed = False
-        self._check = check
-        self._answer = lease
-        self._trouble: ClientError | None = None
+        self.check = check
+        self.answer = lease
+        self.trouble: ClientError | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.answer})"
 
     @property
-    def answer(self) -> LeaseAnswer:
-        """The lease as the service last told it."""
-        return self._answer
-
-    @property
-    def check(self) -> CheckAnswer:
-        """The decision that gave the lease."""
-        return self._check
-
-    @property
     def held(self) -> Mapping[str, int]:
-        return self._answer.held
-
-    @property
-    def trouble(self) -> ClientError | None:
-        """Why leaving the block could not end the lease; None where it did."""
-        return self._trouble
+        return self.answer.held
 
     @property
     def _is_ended(self) -> bool:
-        return self._answer.state != "open"
+        return self.answer.state != "open"
 
     def _call(self, verb: str, tokens: int | None, amounts: Amounts) -> ApiCall:
         """A change of this lease; one that is over can only be settled again."""
         if self._closed or (self._is_ended and verb != "settle"):
             raise LeaseExpiredError
-        call = lease_call(verb, self._answer.lease_id, tokens, amounts, self._namespace)
+        call = lease_call(verb, self.answer.lease_id, tokens, amounts, self._namespace)
         if verb == "settle" or (verb == "release" and tokens is None and not amounts):
             self._final = call
         return call
@@ -127,11 +110,11 @@ class HeldLease:
         if self._is_ended:
             return
         verb = "release" if failed and not self._keep else "settle"
-        call = self._final or lease_call(verb, self._answer.lease_id, None, {}, self._namespace)
+        call = self._final or lease_call(verb, self.answer.lease_id, None, {}, self._namespace)
         try:
-            self._answer = await self._flow.port.finish(self._flow.change(call))
+            self.answer = await self._flow.port.finish(self._flow.change(call))
         except ClientError as error:
-            self._trouble = error
+            self.trouble = error
             log.warning("a lease was left to expire: %s", error)
 
 
@@ -140,15 +123,15 @@ class AsyncLease(HeldLease):
 
     async def adjust(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Takes more (may go into debt) or gives back (negative)."""
-        self._answer = await self._flow.change(self._call("adjust", tokens, amounts))
+        self.answer = await self._flow.change(self._call("adjust", tokens, amounts))
 
     async def settle(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Says what was really used, and ends the lease; saying it again changes nothing."""
-        self._answer = await self._flow.change(self._call("settle", tokens, amounts))
+        self.answer = await self._flow.change(self._call("settle", tokens, amounts))
 
     async def release(self, /, tokens: int | None = None, **amounts: int) -> None:
         """Gives part back; without amounts everything, and the lease is over."""
-        self._answer = await self._flow.change(self._call("release", tokens, amounts))
+        self.answer = await self._flow.change(self._call("release", tokens, amounts))
 
 
 class Lease(HeldLease):
@@ -159,69 +142,24 @@ class Lease(HeldLease):
     release = blocking(AsyncLease.release)
 
 
-Held = TypeVar("Held", bound=HeldLease)
-
-
-class PendingLease(Generic[Held]):
-    """An acquire on its way."""
-
-    _lease_type: type[Held]
-
-    def __init__(
-        self, flow: RequestFlow, call: ApiCall, wait_ms: int, namespace: str | None, keep: bool
-    ) -> None:
-        self._flow = flow
-        self._call = call
-        self._wait_ms = wait_ms
-        self._namespace = namespace
-        self._keep = keep
-        self._lease: Held | None = None
-
-    async def _enter(self) -> Held:
-        found = await self._flow.acquire(self._call, self._wait_ms)
-        self._lease = lease = self._lease_type(self._flow, self._namespace, *found, self._keep)
-        return lease
-
-    async def _exit(self, failed: bool) -> None:
-        assert self._lease is not None
-        await self._lease._leave(failed)
-
-
-class AsyncLeaseContext(PendingLease[AsyncLease]):
-    """An acquire on its way: `async with` gets the lease."""
-
-    _lease_type = AsyncLease
-
-    async def __aenter__(self) -> AsyncLease:
-        return await self._enter()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        await self._exit(kind is not None)
-
-
-class LeaseContext(PendingLease[Lease]):
-    """An acquire on its way: `with` gets the lease."""
-
-    _lease_type = Lease
-
-    def __enter__(self) -> Lease:
-        return run(self._enter())
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        run(self._exit(kind is not None))
-
-
 # --------------------------------------------------------------------------------------------------
 # The clients.
 
-Context = TypeVar("Context", AsyncLeaseContext, LeaseContext)
+URL = "http://127.0.0.1:8080"
+URL_VARIABLE = "HEADGATE_SERVICE_URL"
+KEY_VARIABLE = "HEADGATE_API_KEY"
+TIMEOUT_S = 5.0
+ATTEMPT_TIMEOUT_S = 2.0
+CONNECTIONS = 16
+CONNECTIONS_MAX = 10_000
+
+Context = TypeVar("Context")
 
 
 class BaseClient(Generic[Context]):
     """What both clients are: options, and an acquire of either kind."""
 
     _is_blocking: ClassVar[bool]
-    _context_type: type[Context]
 
     def __init__(
         self,
@@ -236,16 +174,22 @@ class BaseClient(Generic[Context]):
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._flow, self._address = build_flow(
-            url,
-            blocking=self._is_blocking,
-            api_key=api_key,
-            timeout_s=timeout_s,
-            attempt_timeout_s=attempt_timeout_s,
-            connections=connections,
-            retry=retry,
-            tls=tls,
-            clock=clock,
+        if url is None:
+            url = os.environ.get(URL_VARIABLE) or URL
+            api_key = api_key or os.environ.get(KEY_VARIABLE) or None
+        self._address, head = parse_address(url, api_key, tls)
+        if retry is not None and not isinstance(retry, Retry):
+            raise ValidationError("retry", retry, "must be a Retry")
+        most = parse_whole("connections", connections, least=1, most=CONNECTIONS_MAX)
+        self._flow = RequestFlow(
+            ServiceTransport(self._address, most, blocking=self._is_blocking),
+            head,
+            parse_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
+            parse_seconds("attempt_timeout_s", attempt_timeout_s, TIMEOUT_S_MAX),
+            retry or Retry(),
+            clock or steady_clock(),
+            gate_factory_for(clock, blocking=self._is_blocking),
+            random.random,
         )
         self._namespace = None if namespace is None else parse_namespace(namespace)
 
@@ -276,10 +220,13 @@ class BaseClient(Generic[Context]):
         keep = parse_outcome("on_error", on_error) == "keep"
         check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
         call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
-        return self._context_type(self._flow, call, parse_wait_ms(wait), self._namespace, keep)
+        return self._hold(call, parse_wait_ms(wait), keep)
+
+    def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> Context:
+        raise NotImplementedError
 
 
-class AsyncClient(BaseClient[AsyncLeaseContext]):
+class AsyncClient(BaseClient[AbstractAsyncContextManager[AsyncLease]]):
     """Asks a headgate service; one per process is enough, and many tasks may share it.
 
     A refusal is an answer (`allowed` is False) of the checks, and RateLimited from `acquire`. With
@@ -290,7 +237,17 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
     """
 
     _is_blocking = False
-    _context_type = AsyncLeaseContext
+
+    @asynccontextmanager
+    async def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> AsyncIterator[AsyncLease]:
+        found = await self._flow.acquire(call, wait_ms)
+        lease = AsyncLease(self._flow, self._namespace, *found, keep)
+        try:
+            yield lease
+        except BaseException:
+            await lease._leave(failed=True)
+            raise
+        await lease._leave(failed=False)
 
     async def check(
         self,
@@ -327,13 +284,13 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
         """Several limits at once: all of them or none."""
         call = check_all_call(
             descriptors,
+            self._namespace,
             identifier=identifier,
             scope=scope,
             tokens=tokens,
             dry_run=dry_run,
             metadata=metadata,
             endpoint=endpoint,
-            namespace=self._namespace,
         )
         return await self._flow.check_all(call, parse_wait_ms(wait))
 
@@ -358,18 +315,21 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
         await self.close()
 
 
-class Client(BaseClient[LeaseContext]):
-    """Asks a headgate service; one per process is enough, and many threads may share it.
-
-    A refusal is an answer (`allowed` is False) of the checks, and RateLimited from `acquire`. With
-    `wait=` seconds a call waits for tokens instead.
-
-    Without a `url` the service is where HEADGATE_SERVICE_URL says, else on this machine, and the
-    key is HEADGATE_API_KEY's. A key from the environment is never sent to a URL given here.
-    """
+class Client(BaseClient[AbstractContextManager[Lease]]):
+    """AsyncClient for blocking code; one per process is enough, and many threads may share it."""
 
     _is_blocking = True
-    _context_type = LeaseContext
+
+    @contextmanager
+    def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> Iterator[Lease]:
+        found = run(self._flow.acquire(call, wait_ms))
+        lease = Lease(self._flow, self._namespace, *found, keep)
+        try:
+            yield lease
+        except BaseException:
+            run(lease._leave(failed=True))
+            raise
+        run(lease._leave(failed=False))
 
     check = blocking(AsyncClient.check)
     batch = blocking(AsyncClient.batch)

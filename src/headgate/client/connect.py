@@ -1,22 +1,17 @@
-"""What a client is made of: options parsed, connections and flow put together."""
+"""Where the service is, and the connections to it."""
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import ssl
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from headgate.client.errors import ClientError
-from headgate.client.flow import TIMEOUT_S_MAX, RequestFlow, Timing, parse_seconds
-from headgate.client.requests import RequestHead, parse_whole
-from headgate.client.retry import NoReply, Retry
+from headgate.client.answers import ClientError
+from headgate.client.requests import RequestHead
+from headgate.client.retry import NoReply
 from headgate.core.errors import ValidationError
-from headgate.core.runtime import Clock, steady_clock
-from headgate.transport.gates import gate_factory_for
 from headgate.transport.http1 import Response
 from headgate.transport.http_pool import Failure, HttpPool, NoResponse, PoolOptions, ServerAddress
 from headgate.transport.ownership import PerOwner
@@ -92,13 +87,6 @@ def _bad_url(reason: str) -> ValidationError:
 # --------------------------------------------------------------------------------------------------
 # One attempt over the connections of the running event loop, or of this process.
 
-URL = "http://127.0.0.1:8080"
-URL_VARIABLE = "HEADGATE_SERVICE_URL"
-KEY_VARIABLE = "HEADGATE_API_KEY"
-TIMEOUT_S = 5.0
-ATTEMPT_TIMEOUT_S = 2.0
-CONNECTIONS = 16
-CONNECTIONS_MAX = 10_000
 IDLE_S_MAX = 4.0  # below the 5 s after which common servers hang up: a call never meets that
 BODY_BYTES_MAX = 4 * 1024 * 1024
 SENDING_SHARE = 10  # what has not a tenth of its time left is not sent: its answer would be lost
@@ -116,7 +104,8 @@ class ServiceTransport:
         )
 
     async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
-        """What came back, within the time that this attempt has."""
+        """What came of sending it once, within that time. With `linger`, a task that is cancelled
+        still waits for the answer."""
         pool = self._pools.here()
         timeout_s = timeout_ms / 1000
         found = await pool.ask(
@@ -160,36 +149,3 @@ class ServiceTransport:
 
 def _closed_error() -> ClientError:
     return ClientError("this client was closed; make a new one")
-
-
-def build_flow(
-    url: str | None,
-    *,
-    blocking: bool,
-    api_key: str | None,
-    timeout_s: float,
-    attempt_timeout_s: float,
-    connections: int,
-    retry: Retry | None,
-    tls: ssl.SSLContext | None,
-    clock: Clock | None,
-) -> tuple[RequestFlow, ServerAddress]:
-    """The way of asking the service at that URL; everything given is checked here."""
-    if url is None:
-        url = os.environ.get(URL_VARIABLE) or URL
-        api_key = api_key or os.environ.get(KEY_VARIABLE) or None
-    address, head = parse_address(url, api_key, tls)
-    if retry is not None and not isinstance(retry, Retry):
-        raise ValidationError("retry", retry, "must be a Retry")
-    most = parse_whole("connections", connections, least=1)
-    if most > CONNECTIONS_MAX:
-        raise ValidationError("connections", most, f"must be at most {CONNECTIONS_MAX}")
-    timing = Timing(
-        parse_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
-        parse_seconds("attempt_timeout_s", attempt_timeout_s, TIMEOUT_S_MAX),
-    )
-    transport = ServiceTransport(address, most, blocking=blocking)
-    pace = gate_factory_for(clock, blocking=blocking)
-    ticks = clock or steady_clock()
-    flow = RequestFlow(transport, head, timing, retry or Retry(), ticks, pace, random.random)
-    return flow, address

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from headgate.client.answers import (
     BatchResult,
     CheckAnswer,
+    ClientError,
     CombinedAnswer,
     Health,
+    InvalidRequest,
     LeaseAnswer,
     NotHeadgate,
+    RateLimited,
+    Unauthorised,
+    Unavailable,
     read_check,
     read_combined,
     read_health,
     read_items,
     read_lease,
 )
-from headgate.client.errors import (
-    ClientError,
-    InvalidRequest,
-    RateLimited,
-    Unauthorised,
-    Unavailable,
-)
-from headgate.client.requests import ApiCall, Check, Effect, RequestHead, batch_call, health_call
+from headgate.client.connect import ServiceTransport
+from headgate.client.requests import ApiCall, Check, RequestHead, batch_call, health_call
 from headgate.client.retry import (
     LIMITED,
     NoReply,
@@ -41,7 +39,6 @@ from headgate.client.retry import (
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
 from headgate.transport.gates import GateFactory
-from headgate.transport.http1 import Response
 
 # --------------------------------------------------------------------------------------------------
 # From what became of a call to the error it is, if it is one.
@@ -109,7 +106,7 @@ def limited_answer(reply: Reply) -> CheckAnswer:
 def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
     return Unavailable(
         f"the answer to {call.path.split('?')[0]} is not headgate's: {reason}; check the URL",
-        maybe_applied=call.effect is Effect.ONCE,
+        maybe_applied=not call.is_repeatable,
         status=reply.status,
     )
 
@@ -117,7 +114,7 @@ def not_headgate(call: ApiCall, reply: Reply, reason: str) -> Unavailable:
 def _unavailable(
     call: ApiCall, outcome: Outcome, what: str, advice: str, **fields: Any
 ) -> Unavailable:
-    maybe = call.effect is Effect.ONCE and not is_unapplied(outcome)
+    maybe = not call.is_repeatable and not is_unapplied(outcome)
     if maybe:
         advice = "whether it took tokens is not known, so it was not sent again"
     return Unavailable(f"{what}; {advice}", maybe_applied=maybe, **fields)
@@ -136,35 +133,15 @@ WAIT_S_MAX = 24 * 3_600
 Value = TypeVar("Value")
 
 
-class Transport(Protocol):
-    async def attempt(self, payload: bytes, timeout_ms: int, linger: bool) -> Response | NoReply:
-        """What came of sending it once, within that time. With `linger`, a task that is cancelled
-        still waits for the answer."""
-        ...
-
-    async def finish(self, flow: Coroutine[Any, Any, Value]) -> Value:
-        """What the flow comes to, also if the task is cancelled meanwhile."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a call may take in all, and one attempt of it."""
-
-    timeout_ms: int
-    attempt_timeout_ms: int
-
-
 class RequestFlow:
     """One client's way of asking."""
 
     def __init__(
         self,
-        port: Transport,
+        port: ServiceTransport,
         head: RequestHead,
-        timing: Timing,
+        timeout_ms: int,
+        attempt_timeout_ms: int,
         retry: Retry,
         clock: Clock,
         pace: GateFactory,
@@ -172,7 +149,8 @@ class RequestFlow:
     ) -> None:
         self.port = port
         self._head = head
-        self._timing = timing
+        self._timeout_ms = timeout_ms  # of a call with all its attempts
+        self._attempt_timeout_ms = attempt_timeout_ms
         self._retry = retry
         self._clock = clock
         self._pace = pace
@@ -217,7 +195,7 @@ class RequestFlow:
     async def health(self) -> Health:
         """How things stand now: asked once, and also an unhealthy service answers."""
         call = health_call()
-        outcome = await self._send_once(call, self._clock() + self._timing.timeout_ms)
+        outcome = await self._send_once(call, self._clock() + self._timeout_ms)
         if isinstance(outcome, Reply) and outcome.status in (200, 503):
             return self._answer(call, outcome, read_health)
         error = error_of(call, outcome)
@@ -237,7 +215,7 @@ class RequestFlow:
     async def _send_with_retries(self, call: ApiCall, wait_ms: int) -> Outcome:
         """The outcome that no further attempt would better."""
         began_ms = self._clock()
-        schedule = Schedule(began_ms + wait_ms + self._timing.timeout_ms, began_ms + wait_ms)
+        schedule = Schedule(began_ms + wait_ms + self._timeout_ms, began_ms + wait_ms)
         attempt = 0
         while True:
             attempt += 1
@@ -245,7 +223,7 @@ class RequestFlow:
             if isinstance(outcome, Reply) and outcome.status < 400:
                 return outcome
             pause_ms = next_pause_ms(
-                self._retry, call.effect, outcome, attempt, self._clock(), schedule,
+                self._retry, call.is_repeatable, outcome, attempt, self._clock(), schedule,
                 self._fraction(),
             )  # fmt: skip
             if pause_ms is None:
@@ -255,7 +233,7 @@ class RequestFlow:
     async def _send_once(self, call: ApiCall, deadline_ms: int) -> Outcome:
         left_ms = max(1, deadline_ms - self._clock())
         payload = self._head.request(call.method, call.path, call.body)
-        timeout_ms = min(left_ms, self._timing.attempt_timeout_ms)
+        timeout_ms = min(left_ms, self._attempt_timeout_ms)
         found = await self.port.attempt(payload, timeout_ms, call.undoable)
         return found if isinstance(found, NoReply) else reply_of(found, self._clock())
 

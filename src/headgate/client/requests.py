@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -12,10 +11,10 @@ from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_namespace, parse_resource
 from headgate.transport.http1 import Fields
 
-IDENTIFIER_LENGTH_MAX = 256
+LENGTH_MAX = {"identifier": 256, "scope": 64}
 AMOUNT_MAX = 2**53 - 1
 ITEMS_MAX = 10_000
-NAME_LENGTH_MAX = 64
+OPTIONAL = frozenset({"tokens", "metadata", "endpoint"})
 
 CHECK = "/v1/ratelimit/check"
 BATCH = "/v1/ratelimit/batch"
@@ -27,21 +26,16 @@ HEALTH = "/readyz"
 Item = TypeVar("Item")
 
 
-class Effect(Enum):
-    """What it means to send a call again after one whose fate is not known."""
-
-    REPEATABLE = "repeatable"  # nothing more happens: it reads, or says where things shall stand
-    ONCE = "once"  # it may charge twice
-
-
 class ApiCall(NamedTuple):
-    """One call; `undoable` marks what is worth waiting for although nobody waits for it any more,
-    because the answer says how to give it back."""
+    """One call. It is repeatable if it may be sent again although the fate of the first is not
+    known: it reads, or says where things shall stand; others may charge twice. `undoable` marks
+    what is worth waiting for although nobody waits for it any more, because the answer says how to
+    give it back."""
 
     method: str
     path: str
     body: bytes | None
-    effect: Effect
+    is_repeatable: bool
     undoable: bool = False
 
 
@@ -68,37 +62,25 @@ class Descriptor(NamedTuple):
 
 
 def check_call(check: Check, namespace: str | None) -> ApiCall:
-    return _post(CHECK, _effect(check.dry_run), namespace, _check_fields(check))
+    return _post(CHECK, check.dry_run, namespace, _fields(check._asdict()))
 
 
 def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
     listed = _listed("checks", Check, checks, "identifier, resource, …")
-    effect = _effect(all(one.dry_run for one in listed))
-    return _post(BATCH, effect, namespace, {"requests": [_check_fields(one) for one in listed]})
+    is_repeatable = all(one.dry_run for one in listed)
+    items = [_fields(one._asdict()) for one in listed]
+    return _post(BATCH, is_repeatable, namespace, {"requests": items})
 
 
 def check_all_call(
-    descriptors: Iterable[Descriptor | tuple[Any, ...]],
-    *,
-    identifier: str | None,
-    scope: str | None,
-    tokens: int | None,
-    dry_run: bool,
-    metadata: Mapping[str, str] | None,
-    endpoint: str | None,
-    namespace: str | None,
+    descriptors: Iterable[Descriptor | tuple[Any, ...]], namespace: str | None, **shared: Any
 ) -> ApiCall:
+    """`shared` is what descriptors that do not say it themselves take from the request."""
     listed = _listed("descriptors", Descriptor, descriptors, "scope, resource, …")
-    fields = {
-        "descriptors": [_descriptor_fields(one) for one in listed],
-        "identifier": None if identifier is None else parse_identifier(identifier),
-        "scope": scope,
-        "tokens": _whole_or_none("tokens", tokens, least=1),
-        "dry_run": _flag(dry_run) or None,
-        "metadata": _metadata(metadata),
-        "endpoint": _text("endpoint", endpoint),
-    }
-    return _post(CHECK_ALL, _effect(dry_run), namespace, fields)
+    optional = OPTIONAL | {"identifier", "scope"}
+    items = [_fields(one._asdict(), optional - {"scope"}) for one in listed]
+    fields = {"descriptors": items, **_fields(shared, optional)}
+    return _post(CHECK_ALL, shared["dry_run"], namespace, fields)
 
 
 def acquire_call(
@@ -110,13 +92,12 @@ def acquire_call(
 ) -> ApiCall:
     if amounts is not None and check.tokens is not None:
         raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = {
-        **_check_fields(check),
-        "amounts": None if amounts is None else parse_amounts(amounts, least=0),
-        "ttl_seconds": _whole_or_none("ttl_s", ttl_s, least=1),
-        "on_expiry": parse_outcome("on_expiry", on_expiry),
-    }
-    return _post(LEASES, Effect.ONCE, namespace, fields, undoable=True)
+    fields = {**_fields(check._asdict()), "on_expiry": parse_outcome("on_expiry", on_expiry)}
+    if amounts is not None:
+        fields["amounts"] = parse_amounts(amounts, least=0)
+    if ttl_s is not None:
+        fields["ttl_seconds"] = parse_whole("ttl_s", ttl_s, least=1)
+    return _post(LEASES, False, namespace, fields, undoable=True)
 
 
 def lease_call(
@@ -138,35 +119,28 @@ def lease_call(
     if verb == "adjust" and is_whole:
         raise ValidationError("amounts", amounts, "are missing; say tokens, or amounts by limit")
     least = -AMOUNT_MAX if verb == "adjust" else 0
-    fields: dict[str, object] = {
-        "tokens": _whole_or_none("tokens", tokens, least=least),
-        "amounts": parse_amounts(amounts, least=least) if amounts else None,
-    }
+    fields: dict[str, Any] = {}
+    if tokens is not None:
+        fields["tokens"] = parse_whole("tokens", tokens, least=least)
+    if amounts:
+        fields["amounts"] = parse_amounts(amounts, least=least)
     path = f"{LEASES}/{quote(lease_id, safe='')}/{verb}"
-    return _post(path, _effect(verb == "settle" or is_whole), namespace, fields)
+    return _post(path, verb == "settle" or is_whole, namespace, fields)
 
 
 def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
-    query = {
-        "scope": _scope(scope),
-        "identifier": parse_identifier(identifier),
-        "resource": parse_resource(resource),
-        **_namespace_field(namespace),
-    }
-    return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, Effect.REPEATABLE)
+    given = {"scope": scope, "identifier": identifier, "resource": resource}
+    query = {**_fields(given), **_namespace_field(namespace)}
+    return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, True)
 
 
 def health_call() -> ApiCall:
-    return ApiCall("GET", HEALTH, None, Effect.REPEATABLE)
+    return ApiCall("GET", HEALTH, None, True)
 
 
-def parse_identifier(value: object) -> str:
-    return _short_text("identifier", value, IDENTIFIER_LENGTH_MAX)
-
-
-def parse_whole(field: str, value: object, *, least: int) -> int:
-    if type(value) is not int or not least <= value <= AMOUNT_MAX:
-        raise ValidationError(field, value, f"must be an int from {least} to {AMOUNT_MAX}")
+def parse_whole(field: str, value: object, *, least: int, most: int = AMOUNT_MAX) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValidationError(field, value, f"must be an int from {least} to {most}")
     return value
 
 
@@ -184,13 +158,13 @@ def parse_outcome(field: str, value: object) -> str:
 
 def _post(
     path: str,
-    effect: Effect,
+    is_repeatable: bool,
     namespace: str | None,
     fields: Mapping[str, Any],
     *,
     undoable: bool = False,
 ) -> ApiCall:
-    document = {**_without_none(fields), **_namespace_field(namespace)}
+    document = {**fields, **_namespace_field(namespace)}
     body = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
         encoded = body.encode()
@@ -198,36 +172,7 @@ def _post(
         raise ValidationError(
             "request", "", "holds text that is not Unicode (a lone surrogate)"
         ) from None
-    return ApiCall("POST", path, encoded, effect, undoable)
-
-
-def _effect(is_repeatable: bool) -> Effect:
-    return Effect.REPEATABLE if is_repeatable else Effect.ONCE
-
-
-def _check_fields(check: Check) -> dict[str, Any]:
-    return _without_none(
-        {
-            "identifier": parse_identifier(check.identifier),
-            "resource": parse_resource(check.resource),
-            "tokens": _whole_or_none("tokens", check.tokens, least=1),
-            "scope": _scope(check.scope),
-            "dry_run": _flag(check.dry_run) or None,
-            "metadata": _metadata(check.metadata),
-            "endpoint": _text("endpoint", check.endpoint),
-        }
-    )
-
-
-def _descriptor_fields(one: Descriptor) -> dict[str, Any]:
-    return _without_none(
-        {
-            "scope": _scope(one.scope),
-            "resource": parse_resource(one.resource),
-            "identifier": None if one.identifier is None else parse_identifier(one.identifier),
-            "tokens": _whole_or_none("tokens", one.tokens, least=1),
-        }
-    )
+    return ApiCall("POST", path, encoded, is_repeatable, undoable)
 
 
 def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> list[Item]:
@@ -243,48 +188,70 @@ def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> l
     return found
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def _namespace_field(namespace: str | None) -> dict[str, str]:
     return {} if namespace is None else {"namespace": parse_namespace(namespace)}
 
 
-def _whole_or_none(field: str, value: int | None, *, least: int) -> int | None:
-    return None if value is None else parse_whole(field, value, least=least)
+# --------------------------------------------------------------------------------------------------
+# The fields of a request, each checked by its own rule.
 
 
-def _flag(value: object) -> bool:
+def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> dict[str, Any]:
+    """What was given, checked; what is optional and was not given is left out."""
+    checked = {
+        name: _RULES[name](name, value)
+        for name, value in given.items()
+        if value is not None or name not in optional
+    }
+    if checked.get("dry_run") is False:
+        del checked["dry_run"]
+    return checked
+
+
+def _tokens(field: str, value: object) -> int:
+    return parse_whole(field, value, least=1)
+
+
+def _resource(field: str, value: Any) -> str:
+    return parse_resource(value)
+
+
+def _flag(field: str, value: object) -> bool:
     if type(value) is not bool:
-        raise ValidationError("dry_run", value, "must be True or False")
+        raise ValidationError(field, value, "must be True or False")
     return value
 
 
-def _scope(value: object) -> str:
-    return _short_text("scope", value, NAME_LENGTH_MAX)
-
-
-def _short_text(field: str, value: object, most: int) -> str:
+def _short_text(field: str, value: object) -> str:
+    most = LENGTH_MAX[field]
     if not isinstance(value, str) or not 0 < len(value) <= most:
         raise ValidationError(field, value, f"must be text of 1 to {most} characters")
     return value
 
 
-def _text(field: str, value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
         raise ValidationError(field, value, "must be a str")
     return value
 
 
-def _metadata(values: object) -> dict[str, str] | None:
-    if values is None:
-        return None
+def _metadata(field: str, values: object) -> dict[str, str]:
     if not isinstance(values, Mapping) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in values.items()
     ):
-        raise ValidationError("metadata", values, "must map str to str")
+        raise ValidationError(field, values, "must map str to str")
     return dict(values)
+
+
+_RULES: dict[str, Callable[[str, Any], Any]] = {
+    "identifier": _short_text,
+    "resource": _resource,
+    "tokens": _tokens,
+    "scope": _short_text,
+    "dry_run": _flag,
+    "metadata": _metadata,
+    "endpoint": _text,
+}
 
 
 # --------------------------------------------------------------------------------------------------

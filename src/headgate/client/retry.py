@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from headgate.client.quota import Quota, parse_quota
-from headgate.client.requests import Effect
 from headgate.core.errors import ValidationError
 from headgate.transport.http1 import Fields, Response
+from headgate.transport.quota import Quota, parse_quota
 
 # --------------------------------------------------------------------------------------------------
 # What became of one attempt: the service's reply as a value, or the reason there is none.
@@ -118,7 +117,7 @@ class Schedule:
 
 def next_pause_ms(
     retry: Retry,
-    effect: Effect,
+    is_repeatable: bool,
     outcome: Outcome,
     attempt: int,
     now_ms: int,
@@ -137,7 +136,7 @@ def next_pause_ms(
             return None
     else:
         last_ms = schedule.deadline_ms - SEND_MS_LEAST
-        if attempt >= retry.attempts or not _can_repeat(effect, outcome):
+        if attempt >= retry.attempts or not _can_repeat(is_repeatable, outcome):
             return None
     asked_ms = outcome.retry_after_ms if isinstance(outcome, Reply) else None
     return _pause_ms(_ceiling_ms(retry, attempt), asked_ms, last_ms - now_ms, fraction)
@@ -155,12 +154,12 @@ def is_unapplied(outcome: Outcome) -> bool:
     return outcome.status < 500
 
 
-def _can_repeat(effect: Effect, outcome: Outcome) -> bool:
+def _can_repeat(is_repeatable: bool, outcome: Outcome) -> bool:
     if isinstance(outcome, Reply) and outcome.status not in TRANSIENT:
         # Another call is changing the lease; one that is over says no time.
         stated = outcome.status == CONFLICT and outcome.retry_after_ms is not None
-        return stated and effect is Effect.REPEATABLE
-    return effect is Effect.REPEATABLE or is_unapplied(outcome)
+        return stated and is_repeatable
+    return is_repeatable or is_unapplied(outcome)
 
 
 def _ceiling_ms(retry: Retry, attempt: int) -> int:

@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
@@ -25,6 +27,21 @@ def run(flow: Coroutine[Any, Any, Result]) -> Result:
         return result
     flow.close()
     raise AssertionError("a blocking port suspended: it must finish its call before it returns")
+
+
+def blocking(
+    flow: Callable[Concatenate[Any, Given], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Given], Result]:
+    """The method that runs this coroutine to its end, with its signature, defaults and docstring.
+
+    The coroutine is that of `self.core`, or of the object itself where it has no core.
+    """
+
+    @wraps(flow)
+    def call(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return run(flow(getattr(self, "core", self), *args, **kwargs))
+
+    return call
 
 
 # --------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ gave the tokens back, that would be a way around the limit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypedDict
 
+from headgate.core.decision import Verdict
 from headgate.core.engine import Request
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.levels import OnUnavailable
@@ -20,7 +21,7 @@ from headgate.core.runtime import run
 from headgate.integrations.keys import Caller, Key, by_ip
 from headgate.integrations.responses import OFF, Answer, decision_answer, error_answer
 from headgate.limiter import RateLimiter
-from headgate.sync import SyncRateLimiter
+from headgate.sync import SyncLease, SyncRateLimiter
 
 # --------------------------------------------------------------------------------------------------
 # Limits as people write them beside a route: `"5/minute;100/hour"`.
@@ -149,3 +150,39 @@ def blocking_limiter(limiter: object) -> SyncRateLimiter:
     if not isinstance(limiter, SyncRateLimiter):
         raise ValidationError("limiter", limiter, "must be a SyncRateLimiter, the one for threads")
     return limiter
+
+
+# --------------------------------------------------------------------------------------------------
+# A blocking limiter for coroutines that serve asyncio and threads: nothing in it suspends, so
+# `run` carries such a coroutine to its end. The RateLimiter inside a SyncRateLimiter would not do:
+# it suspends in a task that was cancelled, and blocking code may be called there, too.
+
+
+class AwaitableLease:
+    def __init__(self, lease: SyncLease) -> None:
+        self._lease = lease
+        self.consumed = lease.consumed
+
+    async def adjust(self, **changes: int) -> None:
+        self._lease.adjust(**changes)
+
+    async def settle(self, **actual: int) -> None:
+        self._lease.settle(**actual)
+
+
+class AwaitableLimiter:
+    """A SyncRateLimiter whose calls can be awaited."""
+
+    def __init__(self, limiter: object) -> None:
+        self._limiter = blocking_limiter(limiter)
+        self.engine = self._limiter.engine
+
+    async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
+        return self._limiter.check_many(requests)
+
+    @asynccontextmanager
+    async def acquire_many(
+        self, requests: Sequence[tuple[Any, ...]], *args: Any, **options: Any
+    ) -> AsyncIterator[AwaitableLease]:
+        with self._limiter.acquire_many(requests, *args, **options) as lease:
+            yield AwaitableLease(lease)

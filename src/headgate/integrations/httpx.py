@@ -12,15 +12,8 @@ from typing import Any
 
 import httpx
 
-from headgate.integrations.gate import Rates, asyncio_limiter, blocking_limiter, is_off
-from headgate.integrations.outgoing import (
-    Call,
-    debits,
-    logging_failures,
-    outgoing_rules,
-    requested_wait_ms,
-    send_within_limit,
-)
+from headgate.integrations.gate import AwaitableLimiter, Rates, asyncio_limiter
+from headgate.integrations.outgoing import Call, OutgoingRules
 from headgate.limiter import RateLimiter
 from headgate.sync import SyncRateLimiter
 
@@ -28,7 +21,7 @@ NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class AsyncLimitedTransport(httpx.AsyncBaseTransport):
-    """See outgoing_rules for the options; `transport` sends the calls (default: httpx's own)."""
+    """See OutgoingRules for the options; `transport` sends the calls (default: httpx's own)."""
 
     def __init__(
         self,
@@ -38,30 +31,15 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         transport: httpx.AsyncBaseTransport | None = None,
         **options: Any,
     ) -> None:
-        self.limiter = asyncio_limiter(limiter)
-        self.rules = outgoing_rules(limits, **options)
+        self.rules = OutgoingRules(asyncio_limiter(limiter), limits, **options)
         self.transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if is_off():
-            return await self.transport.handle_async_request(request)
-        call, rules = call_of(request), self.rules
-        async with self.limiter.acquire_many(
-            [rules.want(call)], rules.on_unavailable, on_error="keep", wait=rules.wait_s
-        ) as lease:
-            try:
-                response = await self.transport.handle_async_request(request)
-            except NEVER_SENT:
-                await lease.settle(**dict.fromkeys(lease.consumed, 0))
-                raise
-            now_ms = self.limiter.engine.clock()
-            wait_ms = requested_wait_ms(response.status_code, response.headers, now_ms)
-            if wait_ms is not None:
-                status = rules.status(call)
-                with logging_failures(self.limiter.engine, status):
-                    verdict = await self.limiter.check_many([status])
-                    await lease.adjust(**debits(verdict, wait_ms))
-            return response
+        return await self.rules.send(
+            call_of(request),
+            lambda: self.transport.handle_async_request(request),
+            _was_never_sent,
+        )
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -78,16 +56,13 @@ class LimitedTransport(httpx.BaseTransport):
         transport: httpx.BaseTransport | None = None,
         **options: Any,
     ) -> None:
-        self.limiter = blocking_limiter(limiter)
-        self.rules = outgoing_rules(limits, **options)
+        self.rules = OutgoingRules(AwaitableLimiter(limiter), limits, **options)
         self.transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return send_within_limit(
-            self.limiter, self.rules, call_of(request),
-            lambda: self.transport.handle_request(request),
-            lambda error: isinstance(error, NEVER_SENT),
-        )  # fmt: skip
+        return self.rules.send_blocking(
+            call_of(request), lambda: self.transport.handle_request(request), _was_never_sent
+        )
 
     def close(self) -> None:
         self.transport.close()
@@ -95,3 +70,7 @@ class LimitedTransport(httpx.BaseTransport):
 
 def call_of(request: httpx.Request) -> Call:
     return Call(request.method, str(request.url), request.url.host)
+
+
+def _was_never_sent(error: Exception) -> bool:
+    return isinstance(error, NEVER_SENT)

@@ -16,13 +16,13 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from headgate.integrations.gate import Rates, blocking_limiter
-from headgate.integrations.outgoing import Call, outgoing_rules, send_within_limit
+from headgate.integrations.gate import AwaitableLimiter, Rates
+from headgate.integrations.outgoing import Call, OutgoingRules
 from headgate.sync import SyncRateLimiter
 
 
 class LimitedAdapter(HTTPAdapter):
-    """See outgoing_rules for `options`; `adapter` sends the calls (default: a plain one)."""
+    """See OutgoingRules for `options`; `adapter` sends the calls (default: a plain one)."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class LimitedAdapter(HTTPAdapter):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.limiter = blocking_limiter(limiter)
-        self.rules = outgoing_rules(limits, **options)
+        self.rules = OutgoingRules(AwaitableLimiter(limiter), limits, **options)
         self.adapter = HTTPAdapter() if adapter is None else adapter
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
-        return send_within_limit(
-            self.limiter, self.rules, call_of(request),
-            lambda: self.adapter.send(request, *args, **kwargs), _was_never_sent,
-        )  # fmt: skip
+        return self.rules.send_blocking(
+            call_of(request),
+            lambda: self.adapter.send(request, *args, **kwargs),
+            _was_never_sent,
+        )
 
     def close(self) -> None:
         self.adapter.close()

@@ -13,7 +13,7 @@ s + (now - a) there now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar, Unpack
+from typing import NamedTuple, TypeVar, Unpack
 
 from headgate.core.decision import Demand, Verdict, fits
 from headgate.core.record import TERMS, BucketKey, Record
@@ -21,71 +21,28 @@ from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult, Store, consume_each
 from headgate.layers.layer import AdjustOptions, Layer
 
-# --------------------------------------------------------------------------------------------------
-# Buckets that a store keeps in several parts: no single record tells how long to wait.
-#
-# What the store said of a demand is repeated for the very same demand, with the wait that much
-# shorter; for any other amount the store has to be asked.
-
-TimedRefusal = tuple[Verdict, int, int]  # and our time before we asked and after the answer
-
-
-class RememberedRefusals:
-    """The last refusal of each bucket, bounded. The caller holds a lock."""
-
-    def __init__(self, trust_ms: int, rounding_ms: int, entries_max: int) -> None:
-        self._trust_ms = trust_ms
-        self._rounding_ms = rounding_ms
-        self._entries_max = entries_max
-        self.refusals: dict[str, TimedRefusal] = {}
-
-    def knows(self, demands: Sequence[Demand]) -> bool:
-        return len(demands) == 1 and demands[0].key.text in self.refusals
-
-    def refusal(
-        self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
-    ) -> Verdict | None:
-        """The same refusal now; None where the store has to be asked."""
-        found = self.refusals.get(demands[0].key.text) if len(demands) == 1 else None
-        if found is None:
-            return None
-        verdict, sent_ms, received_ms = found
-        asked, wanted = verdict.demands[0], demands[0]
-        if asked.terms is not wanted.terms or asked.amounts != wanted.amounts:
-            return None
-        if not 0 <= local_ms - sent_ms < self._trust_ms:
-            return None
-        if now_ms is not None:
-            return verdict.later(demands, now_ms - verdict.now_ms)
-        if verdict.later(demands, local_ms - sent_ms + self._rounding_ms) is None:
-            return None  # if the store's clock is as late as it can be, it might be admitted
-        return verdict.later(demands, max(0, local_ms - received_ms - self._rounding_ms))
-
-    def note(self, verdict: Verdict, sent_ms: int, received_ms: int) -> None:
-        if (
-            len(verdict.demands) != 1
-            or verdict.allowed
-            or verdict.outdated
-            or verdict.exact_records
-        ):
-            for demand in verdict.demands:
-                self.drop(demand.key.text)
-            return
-        text = verdict.demands[0].key.text
-        _put(self.refusals, text, (verdict, sent_ms, received_ms), self._entries_max)
-
-    def drop(self, text: str) -> None:
-        self.refusals.pop(text, None)
-
-
 TRUST_MS = 1000
 ENTRIES_MAX = 10_000
 ROUNDING_MS = 2  # two clocks of whole milliseconds, half a millisecond apart after a second
 
-# A state, the store's time of it, our time before we asked and after the answer, and our time when
-# the store last refused something of this bucket.
-SeenState = tuple[Record, int, int, int, int]
 Value = TypeVar("Value")
+
+
+class SeenState(NamedTuple):
+    """What the store said of a bucket: its record, the store's time of it, our time before we asked
+    and after the answer, and our time when the store last refused something of this bucket.
+
+    `refusal` is set for a bucket that the store keeps in several parts, of which no single record
+    tells how long to wait. It is repeated for the very same demand, with the wait that much
+    shorter; for any other amount the store has to be asked.
+    """
+
+    record: Record
+    store_ms: int
+    sent_ms: int
+    received_ms: int
+    refused_ms: int
+    refusal: Verdict | None
 
 
 class Rejections(Layer):
@@ -110,11 +67,10 @@ class Rejections(Layer):
         self._seen: dict[str, SeenState] = {}
         self._drops = 0
         self._dropped: dict[str, int] = {}  # by which drop a key was last dropped
-        self._remembered = RememberedRefusals(trust_ms, ROUNDING_MS, entries_max)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         sent_ms = self._clock() if now_ms is None else now_ms
-        known = bool(self._seen or self._remembered.refusals) and self._knows(demands)
+        known = bool(self._seen) and self._knows(demands)
         if known:
             refusal = self._refusal(demands, now_ms, sent_ms)
             if refusal is not None:
@@ -167,7 +123,6 @@ class Rejections(Layer):
         with self._lock:
             for key in keys:
                 self._seen.pop(key.text, None)
-                self._remembered.drop(key.text)
         return sighting
 
     async def forget(self, keys: Sequence[BucketKey]) -> None:
@@ -177,41 +132,52 @@ class Rejections(Layer):
             self._drop(keys)
 
     def _knows(self, demands: Sequence[Demand]) -> bool:
-        for demand in demands:
-            if demand.key.text in self._seen:
-                return True
-        return self._remembered.knows(demands)
+        return any(demand.key.text in self._seen for demand in demands)
 
     def _refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
     ) -> Verdict | None:
         """The refusal the store would certainly give; None where it has to be asked."""
-        with self._lock:
-            told = self._remembered.refusal(demands, now_ms, local_ms)
-            if told is not None:
-                self.refused += 1
-                return told
         for demand in demands:
             seen = self._seen.get(demand.key.text)
-            if seen is not None and self._refuses(seen, demand, now_ms, local_ms):
+            if seen is None or not self._is_trusted(seen, demand, local_ms):
+                continue
+            if seen.refusal is not None:
+                return self._repeat(seen, seen.refusal, demands, now_ms, local_ms)
+            # Refused even if the store's clock is as late as it can be.
+            latest_ms = seen.store_ms + local_ms - seen.sent_ms + ROUNDING_MS
+            if not fits(seen.record, demand, latest_ms if now_ms is None else now_ms):
                 return self._build_refusal(demands, now_ms, local_ms)
         return None
 
-    def _refuses(self, seen: SeenState, demand: Demand, now_ms: int | None, local_ms: int) -> bool:
-        """Whether the demand is refused even if the store's clock is as late as it can be."""
-        record, store_ms, sent_ms, _, _ = seen
-        if not self._is_trusted(seen, demand, local_ms):
-            return False
-        latest_ms = store_ms + local_ms - sent_ms + ROUNDING_MS if now_ms is None else now_ms
-        return not fits(record, demand, latest_ms)
-
     def _is_trusted(self, seen: SeenState, demand: Demand, local_ms: int) -> bool:
         """Whether the state is fresh and was kept under the same terms as the demand."""
-        record, _, sent_ms, _, _ = seen
-        if not 0 <= local_ms - sent_ms < self._trust_ms:
+        if not 0 <= local_ms - seen.sent_ms < self._trust_ms:
             return False
-        core = record[TERMS].core
+        core = seen.record[TERMS].core if seen.refusal is None else seen.refusal.demands[0].terms
         return core is demand.terms or bool(core == demand.terms)
+
+    def _repeat(
+        self,
+        seen: SeenState,
+        refusal: Verdict,
+        demands: Sequence[Demand],
+        now_ms: int | None,
+        local_ms: int,
+    ) -> Verdict | None:
+        """The same refusal now, of the same demand."""
+        if len(demands) != 1 or refusal.demands[0].amounts != demands[0].amounts:
+            return None
+        if now_ms is not None:
+            told = refusal.later(demands, now_ms - refusal.now_ms)
+        elif refusal.later(demands, local_ms - seen.sent_ms + ROUNDING_MS) is None:
+            return None  # if the store's clock is as late as it can be, it might be admitted
+        else:
+            told = refusal.later(demands, max(0, local_ms - seen.received_ms - ROUNDING_MS))
+        if told is not None:
+            with self._lock:
+                self.refused += 1
+        return told
 
     def _build_refusal(
         self, demands: Sequence[Demand], now_ms: int | None, local_ms: int
@@ -224,11 +190,15 @@ class Rejections(Layer):
         earliest_ms: list[int] = []
         for demand in demands:
             seen = self._seen.get(demand.key.text)
-            if seen is None or not self._is_trusted(seen, demand, local_ms):
+            if (
+                seen is None
+                or seen.refusal is not None
+                or not self._is_trusted(seen, demand, local_ms)
+            ):
                 return None
-            record, store_ms, _, received_ms, _ = seen
-            records.append(record)
-            earliest_ms.append(store_ms + max(0, local_ms - received_ms - ROUNDING_MS))
+            records.append(seen.record)
+            elapsed_ms = max(0, local_ms - seen.received_ms - ROUNDING_MS)
+            earliest_ms.append(seen.store_ms + elapsed_ms)
         with self._lock:
             self.refused += 1
         return Verdict(False, demands, records, min(earliest_ms) if now_ms is None else now_ms)
@@ -238,21 +208,23 @@ class Rejections(Layer):
         is fresh. A state whose key was dropped after we had asked for it may be too low, so it is
         not kept.
         """
+        in_parts = not verdict.exact_records
+        # Of a bucket in parts only a refusal that was its own can be repeated.
+        forget = in_parts and (verdict.allowed or verdict.outdated or len(verdict.demands) > 1)
         with self._lock:
-            if all(self._dropped.get(one.key.text, 0) <= drops for one in verdict.demands):
-                self._remembered.note(verdict, sent_ms, received_ms)
-            if not verdict.exact_records:
-                return
             for demand, record in zip(verdict.demands, verdict.records, strict=True):
                 text = demand.key.text
                 old = self._seen.pop(text, None)
                 refused_ms = sent_ms
                 if verdict.allowed:
-                    if old is None or not 0 <= sent_ms - old[-1] < self._trust_ms:
+                    if old is None or not 0 <= sent_ms - old.refused_ms < self._trust_ms:
                         continue
-                    refused_ms = old[-1]
-                if self._dropped.get(text, 0) <= drops:
-                    seen = (record, verdict.now_ms, sent_ms, received_ms, refused_ms)
+                    refused_ms = old.refused_ms
+                if self._dropped.get(text, 0) <= drops and not forget:
+                    refusal = verdict if in_parts else None
+                    seen = SeenState(
+                        record, verdict.now_ms, sent_ms, received_ms, refused_ms, refusal
+                    )
                     _put(self._seen, text, seen, self._entries_max)
 
     def _drop(self, keys: Iterable[BucketKey]) -> None:
@@ -260,7 +232,6 @@ class Rejections(Layer):
             self._drops += 1
             for key in keys:
                 self._seen.pop(key.text, None)
-                self._remembered.drop(key.text)
                 _put(self._dropped, key.text, self._drops, self._entries_max)
 
 

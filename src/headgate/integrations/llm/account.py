@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from headgate.core.engine import Request
 from headgate.core.errors import ValidationError
 from headgate.core.levels import OnUnavailable
-from headgate.core.limits import Limit, parse_amount, parse_entity_id, parse_limit_name
+from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name
 from headgate.integrations.gate import Rates, parse_rates
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 
@@ -18,22 +18,36 @@ _OUTPUT_MAX = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _PROMPT = ("messages", "system", "input", "instructions", "prompt", "tools")
 
 
-class CallRules(NamedTuple):
+class CallRules:
     """How calls are counted: the names of the limits and the rules for the amounts.
 
-    `provider` is an entity that stands for your account at the provider. Every call takes from it
-    too, and the provider's headers correct it.
+    `output_tokens` is reserved if a call does not set its own maximum. `provider` is an entity that
+    stands for your account at the provider. Every call takes from it too, and the provider's
+    headers correct it.
     """
 
-    requests: str | None
-    tokens: str
-    estimate: Callable[[Any], int]
-    count: Callable[[Usage], int]
-    output_tokens: int
-    provider: str | None
-    limits: tuple[Limit, ...] | None
-    wait_s: float | None
-    on_unavailable: OnUnavailable | None
+    def __init__(
+        self,
+        *,
+        requests: str | None = "rpm",
+        tokens: str = "tpm",
+        estimate: Callable[[Any], int] = estimate_tokens,
+        count: Callable[[Usage], int] = lambda usage: usage.total,
+        output_tokens: int = OUTPUT_TOKENS,
+        provider: str | None = None,
+        limits: Rates = None,
+        wait: float | None = None,
+        on_unavailable: OnUnavailable | None = None,
+    ) -> None:
+        self.requests = None if requests is None else parse_limit_name(requests)
+        self.tokens = parse_limit_name(tokens)
+        self.estimate = estimate
+        self.count = count
+        self.output_tokens = parse_amount("output_tokens", output_tokens)
+        self.provider = None if provider is None else parse_entity_id(provider)
+        self.limits = parse_rates(limits)
+        self.wait_s = wait
+        self.on_unavailable = on_unavailable
 
     def wants(self, entity_id: str, resource: str, reserved: int) -> list[Request]:
         amounts = {self.tokens: reserved}
@@ -45,39 +59,13 @@ class CallRules(NamedTuple):
         return wants
 
 
-def call_rules(
-    *,
-    requests: str | None = "rpm",
-    tokens: str = "tpm",
-    estimate: Callable[[Any], int] = estimate_tokens,
-    count: Callable[[Usage], int] = lambda usage: usage.total,
-    output_tokens: int = OUTPUT_TOKENS,
-    provider: str | None = None,
-    limits: Rates = None,
-    wait: float | None = None,
-    on_unavailable: OnUnavailable | None = None,
-) -> CallRules:
-    """The options, checked. `output_tokens` is reserved if a call does not set its own maximum."""
-    return CallRules(
-        None if requests is None else parse_limit_name(requests),
-        parse_limit_name(tokens),
-        estimate,
-        count,
-        parse_amount("output_tokens", output_tokens),
-        None if provider is None else parse_entity_id(provider),
-        parse_rates(limits),
-        wait,
-        on_unavailable,
-    )
-
-
 class CallAccount:
     """One call: `reserved` before it, metered during it, `owed` after it."""
 
-    def __init__(self, call_rules: CallRules, prompt: Any, output_max: int | None) -> None:
-        estimated = parse_amount("estimate", call_rules.estimate(prompt))
-        most = call_rules.output_tokens if output_max is None else output_max
-        self.rules = call_rules
+    def __init__(self, rules: CallRules, prompt: Any, output_max: int | None) -> None:
+        estimated = parse_amount("estimate", rules.estimate(prompt))
+        most = rules.output_tokens if output_max is None else output_max
+        self.rules = rules
         self.reserved = estimated + parse_amount("output_max", most)
         self.meter = Meter(estimated)
 
@@ -123,8 +111,8 @@ def model_of(request: Mapping[str, Any], resource: str | None) -> str:
     return name
 
 
-def account_for(call_rules: CallRules, request: Mapping[str, Any]) -> CallAccount:
+def account_for(rules: CallRules, request: Mapping[str, Any]) -> CallAccount:
     """The account of a call made with these keyword arguments."""
     given: Sequence[Any] = [request[name] for name in _PROMPT if request.get(name)]
     tops = [request[name] for name in _OUTPUT_MAX if type(request.get(name)) is int]
-    return CallAccount(call_rules, given, tops[0] if tops else None)
+    return CallAccount(rules, given, tops[0] if tops else None)

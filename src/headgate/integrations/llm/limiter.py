@@ -15,26 +15,31 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from headgate.core.errors import RateLimiterUnavailable, RateLimitExceeded, StoreDenied
-from headgate.integrations.gate import asyncio_limiter, is_off
+from headgate.integrations.gate import AwaitableLimiter, asyncio_limiter, is_off
 from headgate.integrations.llm.account import (
     CallAccount,
+    CallRules,
     account_for,
-    call_rules,
     headers_of,
     model_of,
     status_of,
     unwrap_reply,
 )
-from headgate.integrations.llm.provider import debit_for, read_headers, refused_wait_ms
+from headgate.integrations.outgoing import debit_for
 from headgate.limiter import RateLimiter
+from headgate.transport.quota import Quota, parse_model_quotas, parse_retry_after_ms
+
+WAIT_MS_MAX = 24 * 3600 * 1000
 
 
 class LlmLimiter:
-    """For asyncio; see account.call_rules for the options."""
+    """For asyncio; see account.CallRules for the options."""
 
-    def __init__(self, limiter: RateLimiter, **options: Any) -> None:
-        self.limiter = asyncio_limiter(limiter)
-        self.rules = call_rules(**options)
+    def __init__(self, limiter: RateLimiter | AwaitableLimiter, **options: Any) -> None:
+        self.limiter = (
+            limiter if isinstance(limiter, AwaitableLimiter) else asyncio_limiter(limiter)
+        )
+        self.rules = CallRules(**options)
 
     async def create(
         self,
@@ -87,22 +92,21 @@ class LlmLimiter:
     ) -> dict[str, int]:
         """Lowers a bucket to what the provider's headers say is left; returns what was taken, by
         limit. `refused`: they came with a 429, so nothing is admitted before its wait is over."""
-        says = read_headers(headers, self.limiter.engine.clock())
-        kinds = {self.rules.tokens: says.tokens}
+        told = _told_limits(headers, self.limiter.engine.clock(), refused=refused)
+        kinds = {self.rules.tokens: told["tokens"]}
         if self.rules.requests is not None:
-            kinds[self.rules.requests] = says.requests
-        nothing = dict.fromkeys(kinds, 0)
+            kinds[self.rules.requests] = told["requests"]
         limits = None if entity_id == self.rules.provider else self.rules.limits
-        verdict = await self.limiter.check(entity_id, resource, nothing, limits)
+        nothing = [(entity_id, resource, dict.fromkeys(kinds, 0), limits)]
         debits = {}
-        for status in verdict.statuses:
-            reported = kinds[status.limit_name]
-            wait_ms = refused_wait_ms(says, reported) if refused else None
-            if status.entity_id == entity_id and (debit := debit_for(status, reported, wait_ms)):
-                debits[status.limit_name] = debit
+        for status in (await self.limiter.check_many(nothing)).statuses:
+            name = status.limit_name
+            debit = debit_for(status, *kinds[name])
+            if status.entity_id == entity_id and debit:
+                debits[name] = debit
         if debits:
             try:
-                async with self.limiter.acquire(entity_id, resource, nothing, limits) as lease:
+                async with self.limiter.acquire_many(nothing) as lease:
                     await lease.adjust(**debits)
             except RateLimitExceeded:  # in debt, so already lower than the provider says
                 return {}
@@ -135,6 +139,27 @@ class LlmLimiter:
             # Only a hint: the call itself is over and counted.
             with suppress(RateLimiterUnavailable, StoreDenied):
                 await self.learn(headers, self.rules.provider, resource, refused=refused)
+
+
+def _told_limits(
+    headers: Mapping[str, Any], now_ms: int, *, refused: bool
+) -> dict[str, tuple[int | None, int | None]]:
+    """What remains of the provider's "requests" and "tokens", and after a 429 how long each is
+    closed; None where the headers do not say."""
+    quotas = parse_model_quotas(headers, now_ms)
+    told = {kind: quotas.get(kind, Quota()) for kind in ("requests", "tokens")}
+    is_one_empty = any(quota.remaining == 0 for quota in told.values())
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for kind, quota in told.items():
+        wait_ms = parse_retry_after_ms(headers, now_ms)
+        if wait_ms is None and quota.reset_at_ms is not None:
+            wait_ms = max(0, quota.reset_at_ms - now_ms)
+        # A limit that has some left was not the reason, if the other one has nothing left.
+        if wait_ms is None or not refused or (is_one_empty and quota.remaining != 0):
+            found[kind] = quota.remaining, None
+        else:
+            found[kind] = quota.remaining, min(WAIT_MS_MAX, wait_ms)
+    return found
 
 
 async def _close_stream(chunks: Any) -> None:

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager
 from typing import Any
 
-from headgate.core.runtime import run
-from headgate.integrations.gate import blocking_limiter
+from headgate.core.runtime import blocking, run
+from headgate.integrations.gate import AwaitableLimiter
 from headgate.integrations.llm.account import CallAccount
 from headgate.integrations.llm.limiter import LlmLimiter
-from headgate.sync import SyncRateLimiter, blocking
+from headgate.sync import SyncRateLimiter
 
 _END = object()
 
@@ -19,7 +19,7 @@ class SyncLlmLimiter:
     """For blocking clients; safe to share between threads."""
 
     def __init__(self, limiter: SyncRateLimiter, **options: Any) -> None:
-        self.core = LlmLimiter(blocking_limiter(limiter).core, **options)
+        self.core = LlmLimiter(AwaitableLimiter(limiter), **options)
 
     def create(
         self,

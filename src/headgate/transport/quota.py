@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from fractions import Fraction
+from functools import partial
+from math import ceil
 from typing import NamedTuple
-
-from headgate.transport.http1 import http_date_s
 
 # --------------------------------------------------------------------------------------------------
 # Structured header fields (RFC 9651), as far as rate-limit fields need them.
@@ -34,8 +36,7 @@ _BARE = (
     r"|[A-Za-z*][A-Za-z0-9!#$%&'*+\-.^_`|~:/]*"
 )
 _KEY = r"[a-z*][a-z0-9_\-.*]*"
-_NAMED = re.compile(rf"({_KEY})=({_BARE})")
-_VALUE = re.compile(rf"({_BARE})")
+_MEMBER = re.compile(rf"(?:({_KEY})=)?({_BARE})")
 _PARAMETER = re.compile(rf"; *({_KEY})(?:=({_BARE}))?")
 _ESCAPED = re.compile(r"\\(.)")
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
@@ -72,19 +73,15 @@ def members(text: str | None) -> list[Member]:
 
 
 def _member(text: str, at: int) -> tuple[Member | None, int]:
-    named = _NAMED.match(text, at)
-    plain = None if named else _VALUE.match(text, at)
-    if named is not None:
-        key, value, at = named[1], named[2], named.end()
-    elif plain is not None:
-        key, value, at = None, plain[1], plain.end()
-    else:
+    member = _MEMBER.match(text, at)
+    if member is None:
         return None, at
+    at = member.end()
     parameters: dict[str, str] = {}
     while (found := _PARAMETER.match(text, at)) and len(parameters) < PARAMETERS_MAX:
         parameters[found[1]] = _unquote(found[2] or "?1")
         at = found.end()
-    return Member(key, _unquote(value), parameters), at
+    return Member(member[1], _unquote(member[2]), parameters), at
 
 
 def _unquote(value: str) -> str:
@@ -99,28 +96,22 @@ def _unquote(value: str) -> str:
 # Times come as seconds, as epoch seconds or milliseconds, as a duration ("1m30s", "6ms") or as a
 # date. A plain number is told apart by its size: nobody's window lasts thirty years.
 
-AMOUNT_MAX = 999_999_999_999_999
 AWAY_MS_MAX = 10 * 366 * 24 * 3_600_000
 TEXT_LENGTH_MAX = 64
 
-_EPOCH_S_LEAST = 1_000_000_000
-_EPOCH_MS_LEAST = 1_000_000_000_000
+_EPOCH_S_LEAST = 10**9
+_EPOCH_MS_LEAST = 10**12
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_UNITS_NS = {
-    "h": 3_600_000_000_000,
-    "m": 60_000_000_000,
-    "s": 1_000_000_000,
-    "ms": 1_000_000,
-    "us": 1_000,
-    "µs": 1_000,
-    "ns": 1,
-}
+_UNITS_MS: dict[str, int | Fraction] = {  # "ms" before "m": the first that fits is taken
+    "d": 86_400_000, "h": 3_600_000, "ms": 1, "m": 60_000, "s": 1000,
+    "us": Fraction(1, 1000), "µs": Fraction(1, 1000), "ns": Fraction(1, 1_000_000),
+}  # fmt: skip
 
 _WHOLE = re.compile(r"[0-9]{1,15}")
-_NUMBER = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9})[0-9]{0,20})?")
-_PART = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9})[0-9]{0,20})?(h|ms|m|s|us|µs|ns)")
-_DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,29})?(?:h|ms|m|s|us|µs|ns)){1,7}")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,29})?")
+_PART = re.compile(rf"({_NUMBER.pattern})({'|'.join(_UNITS_MS)})")
+_DURATION = re.compile(rf"(?:{_PART.pattern}){{1,7}}")
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.([0-9]{1,20}))?"
     r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -141,17 +132,17 @@ def first_whole(text: str | None) -> int | None:
 
 def milliseconds(text: str | None) -> int | None:
     """A number of milliseconds, rounded up."""
-    found = _billionths(text)
-    return None if found is None else _plausible_ms(-(-found // 1_000_000_000))
+    number = _number(text)
+    return None if number is None else ceil(number)
 
 
 def wait_ms(text: str | None, now_ms: int) -> int | None:
     """`Retry-After`: seconds, rounded up to the millisecond, or a date; a date gone by is 0."""
-    found = _billionths(text)
-    if found is not None:
-        return _plausible_ms(-(-found // 1_000_000))
+    number = _number(text)
+    if number is not None:
+        return ceil(number * 1000)
     date_ms = None if text is None else (_http_date_ms(text) or rfc3339_ms(text))
-    return None if date_ms is None else _plausible_ms(max(0, date_ms - now_ms))
+    return None if date_ms is None else max(0, date_ms - now_ms)
 
 
 def moment_ms(text: str | None, now_ms: int) -> int | None:
@@ -159,42 +150,30 @@ def moment_ms(text: str | None, now_ms: int) -> int | None:
     if text is None or len(text) > TEXT_LENGTH_MAX:
         return None
     at_ms: int | None
-    number = _billionths(text)
-    if number is not None:
-        seconds = number // 1_000_000_000
-        if seconds >= _EPOCH_MS_LEAST:
-            at_ms = seconds
-        elif seconds >= _EPOCH_S_LEAST:
-            at_ms = -(-number // 1_000_000)
-        else:
-            at_ms = now_ms - (-number // 1_000_000)
+    number = _number(text)
+    if number is None:
+        wait = _duration_ms(text)
+        at_ms = rfc3339_ms(text) or _http_date_ms(text) if wait is None else now_ms + wait
+    elif number >= _EPOCH_MS_LEAST:
+        at_ms = int(number)
+    elif number >= _EPOCH_S_LEAST:
+        at_ms = ceil(number * 1000)
     else:
-        duration_ms = _duration_ms(text)
-        if duration_ms is not None:
-            at_ms = now_ms + duration_ms
-        else:
-            at_ms = rfc3339_ms(text) or _http_date_ms(text)
+        at_ms = now_ms + ceil(number * 1000)
     return None if at_ms is None or abs(at_ms - now_ms) > AWAY_MS_MAX else at_ms
 
 
-def _billionths(text: str | None) -> int | None:
-    if text is None or len(text) > TEXT_LENGTH_MAX:
+def _number(text: str | None) -> Fraction | None:
+    """Exact, because a float would round 0.1 s to more than 100 ms."""
+    if text is None or len(text) > TEXT_LENGTH_MAX or _NUMBER.fullmatch(text) is None:
         return None
-    found = _NUMBER.fullmatch(text)
-    return None if found is None else _scale(found[1], found[2], 1_000_000_000)
-
-
-def _scale(digits: str, fraction: str | None, unit: int) -> int:
-    extra = 0 if fraction is None else int(fraction) * unit // 10 ** len(fraction)
-    return int(digits) * unit + extra
+    return Fraction(text)
 
 
 def _duration_ms(text: str) -> int | None:
     if _DURATION.fullmatch(text) is None:
         return None
-    parts = _PART.findall(text)
-    total_ns = sum(_scale(digits, part or None, _UNITS_NS[unit]) for digits, part, unit in parts)
-    return -(-total_ns // 1_000_000)
+    return ceil(sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)))
 
 
 def rfc3339_ms(text: str) -> int | None:
@@ -211,22 +190,27 @@ def rfc3339_ms(text: str) -> int | None:
 
 
 def _http_date_ms(text: str) -> int | None:
-    found = http_date_s(text.lower().encode("utf-8", "replace"))
-    return None if found is None else found * 1000
+    """A date in one of the three forms of RFC 9110; one without a zone is in UTC."""
+    if len(text) > TEXT_LENGTH_MAX:
+        return None
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):  # whatever the text made it trip on
+        return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MS
 
 
-def _plausible_ms(ms: int) -> int | None:
-    return ms if ms <= AWAY_MS_MAX else None
-
+# --------------------------------------------------------------------------------------------------
+# The dialects.
 
 HEADERS_MAX = 256
 QUOTAS_MAX = 32
 NAME_LENGTH_MAX = 128
 
 _ANTHROPIC = re.compile(
-    r"anthropic-(?:priority-)?ratelimit-([a-z0-9_\-]{1,64})-(limit|remaining|reset)"
+    r"anthropic-(?:priority-)?ratelimit-(?P<name>[a-z0-9_\-]{1,64})-(?P<what>limit|remaining|reset)"
 )
-_OPENAI = re.compile(r"x-ratelimit-(limit|remaining|reset)-([a-z0-9_\-]{1,64})")
+_OPENAI = re.compile(r"x-ratelimit-(?P<what>limit|remaining|reset)-(?P<name>[a-z0-9_\-]{1,64})")
 _PLAIN = ("x-ratelimit-", "x-rate-limit-")
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -262,9 +246,6 @@ def parse_quota(headers: Headers, now_ms: int) -> Quota:
 def parse_quotas(headers: Headers, now_ms: int) -> tuple[Quota, ...]:
     """Every limit told, in the server's order; `now_ms` is when the response came."""
     fields = _fields(headers)
-    retry_after_ms = milliseconds(fields.get("retry-after-ms"))
-    if retry_after_ms is None:
-        retry_after_ms = wait_ms(fields.get("retry-after"), now_ms)
     best: list[Quota] = []
     for dialect in _DIALECTS:
         found = [one for one in dialect(fields, now_ms) if one != Quota(policy=one.policy)]
@@ -272,9 +253,30 @@ def parse_quotas(headers: Headers, now_ms: int) -> tuple[Quota, ...]:
         if any(one.remaining is not None for one in found):
             best = found
             break
+    retry_after_ms = _retry_after_ms(fields, now_ms)
+    if retry_after_ms is not None and retry_after_ms > AWAY_MS_MAX:
+        retry_after_ms = None
     if not best and retry_after_ms is not None:
         best = [Quota()]
     return tuple(replace(one, retry_after_ms=retry_after_ms) for one in best[:QUOTAS_MAX])
+
+
+def parse_model_quotas(headers: Headers, now_ms: int) -> dict[str, Quota]:
+    """The limits that providers of language models tell, by name ("requests", "tokens")."""
+    fields = _fields(headers)
+    found = [*_named_by(_ANTHROPIC, fields, now_ms), *_named_by(_OPENAI, fields, now_ms)]
+    return {str(one.policy): one for one in found[:QUOTAS_MAX]}
+
+
+def parse_retry_after_ms(headers: Headers, now_ms: int) -> int | None:
+    """How long the server asks to wait, by `retry-after-ms` or `Retry-After`. It may say anything,
+    so whoever waits needs a bound."""
+    return _retry_after_ms(_fields(headers), now_ms)
+
+
+def _retry_after_ms(fields: _Fields, now_ms: int) -> int | None:
+    exact_ms = milliseconds(fields.get("retry-after-ms"))
+    return wait_ms(fields.get("retry-after"), now_ms) if exact_ms is None else exact_ms
 
 
 def _ietf(fields: _Fields, now_ms: int) -> list[Quota]:
@@ -304,58 +306,53 @@ def _named_members(text: str | None) -> list[Member]:
     ]
 
 
-def _ietf_dictionary(fields: _Fields, now_ms: int) -> list[Quota]:
-    """Draft 7: `RateLimit: limit=100, remaining=50, reset=5`."""
-    told = {one.key: one.value for one in members(fields.get("ratelimit")) if one.key}
-    if not told:
-        return []
-    return [_unnamed(told.get("limit"), told.get("remaining"), told.get("reset"), fields, now_ms)]
-
-
-def _ietf_separate(fields: _Fields, now_ms: int) -> list[Quota]:
-    """Drafts 0 to 6: a field for each."""
-    limit, remaining, reset = (
-        fields.get(f"ratelimit-{what}") for what in ("limit", "remaining", "reset")
-    )
-    return [_unnamed(limit, remaining, reset, fields, now_ms)]
-
-
-def _unnamed(
-    limit: str | None, remaining: str | None, reset: str | None, fields: _Fields, now_ms: int
-) -> Quota:
-    """The policy of an older draft is an item whose value is the limit itself."""
+def _unnamed(told: _Fields, prefix: str, policy: str | None, now_ms: int) -> Quota:
+    """One limit from `limit`, `remaining` and `reset`, each behind that prefix. The policy of an
+    older draft is an item whose value is the limit itself; it may stand beside the limit, too."""
+    limit = told.get(f"{prefix}limit")
     amount = first_whole(limit)
     windows = [
         whole(one.parameters.get("w"))
-        for text in (fields.get("ratelimit-policy"), limit)
+        for text in (policy, limit)
         for one in members(text)
         if one.key is None and amount is not None and whole(one.value) == amount
     ]
     return Quota(
         limit=amount,
-        remaining=whole(remaining),
-        reset_at_ms=moment_ms(reset, now_ms),
+        remaining=whole(told.get(f"{prefix}remaining")),
+        reset_at_ms=moment_ms(told.get(f"{prefix}reset"), now_ms),
         window_s=next((one for one in windows if one is not None), None),
     )
 
 
-def _anthropic(fields: _Fields, now_ms: int) -> list[Quota]:
-    return _group(fields, now_ms, _ANTHROPIC, name_first=True)
+def _ietf_dictionary(fields: _Fields, now_ms: int) -> list[Quota]:
+    """Draft 7: `RateLimit: limit=100, remaining=50, reset=5`."""
+    told = {one.key: one.value for one in members(fields.get("ratelimit")) if one.key}
+    return [_unnamed(told, "", fields.get("ratelimit-policy"), now_ms)]
 
 
-def _openai(fields: _Fields, now_ms: int) -> list[Quota]:
-    return _group(fields, now_ms, _OPENAI, name_first=False)
+def _ietf_separate(fields: _Fields, now_ms: int) -> list[Quota]:
+    """Drafts 0 to 6: a field for each."""
+    return [_unnamed(fields, "ratelimit-", fields.get("ratelimit-policy"), now_ms)]
 
 
-def _group(
-    fields: _Fields, now_ms: int, pattern: re.Pattern[str], *, name_first: bool
-) -> list[Quota]:
-    told: dict[str, dict[str, str]] = {}
+def _plain(fields: _Fields, now_ms: int) -> list[Quota]:
+    """`X-RateLimit-*`; GitHub's `-Resource` names the limit."""
+    found = []
+    for prefix in _PLAIN:
+        name = fields.get(f"{prefix}resource")
+        policy = None if name is None else name[:NAME_LENGTH_MAX]
+        found.append(replace(_unnamed(fields, prefix, None, now_ms), policy=policy))
+    return found
+
+
+def _named_by(pattern: re.Pattern[str], fields: _Fields, now_ms: int) -> list[Quota]:
+    """Fields whose names hold the limit's name."""
+    told: dict[str, _Fields] = {}
     for field, value in fields.items():
         found = pattern.fullmatch(field)
         if found is not None:
-            name, what = (found[1], found[2]) if name_first else (found[2], found[1])
-            told.setdefault(name, {})[what] = value
+            told.setdefault(found["name"], {})[found["what"]] = value
     return [
         Quota(
             limit=whole(one.get("limit")),
@@ -367,22 +364,10 @@ def _group(
     ]
 
 
-def _plain(fields: _Fields, now_ms: int) -> list[Quota]:
-    """`X-RateLimit-*`; GitHub's `-Resource` names the limit."""
-    found = []
-    for prefix in _PLAIN:
-        limit = fields.get(f"{prefix}limit")
-        one = _unnamed(
-            limit, fields.get(f"{prefix}remaining"), fields.get(f"{prefix}reset"), {}, now_ms
-        )
-        name = fields.get(f"{prefix}resource")
-        found.append(replace(one, policy=None if name is None else name[:NAME_LENGTH_MAX]))
-    return found
-
-
 _Dialect = Callable[[_Fields, int], list[Quota]]
 _DIALECTS: tuple[_Dialect, ...] = (
-    _ietf, _anthropic, _openai, _ietf_dictionary, _ietf_separate, _plain,
+    _ietf, partial(_named_by, _ANTHROPIC), partial(_named_by, _OPENAI),
+    _ietf_dictionary, _ietf_separate, _plain,
 )  # fmt: skip
 
 

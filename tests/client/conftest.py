@@ -1,0 +1,10 @@
+"""What the client's tests share: every test with a `colour` runs for tasks and for threads."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(params=["async", "blocking"])
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
