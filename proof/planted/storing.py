@@ -195,7 +195,7 @@ MUTANTS = [
           "tests/flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right"),
     fault("dynamodb: denied access is an outage", "AccessRefused",
           "class AccessRefused(StoreDenied):", "class AccessRefused(NotApplied):",
-          "tests/stores/dynamodb/client/test_errors.py::test_who_is_not_let_in_learns_what_to_do"),
+          "tests/stores/dynamodb/client/test_errors.py::test_what_kinds_of_trouble_are"),
     fault("sqlite: a file that may not be written is an outage", "translate",
           "if code in _DENIED or (", "if (",
           "tests/stores/sqlite/test_errors.py::test_every_error_of_the_engine_becomes_ours"),
