@@ -19,7 +19,7 @@ from proof.interleavings.scenes import deep_scenes, scenes, sharded_scenes, spec
 from proof.interleavings.search import Search
 from proof.size import SIZE, sized
 
-STATES_MAX = sized(3_000, 12_000, 500_000)  # of each scene
+STATES_MAX = sized(1_500, 12_000, 500_000)  # of each scene
 SCENES = [
     *scenes(),
     *special_scenes(),
