@@ -79,7 +79,7 @@ class SteppingPort:
         """Nothing is held."""
 
 
-class _AtOnce:
+class AtOnce:
     """A pace without waiting."""
 
     def gate(self) -> Any:
@@ -221,7 +221,7 @@ class Clients:
         self._dice.begin(self._number + node.client, node.number)
         book = copied(node.book)
         book._rng = _Route(node.op.route)  # type: ignore[assignment]
-        table = Table(SteppingPort(), TABLE, _AtOnce())
+        table = Table(SteppingPort(), TABLE, AtOnce())
         return node.op.begin(DynamoStore(table, book, None, strict=self._strict), now_ms), book
 
     def _between(self, client: int, number: int, book: StateCache, result: Any) -> int:

@@ -1,69 +1,27 @@
-"""What must hold, said in terms of the items alone: decoded here, not with the store's own code.
+"""What must hold, said in terms of the items alone, not with the store's own code.
 
-`Bucket` is all shards of one bucket in a snapshot. The laws of one write compare it before and
-after; the laws of a state need nothing but the state and a number per bucket, the excess: the most
-that was taken in any interval that ends now, beyond what the rate gives in it. An interval admits
-too much exactly when the excess is above the capacity.
+The laws of one write compare all shards of a bucket before and after; the laws of a state need
+nothing but the state and a number per bucket, the excess: the most that was taken in any interval
+that ends now, beyond what the rate gives in it. An interval admits too much exactly when the excess
+is above the capacity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from headgate.core.decision import Demand
 from headgate.core.record import BucketKey
 from proof.interleavings.clients import TABLE, Op
+from proof.model.buckets import Part, part_of, parts_of, tree_fault
 from proof.model.engine import Snapshot
 from proof.model.values import Row
 
-BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
 
 
 class Broken(AssertionError):
     """A law does not hold."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One limit in one item: its share of the whole."""
-
-    capacity: int
-    amount: int
-    period_ms: int
-    tokens: int
-    consumed: int
-    epoch_ms: int
-
-    def level(self, now_ms: int) -> int:
-        return min(self.capacity, self.raw(now_ms))
-
-    def raw(self, now_ms: int) -> int:
-        return self.tokens + (now_ms - self.epoch_ms) * self.amount // self.period_ms
-
-    @property
-    def rate(self) -> tuple[int, int, int]:
-        return self.capacity, self.amount, self.period_ms
-
-    @property
-    def pace(self) -> tuple[int, int, int]:
-        return self.epoch_ms, self.amount, self.period_ms
-
-    @property
-    def band(self) -> int:
-        """What a take may give away: nothing of a limit that needs more than a second for it."""
-        band = self.capacity // BAND_PART
-        return band if band * self.period_ms <= self.amount * 1000 else 0
-
-    @property
-    def full_at_ms(self) -> int | None:
-        missing = self.capacity - self.tokens
-        if missing <= 0:
-            return self.epoch_ms
-        if not self.amount:
-            return None
-        return self.epoch_ms - (-missing * self.period_ms // self.amount)
 
 
 def shards_of(snapshot: Snapshot, key: BucketKey) -> dict[int, Row]:
@@ -75,31 +33,6 @@ def shards_of(snapshot: Snapshot, key: BucketKey) -> dict[int, Row]:
     return found
 
 
-def limits_in(row: Row) -> list[str]:
-    return sorted(
-        name[2:-3] for name in row.values if name.startswith("b_") and name.endswith("_cp")
-    )
-
-
-def shard_of(row: Row, number: int, limit: str) -> Shard | None:
-    """The limit's share in an item, by halving: the older half has the odd millitoken."""
-    if f"b_{limit}_cp" not in row.values:
-        return None
-    depth = row.number("sd")
-    capacity = row.number(f"b_{limit}_cp")
-    amount = row.number(f"b_{limit}_ra", capacity)
-    for level in range(depth):
-        capacity = capacity // 2 if number >> level & 1 else capacity - capacity // 2
-    return Shard(
-        capacity,
-        amount,
-        row.number(f"b_{limit}_rp") << depth,
-        row.number(f"b_{limit}_tk"),
-        row.number(f"b_{limit}_tc"),
-        row.number(f"b_{limit}_rf", row.number("rf")),
-    )
-
-
 def level_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> int | None:
     """What all shards hold together; None where there is no such limit."""
     levels = levels_of(rows, limit, now_ms)
@@ -108,26 +41,15 @@ def level_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> int | None:
 
 def levels_of(rows: Mapping[int, Row], limit: str, now_ms: int) -> list[int]:
     """What each shard that has the limit holds of it."""
-    found = [shard_of(row, number, limit) for number, row in rows.items()]
-    return [shard.level(now_ms) for shard in found if shard is not None]
+    found = [part_of(row, number, limit) for number, row in rows.items()]
+    return [part.level(now_ms) for part in found if part is not None]
 
 
 def check_state(rows: Mapping[int, Row]) -> None:
     """S8, and that the shards are the leaves of one tree."""
-    if rows and 0 not in rows:
-        raise Broken(f"shards {sorted(rows)} are left without the first")
-    leaves = {0} if rows else set()
-    ahead = list(leaves)
-    while ahead:
-        number = ahead.pop()
-        if number not in rows:
-            raise Broken(f"shard {number} is missing beside {sorted(rows)}")
-        for depth in range(number.bit_length(), rows[number].number("sd")):
-            child = number + (1 << depth)
-            leaves.add(child)
-            ahead.append(child)
-    if leaves != set(rows):
-        raise Broken(f"shards {sorted(rows)} are there, but the tree has {sorted(leaves)}")
+    fault = tree_fault({number: row.number("sd") for number, row in rows.items()})
+    if fault:
+        raise Broken(fault)
     for number, row in rows.items():
         _check_expiry(number, row)
 
@@ -137,10 +59,8 @@ def _check_expiry(number: int, row: Row) -> None:
         return
     if row.number("sd"):
         raise Broken(f"shard {number} would expire on its own")
-    for limit in limits_in(row):
-        shard = shard_of(row, number, limit)
-        assert shard is not None
-        full_ms = shard.full_at_ms
+    for limit, part in parts_of(row, number).items():
+        full_ms = part.full_at_ms
         if full_ms is None or row.number("ttl") * 1000 < full_ms:
             raise Broken(f"{limit} is full at {full_ms}, the item expires at {row.number('ttl')} s")
 
@@ -227,5 +147,5 @@ def _wanted(demand: Demand, limit: str) -> int:
     return dict(demand.named())[limit]
 
 
-def _at(rows: Mapping[int, Row], number: int, limit: str) -> Shard | None:
-    return shard_of(rows[number], number, limit) if number in rows else None
+def _at(rows: Mapping[int, Row], number: int, limit: str) -> Part | None:
+    return part_of(rows[number], number, limit) if number in rows else None

@@ -30,10 +30,10 @@ class Scene:
     times_ms: tuple[int, ...]
     skews_ms: tuple[int, ...]
     delay_ticks: int = 1  # how long an operation may take
-    lost: int = 0  # replies that do not arrive
+    lost: int = 1  # replies that do not arrive
     unsent: int = 0  # requests that do not arrive, and nobody knows
     throttled: int = 0  # requests that the service holds back
-    crashes: int = 0
+    crashes: int = 1
     strict: bool = False  # whether clients take from several buckets in one transaction
     before: tuple[Op, ...] = ()  # what somebody did before
 

@@ -15,13 +15,11 @@ from headgate.stores.dynamodb.protocol import transaction as transacting
 from headgate.stores.dynamodb.sharding import split as splitting
 from proof.interleavings.clients import Dice
 from proof.interleavings.scene import Scene
-from proof.interleavings.scenes import scenes
-from proof.interleavings.scenes_sharded import deep_scenes, sharded_scenes
-from proof.interleavings.scenes_special import special_scenes
+from proof.interleavings.scenes import deep_scenes, scenes, sharded_scenes, special_scenes
 from proof.interleavings.search import Search
 from proof.size import SIZE, sized
 
-STATES_MAX = sized(3_000, 12_000, 500_000)  # of each scene
+STATES_MAX = sized(1_500, 12_000, 500_000)  # of each scene
 SCENES = [
     *scenes(),
     *special_scenes(),

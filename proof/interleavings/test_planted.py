@@ -23,9 +23,7 @@ from headgate.stores.dynamodb.sharding import gather as placing
 from headgate.stores.dynamodb.sharding import router as sharing
 from proof.interleavings import acts
 from proof.interleavings.ghosts import Broken
-from proof.interleavings.scenes import scenes
-from proof.interleavings.scenes_sharded import sharded_scenes
-from proof.interleavings.scenes_special import special_scenes
+from proof.interleavings.scenes import scenes, sharded_scenes, special_scenes
 from proof.interleavings.search import Search
 from proof.interleavings.test_interleavings import chance
 from proof.size import sample
@@ -182,7 +180,7 @@ MUTANTS: dict[str, tuple[str, Mutate]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sample(list(MUTANTS), 6))
+@pytest.mark.parametrize("name", sample(list(MUTANTS), 4))
 def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, mutate = MUTANTS[name]
     [scene] = [

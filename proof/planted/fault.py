@@ -25,6 +25,11 @@ class Mutant(NamedTuple):
     killers: tuple[str, ...]
 
 
+def fault(name: str, symbol: str, before: str, after: str, *killers: str) -> Mutant:
+    """One row of a table of faults."""
+    return Mutant(name, symbol, before, after, killers)
+
+
 class Place(NamedTuple):
     """Part of a file of the package: its lines from `first` to before `last`."""
 

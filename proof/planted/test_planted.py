@@ -24,7 +24,7 @@ KINDS = {
     "serving": serving.MUTANTS,
 }
 MUTANTS: list[Mutant] = [mutant for kind in KINDS.values() for mutant in kind]
-CHOSEN = {name: sample(mutants, 5) for name, mutants in KINDS.items()}
+CHOSEN = {name: sample(mutants, 3) for name, mutants in KINDS.items()}
 
 
 @pytest.fixture(scope="module")

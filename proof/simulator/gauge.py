@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proof.simulator.lease_store import Part
+from proof.model.buckets import Part
 
 ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
 

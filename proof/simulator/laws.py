@@ -13,11 +13,10 @@ from typing import Any
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Throttled
+from proof.model.buckets import Bucket, Part, consumed_of, level_of, share_of, tree_fault
 from proof.simulator.calls import Action, Call, Place
 from proof.simulator.gauge import ROUNDING_MILLI, Gauge
-from proof.simulator.lease_store import Bucket, Part, consumed_of, level_of
 
-BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 TRUST_MS = 1000  # how long a layer may refuse by what it has seen
 
 
@@ -152,18 +151,18 @@ class Laws:
             settled = (
                 old is not None
                 and new is not None
-                and (_pace(old), old.capacity) == (_pace(new), new.capacity)
+                and (old.pace, old.capacity) == (new.pace, new.capacity)
             )
             at_ms = call.moment_ms if settled else max(call.moment_ms, old.epoch_ms if old else 0)
             at_ms = latest_ms if reshaped else at_ms
             if old is not None:
                 had += old.level(at_ms)
-                spare += _band(old) if self.band else 0
+                spare += old.band if self.band else 0
             elif new is not None and (not before or not reshaped):
                 had += new.capacity  # what was not there is full
             if new is not None:
                 has += new.level(at_ms)
-                same = same and (old is None or old[:3] == new[:3] or reshaped)
+                same = same and (old is None or old.rate == new.rate or reshaped)
                 if (  # a merge on the way may add what a clock ahead of time left in debt
                     call.verb == "take"
                     and not reshaped
@@ -188,18 +187,9 @@ class Laws:
 
     def _tree(self, text: str, bucket: Bucket) -> None:
         """S5 and S8: the shards are the leaves of one tree; none expires before it is full."""
-        leaves = {0} if bucket else set()
-        ahead = list(leaves)
-        while ahead:
-            number = ahead.pop()
-            if number not in bucket:
-                self.fail("S5", f"shard {number} of {text} is missing beside {sorted(bucket)}")
-                return
-            for depth in range(number.bit_length(), bucket[number].depth):
-                leaves.add(number + (1 << depth))
-                ahead.append(number + (1 << depth))
-        if leaves != bucket.keys():
-            self.fail("S5", f"{text} has shards {sorted(bucket)}, its tree {sorted(leaves)}")
+        fault = tree_fault({number: shard.depth for number, shard in bucket.items()})
+        if fault:
+            self.fail("S5", f"{text}: {fault}")
         for number, shard in bucket.items():
             if shard.ttl_s is None:
                 continue
@@ -314,11 +304,11 @@ def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
         level = 0 if bucket else spec.capacity_milli
         for number, shard in bucket.items():
             part = shard.parts.get(limit)
-            share = _share(spec.capacity_milli, number, shard.depth)
+            share = share_of(spec.capacity_milli, number, shard.depth)
             changed = Part(share, spec.amount_milli, spec.period_ms << shard.depth, 0, 0, 0)
             if part is None:
                 level += share
-            elif own and changed[:3] != part[:3]:
+            elif own and changed.rate != part.rate:
                 level += _carried(part, changed, now_ms)
             else:
                 level += part.level(now_ms)
@@ -366,30 +356,14 @@ def _fall(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> int:
         if old is None:
             fall += new.capacity - new.level(moment_ms)
             continue
-        same = (_pace(old), old.capacity) == (_pace(new), new.capacity)
+        same = (old.pace, old.capacity) == (new.pace, new.capacity)
         at_ms = moment_ms if same else max(moment_ms, old.epoch_ms)
         fall += min(old.level(at_ms), new.capacity) - new.level(at_ms)
     return fall
 
 
-def _share(capacity: int, number: int, depth: int) -> int:
-    for level in range(depth):
-        capacity = capacity // 2 if number >> level & 1 else capacity - capacity // 2
-    return capacity
-
-
 def _part(bucket: Bucket, number: int, limit: str) -> Part | None:
     return bucket[number].parts.get(limit) if number in bucket else None
-
-
-def _pace(part: Part) -> tuple[int, int, int]:
-    return part.epoch_ms, part.amount, part.period_ms
-
-
-def _band(part: Part) -> int:
-    """What a take may give away: nothing of a limit that needs more than a second to refill it."""
-    band = part.capacity // BAND_PART
-    return band if band * part.period_ms <= part.amount * 1000 else 0
 
 
 def _places(demands: Any) -> list[tuple[Place, int]]:

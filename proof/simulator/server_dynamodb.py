@@ -8,12 +8,12 @@ from typing import Any
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.stores.dynamodb.client.calls import DynamoRequest, Rejected, TransactionCancelled
 from proof.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
+from proof.model.buckets import Bucket, from_row
 from proof.model.engine import Engine, Place, Snapshot
 from proof.model.values import Row
 from proof.simulator.calls import Call
 from proof.simulator.chance import mixed
 from proof.simulator.laws import Laws
-from proof.simulator.lease_store import Bucket, from_row
 from proof.simulator.loop import VirtualLoop
 from proof.simulator.meter import Meter
 

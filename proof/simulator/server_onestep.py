@@ -15,10 +15,10 @@ from headgate.core.store import PeekResult
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
+from proof.model.buckets import Bucket, from_record
 from proof.simulator.calls import ACTION, CALL, Action, Call
 from proof.simulator.chance import mixed
 from proof.simulator.laws import Laws
-from proof.simulator.lease_store import Bucket, from_record
 from proof.simulator.loop import VirtualLoop
 from proof.simulator.meter import Meter
 from proof.simulator.network import Network

@@ -19,10 +19,10 @@ Run = Callable[[Scenario], Report]
 
 
 class Shrinker:
-    def __init__(self, run: Run, promise: str, runs_max: int = RUNS_MAX) -> None:
+    def __init__(self, run: Run, promise: str) -> None:
         self._run = run
         self._promise = promise
-        self._left = runs_max
+        self._left = RUNS_MAX
 
     @property
     def spent(self) -> bool:

@@ -12,10 +12,10 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.store import Guard, PeekResult, Store
 from headgate.layers.breaker import PROBE_MS_MAX, BreakerState, Circuit
 from headgate.layers.layer import Layer
+from proof.model.buckets import Part
 from proof.simulator.calls import ACTION, CALL, Call
 from proof.simulator.gauge import ROUNDING_MILLI, Gauge
 from proof.simulator.laws import Laws
-from proof.simulator.lease_store import Part
 
 NOTHING = Terms(())
 

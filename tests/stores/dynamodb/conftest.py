@@ -7,21 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.stores.dynamodb import engine
 from tests.stores.dynamodb.client.kit import Canned
-from tests.stores.dynamodb.kit import fresh_table, opened
+from tests.stores.dynamodb.sharding.kit import engine_with_table, store_on
 
 
 @pytest.fixture(scope="session")
 def _dynamo_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Engine]:
-    base = tmp_path_factory.getbasetemp()
+    base, owner = tmp_path_factory.getbasetemp(), os.getpid()
     if "PYTEST_XDIST_WORKER" in os.environ:  # the workers of one run share an engine
-        with engine.shared(base.parent, os.getppid()) as running:
-            yield running
-        return
-    with engine.shared(base, os.getpid()) as running:
+        base, owner = base.parent, os.getppid()
+    with engine.shared(base, owner) as running:
         yield running
 
 
@@ -53,20 +50,11 @@ def _dummy_credentials(patch: pytest.MonkeyPatch) -> None:
         patch.setenv(name, value)
 
 
-@pytest.fixture(scope="module")
-def shared_table(dynamo_endpoint: str) -> str:
-    return fresh_table(dynamo_endpoint)
-
-
 @pytest.fixture
-def clients(dynamo_endpoint: str, shared_table: str) -> Iterator[list[DynamoStore]]:
-    """Two that share a table and nothing else."""
-    found = [
-        opened(dynamo_endpoint, name=shared_table, options="&usage=off").store for _ in range(2)
-    ]
-    yield [store for store in found if isinstance(store, DynamoStore)]
-    for store in found:
-        run(store.close())
+def clients() -> list[DynamoStore]:
+    """Two processes that share a table and nothing else."""
+    engine = engine_with_table()
+    return [store_on(engine), store_on(engine)]
 
 
 @pytest.fixture

@@ -1,21 +1,28 @@
-"""The whole contract on a real engine: buckets, configuration, catalog and history together."""
+"""The whole contract on a real engine: buckets, configuration, catalog and history together.
+
+In both ways on the model, too: proof/model/test_contract.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from headgate.stores.dynamodb import over_port
 from headgate.testing import Case, cases, run_case
+from tests.stores.dynamodb.catalog.kit import TABLE, model_port
 from tests.stores.dynamodb.kit import opened
 
 
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_contract(case: Case, dynamo_endpoint: str, blocking: bool) -> None:
-    run_case(case, opened(dynamo_endpoint, blocking=blocking), blocking=blocking)
+def test_contract(case: Case, dynamo_endpoint: str) -> None:
+    run_case(case, opened(dynamo_endpoint), blocking=True)
 
 
 @pytest.mark.parametrize("case", cases("store"), ids=str)
-def test_contract_of_buckets_where_several_go_in_one_transaction(
-    case: Case, dynamo_endpoint: str
-) -> None:
-    run_case(case, opened(dynamo_endpoint, options="&strict=on"), blocking=True)
+def test_contract_of_buckets_in_an_event_loop(case: Case, dynamo_endpoint: str) -> None:
+    run_case(case, opened(dynamo_endpoint, blocking=False), blocking=False)
+
+
+@pytest.mark.parametrize("case", cases("store"), ids=str)
+def test_contract_of_buckets_where_several_go_in_one_transaction(case: Case) -> None:
+    run_case(case, over_port(model_port(), TABLE, blocking=True, strict=True), blocking=True)

@@ -8,9 +8,11 @@ import pytest
 
 from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.errors import ValidationError
-from headgate.core.history import DAY_MS
+from headgate.core.history import DAY_MS, audit_event
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
+from headgate.repository import Repository, open_backend
+from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import (
     AUDIT_KEPT_MS,
     DAYS_MAX,
@@ -23,10 +25,9 @@ from headgate.stores.dynamodb.catalog.items import (
 )
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import gate_factory_for
-from tests.stores.dynamodb.catalog.kit import Watched, port_to, table_at
-from tests.stores.dynamodb.kit import fresh_table, opened
+from headgate.stores.dynamodb.table.create import check, prepare
+from proof.model.port import ModelPort
+from tests.stores.dynamodb.catalog.kit import NOW_MS, TABLE, Watched, model_port, table_at
 
 NOTED = {"audit_retention_days": 7, "usage_retention_days": 30, "snapshot_windows": "hourly"}
 DAY_S = 86_400
@@ -65,64 +66,62 @@ def test_the_record_is_read_once_and_again_after_a_while() -> None:
     assert len(reads) == 2
 
 
-def _ends_in_days(endpoint: str, name: str, pk: str, sk: str) -> dict[str, float]:
-    table = table_at(endpoint, name=name)
-    items = run(table.every(ask.query(name, pk, ask.begins(sk))))
-    now_s = table.port.now_ms() / 1000
-    run(table.port.close())
-    return {item["SK"]["S"]: (int(item["ttl"]["N"]) - now_s) / DAY_S for item in items}
+def opened(port: ModelPort, **options: int) -> SyncRepository:
+    backend = over_port(port, TABLE, blocking=True, retention=Retention(**options))
+    return SyncRepository(_core=Repository(clock=lambda: NOW_MS, _blocking=True, _backend=backend))
 
 
-@pytest.mark.parametrize(("options", "days"), [("", 7), ("&audit_days=2", 2)])
-def test_every_audit_event_gets_that_end(dynamo_endpoint: str, options: str, days: int) -> None:
+def ends_in_days(port: ModelPort, pk: str, sk: str) -> dict[str, float]:
+    items = run(table_at("", name=TABLE, port=port).every(ask.query(TABLE, pk, ask.begins(sk))))
+    return {item["SK"]["S"]: (int(item["ttl"]["N"]) - NOW_MS / 1000) / DAY_S for item in items}
+
+
+@pytest.mark.parametrize(("options", "days"), [({}, 7), ({"audit_days": 2}, 2)])
+def test_every_audit_event_gets_that_end(options: dict[str, int], days: int) -> None:
     """Those of entities, limits and namespaces, and those that are appended."""
-    name = fresh_table(dynamo_endpoint)
-    url = f"dynamodb://{name}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
-    with SyncRepository.open(url) as repository:
+    port = model_port()
+    with opened(port) as repository:
+        repository.create_table()
         repository.set_version_record(NOTED)
-    with SyncRepository(url + options) as repository:
+    with opened(port, **options) as repository:
         repository.create_entity("a")
         repository.set_limits("a", [Limit.per_minute("rpm", 5)], resource="r")
         repository.reset_bucket("a", "r")
         repository.register_namespace("eu")
-        home = repository.get_namespace("default").id
-        other = repository.get_namespace("eu").id
-    ends = _ends_in_days(dynamo_endpoint, name, f"{home}/AUDIT#a", "#AUDIT#")
-    ends |= _ends_in_days(dynamo_endpoint, name, f"{other}/AUDIT#$SYSTEM", "#AUDIT#")
+        home, other = (repository.get_namespace(name).id for name in ("default", "eu"))
+    ends = ends_in_days(port, f"{home}/AUDIT#a", "#AUDIT#")
+    ends |= ends_in_days(port, f"{other}/AUDIT#$SYSTEM", "#AUDIT#")
     assert len(ends) == 4
     assert all(days - 0.1 < end <= days + 0.1 for end in ends.values()), ends
 
 
-def test_usage_that_processes_count_gets_its_end_and_its_windows(dynamo_endpoint: str) -> None:
-    name = fresh_table(dynamo_endpoint)
-    url = f"dynamodb://{name}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
-    with SyncRepository.open(url) as repository:
+def test_usage_that_processes_count_gets_its_end_and_its_windows() -> None:
+    port = model_port()
+    with opened(port) as repository:
+        repository.create_table()
         repository.set_version_record({**NOTED, "snapshot_windows": "hourly,daily"})
-        home = repository.get_namespace("default").id
-    with SyncRateLimiter(url, limits=[Limit.per_minute("rpm", 5)]) as limiter:
+    with opened(port) as repository:
+        limiter = SyncRateLimiter(repository, limits=[Limit.per_minute("rpm", 5)])
         with limiter.acquire("a", "r", {"rpm": 1}):
             pass
-    ends = _ends_in_days(dynamo_endpoint, name, f"{home}/ENTITY#a", "#USAGE#")
+        home = repository.get_namespace("default").id
+    ends = ends_in_days(port, f"{home}/ENTITY#a", "#USAGE#")
     assert sorted(sk.split("#")[3] for sk in ends) == ["daily", "hourly"]
     assert all(30 - 0.1 < end <= 31.1 for end in ends.values()), ends
 
 
-def test_opening_tells_it_and_a_change_reads_nothing_more(dynamo_endpoint: str) -> None:
-    name = fresh_table(dynamo_endpoint)
-    port = Watched(port_to(dynamo_endpoint))
-    table = Table(port, name, gate_factory_for(None, blocking=True))
-    from headgate.core.history import audit_event
-    from headgate.stores.dynamodb.table.create import check
-
+def test_opening_tells_it_and_a_change_reads_nothing_more() -> None:
+    port = Watched(model_port())
+    run(prepare(table_at("", name=TABLE, port=port.inner)))
+    table = table_at("", name=TABLE, port=port)
     assert run(check(table))
     ledger = DynamoLedger(table)
     for _ in range(3):
         run(ledger.append("n" * 11, audit_event(0, "did", "a", None)))
     assert port.calls == ["GetItem", "PutItem", "PutItem", "PutItem"]
-    run(port.close())
 
 
 @pytest.mark.parametrize("option", ["audit_days=0", "usage_days=-1", "audit_days=x"])
 def test_days_that_are_none_are_refused(option: str) -> None:
     with pytest.raises(ValidationError, match=option.partition("=")[0]):
-        opened("http://127.0.0.1:9", name="limits", options=f"&{option}")
+        open_backend(f"dynamodb://limits?region=us-east-1&{option}", blocking=True)

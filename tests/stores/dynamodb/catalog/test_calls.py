@@ -14,7 +14,16 @@ from headgate.core.record import HOUR_MS
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from tests.stores.dynamodb.catalog.kit import NOW_MS, prepared, registered, table_of, watching
+from tests.stores.dynamodb.catalog.kit import (
+    NOW_MS,
+    TABLE,
+    Watched,
+    model_port,
+    prepared,
+    registered,
+    table_at,
+    table_of,
+)
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}
 START_MS = NOW_MS // HOUR_MS * HOUR_MS
@@ -118,8 +127,8 @@ CALLS: dict[str, tuple[list[str], int, Call]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_per_operation(name: str, dynamo_endpoint: str) -> None:
-    backend = prepared(dynamo_endpoint)
+def test_calls_per_operation(name: str) -> None:
+    backend = prepared()
     ns = registered(backend)
     for entity in (Entity("org"), Entity("key", parent_id="org", cascade=True), Entity("lone")):
         run(backend.catalog.create_entity(ns, entity, None, NOW_MS))
@@ -127,9 +136,9 @@ def test_calls_per_operation(name: str, dynamo_endpoint: str) -> None:
         run(backend.catalog.update_stored(ns, level, LIMITS, None, NOW_MS))
     usage = WindowUsage("hourly", START_MS, {"rpm": 1000}, 1)
     run(DynamoLedger(table_of(backend)).add_usage(ns, "key", "r", [usage]))
-    port, catalog, ledger = watching(backend, dynamo_endpoint)
+    port = Watched(model_port(backend))
+    table = table_at("", name=TABLE, port=port)
+    table.retention.learn({}, port.now_ms())  # as who opens a table does
     calls, rounds, call = CALLS[name]
-    run(call(catalog, ledger, ns))
+    run(call(DynamoCatalog(table), DynamoLedger(table), ns))
     assert (port.calls, port.rounds) == (calls, rounds)
-    run(port.close())
-    run(backend.store.close())

@@ -20,8 +20,10 @@ from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import table as table_module
 from tests.stores.dynamodb.catalog.kit import (
     NOW_MS,
+    TABLE,
     Watched,
-    port_to,
+    items_of,
+    model_port,
     prepared,
     registered,
     table_at,
@@ -51,12 +53,11 @@ class Cut(Watched):
 
 
 class World:
-    def __init__(self, endpoint: str) -> None:
-        self.backend = prepared(endpoint)
+    def __init__(self) -> None:
+        self.backend = prepared()
         self.catalog = self.backend.catalog
-        self.port = Cut(port_to(endpoint))
-        name = table_of(self.backend).name
-        self.cut = DynamoCatalog(table_at(endpoint, name=name, port=self.port))
+        self.port = Cut(model_port(self.backend))
+        self.cut = DynamoCatalog(table_at("", name=TABLE, port=self.port))
 
     def filled(self, name: str) -> str:
         ns = registered(self.backend, name)
@@ -65,11 +66,8 @@ class World:
             run(self.catalog.update_stored(ns, level, LIMITS, None, NOW_MS))
         ledger = DynamoLedger(table_of(self.backend))
         for n in range(60):
-            run(
-                ledger.add_usage(
-                    ns, "a", "r", [WindowUsage("hourly", n * 3_600_000, {"rpm": 1}, 1)]
-                )
-            )
+            row = WindowUsage("hourly", n * 3_600_000, {"rpm": 1}, 1)
+            run(ledger.add_usage(ns, "a", "r", [row]))
         return ns
 
     def at_every_cut(
@@ -90,18 +88,11 @@ class World:
                 return
         raise AssertionError("it never came through")
 
-    def left_of(self, ns: str) -> list[Any]:
-        reply = run(table_of(self.backend).call("Scan", ConsistentRead=True))
-        return [item for item in reply["Items"] if ns in str(item)]
-
 
 @pytest.fixture
-def world(dynamo_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(table_module, "PAUSE_MS_MAX", 1)
-    world = World(dynamo_endpoint)
-    yield world
-    run(world.port.close())
-    run(world.backend.store.close())
+    return World()
 
 
 def test_a_registration_cut_short_has_done_nothing(world: World) -> None:
@@ -145,7 +136,7 @@ def test_a_purge_cut_short_is_finished_by_the_next_and_by_nothing_else(world: Wo
             run(world.catalog.lookup(ns, "a", "r"))
         assert run(world.catalog.register_namespace(name, None, NOW_MS)).id != ns
         run(world.catalog.purge_namespace(ns, None, NOW_MS))
-        assert world.left_of(ns) == []
+        assert items_of(world.backend, ns) == []
         with pytest.raises(NamespaceNotFoundError):
             run(world.catalog.purge_namespace(ns, None, NOW_MS))
     assert begun > 2
@@ -206,4 +197,4 @@ def test_an_index_that_is_late_is_asked_again(world: World) -> None:
 
     world.port.call = behind  # type: ignore[method-assign]
     run(world.cut.purge_namespace(ns, None, NOW_MS))
-    assert world.left_of(ns) == []
+    assert items_of(world.backend, ns) == []

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from headgate.core.errors import (
-    EntityNotFoundError,
-    Throttled,
-    Unreachable,
-)
+from headgate.core.errors import EntityNotFoundError, Throttled, Unreachable
 from headgate.core.levels import Entity, Level, Mode
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.core.store import Backend
-from headgate.stores.dynamodb import schema
+from headgate.stores.dynamodb import over_port, schema
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.calls import DynamoRequest, TransactionCancelled
 from headgate.stores.dynamodb.table import table
 from headgate.testing import ScriptedPort
+from proof.model.engine import Engine
 from tests.stores.catalog_suite import CatalogRaces, Two
 from tests.stores.dynamodb.catalog.kit import (
     NOW_MS,
+    TABLE,
     Watched,
-    opened,
-    port_to,
+    YieldingPort,
+    model_port,
     prepared,
     table_at,
-    table_of,
-    watching,
 )
 
 COMMIT = "TransactWriteItems"
 
 
 @pytest.fixture
-def two(dynamo_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+def two(monkeypatch: pytest.MonkeyPatch) -> Two:
     monkeypatch.setattr(table, "PAUSE_MS_MAX", 1)
-    backend = prepared(dynamo_endpoint)
-    watched, slow, _ = watching(backend, dynamo_endpoint)
-    yield Two(backend, slow, watched, COMMIT)
-    run(watched.close())
-    run(backend.store.close())
+    backend = prepared()
+    watched = Watched(model_port(backend))
+    return Two(backend, catalog_over(watched), watched, COMMIT)
+
+
+def catalog_over(port: Watched) -> DynamoCatalog:
+    """Another client's catalog on the same table."""
+    return DynamoCatalog(table_at("", name=TABLE, port=port))
 
 
 class TestRaces(CatalogRaces):
-    WRITERS = 10  # they all move one system item on, and a busy machine answers slowly
+    WRITERS = 10  # they all move one system item on
 
     @pytest.fixture
-    def crowd(self, dynamo_endpoint: str) -> Backend:
-        return opened(dynamo_endpoint, blocking=False)
+    def crowd(self) -> Backend:
+        return over_port(YieldingPort(Engine(), lambda: NOW_MS), TABLE, blocking=False)
 
 
 def test_a_child_that_comes_while_the_others_are_listed_is_freed_too(two: Two) -> None:
@@ -110,15 +108,14 @@ class Torn(Watched):
 @pytest.mark.parametrize("system_first", [False, True])
 @pytest.mark.parametrize("change", ["set", "set anew", "delete", "entity", "other"])
 def test_a_lookup_never_has_old_limits_at_a_new_version(
-    change: str, system_first: bool, two: Two, dynamo_endpoint: str
+    change: str, system_first: bool, two: Two
 ) -> None:
     level = Level("a", "r")
     if change != "set anew":
         two.limit(level)
-    port = Torn(port_to(dynamo_endpoint))
+    port = Torn(model_port(two.backend))
     port.system_first = system_first
-    name = table_of(two.backend).name
-    catalog = DynamoCatalog(table_at(dynamo_endpoint, name=name, port=port))
+    catalog = catalog_over(port)
     larger = {"limits": (Limit.per_minute("rpm", 99),)}
     acts = {
         "set": lambda: run(two.catalog.update_stored(two.ns, level, larger, None, NOW_MS)),
@@ -127,24 +124,22 @@ def test_a_lookup_never_has_old_limits_at_a_new_version(
         "entity": lambda: two.create("a"),
         "other": lambda: two.limit(Level("b", "r")),
     }
-    port.before["torn"] = lambda: acts[change]()  # type: ignore[assignment]
+    port.before["torn"] = acts[change]
     seen = run(catalog.lookup(two.ns, "a", "r"))
     now = run(two.catalog.lookup(two.ns, "a", "r"))
     assert seen == now or seen.version < now.version
     if not system_first:
         assert seen == now
-    run(port.close())
 
 
 @pytest.mark.parametrize("change", ["entity", "level", "child", "parent goes", "deleted"])
-def test_a_torn_read_never_leads_to_a_commit(change: str, two: Two, dynamo_endpoint: str) -> None:
+def test_a_torn_read_never_leads_to_a_commit(change: str, two: Two) -> None:
     """Everything but the system item is read, somebody changes it, the system item is read."""
     two.create("p")
     two.create("a")
     two.limit(Level("a", "r"))
-    port = Torn(port_to(dynamo_endpoint))
-    slow = DynamoCatalog(table_at(dynamo_endpoint, name=table_of(two.backend).name, port=port))
-    fast, ns = two.catalog, two.ns
+    port = Torn(model_port(two.backend))
+    slow, fast, ns = catalog_over(port), two.catalog, two.ns
     bypass = {"mode": Mode.BYPASS}
 
     def meanwhile(flow: Any) -> None:
@@ -171,7 +166,6 @@ def test_a_torn_read_never_leads_to_a_commit(change: str, two: Two, dynamo_endpo
         meanwhile(fast.delete_entity(ns, "a", None, NOW_MS))
         with pytest.raises(EntityNotFoundError):
             run(slow.update_entity(ns, "a", {"name": "n"}, None, NOW_MS))
-    run(port.close())
 
 
 def test_a_change_between_generations_is_noticed(two: Two) -> None:

@@ -8,7 +8,6 @@ import os
 import ssl
 import subprocess
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,11 +105,12 @@ def test_a_session_token_is_sent(
 
 
 class Session:
-    """Credentials that last a while and are refreshed slowly."""
+    """Credentials that last a while; they are refreshed once the gate is open."""
 
-    def __init__(self, lasting_s: float, refresh_s: float = 0.0) -> None:
+    def __init__(self, lasting_s: float) -> None:
         self.lasting_s = lasting_s
-        self.refresh_s = refresh_s
+        self.gate = threading.Event()
+        self.gate.set()
         self.refreshes = 0
 
     def get_credentials(self) -> RefreshableCredentials:
@@ -119,16 +119,11 @@ class Session:
         )
 
     def fetch(self) -> dict[str, str]:
-        time.sleep(self.refresh_s)
+        assert self.gate.wait(10)
         self.refreshes += 1
         ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.lasting_s)
-        key = f"key{self.refreshes}"
-        return {
-            "access_key": key,
-            "secret_key": "s",
-            "token": "t",
-            "expiry_time": ends.isoformat(),
-        }
+        found = {"access_key": f"key{self.refreshes}", "secret_key": "s", "token": "t"}
+        return {**found, "expiry_time": ends.isoformat()}
 
 
 PLACE = DynamoEndpoint("host", 80, None, "us-east-1")
@@ -169,7 +164,8 @@ def test_what_was_refused_is_looked_for_again_but_not_all_the_time() -> None:
 def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
     canned: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(lasting_s=3600, refresh_s=1.5)
+    session = Session(lasting_s=3600)
+    session.gate.clear()
     plain = port_account.CredentialProvider
     monkeypatch.setattr(
         "headgate.stores.dynamodb.client.calls.CredentialProvider",
@@ -180,13 +176,14 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
         early = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(50)))
         assert all(isinstance(each, NotApplied) for each in early)
         assert "credentials" in str(early[0])
+        session.gate.set()
         while not session.refreshes:
-            await asyncio.sleep(0.01)
-        await asyncio.gather(*(port.call(TAKE) for _ in range(50)))
+            await asyncio.sleep(0.005)
+        late = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(50)))
+        assert not [each for each in late if "credentials" in str(each)]
 
-    using(canned.endpoint, test, blocking=False, timeout_ms=1000)
+    using(canned.endpoint, test, blocking=False, timeout_ms=500)
     assert session.refreshes == 1
-    assert len(canned.seen) == 50
 
 
 @pytest.fixture(scope="module")

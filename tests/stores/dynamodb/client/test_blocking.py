@@ -37,7 +37,7 @@ def test_threads_share_a_few_connections(canned: Canned) -> None:
 
 
 def test_several_calls_are_under_way_at_once(canned: Canned) -> None:
-    canned.default = Answer(delay_s=0.3)
+    canned.default = Answer(delay_s=0.05)
     port = blocking_port(canned)
     assert run(port.call_all([TAKE, READ] * 4)) == [{"Attributes": {}}] * 8
     run(port.close())
@@ -67,15 +67,11 @@ def test_a_thread_that_gets_no_connection_in_time_has_sent_nothing(canned: Canne
     holder = threading.Thread(target=lambda: run(outcome(port.call(TAKE))))
     holder.start()
     canned.wait_for(1)
-    slow = run(outcome(blocking_call(port)))
+    slow = run(outcome(port.call(READ)))
     gate.set()
     holder.join(10)
     run(port.close())
     assert isinstance(slow, Contended) or len(canned.seen) == 2
-
-
-async def blocking_call(port: DynamoPort) -> Any:
-    return await port.call(READ)
 
 
 def test_an_interrupted_call_leaves_no_connection_out_of_step(canned: Canned) -> None:

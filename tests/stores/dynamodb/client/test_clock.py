@@ -104,7 +104,7 @@ def test_it_never_steps_back() -> None:
     dice = random.Random(7)
     world = World(+10)
     last_ms = world.clock.now_ms()
-    for _ in range(5000):
+    for _ in range(2000):
         world.wait(dice.randrange(30) * MS)
         world.reply(dice.randrange(80) * MS, dice.randrange(80) * MS, dice.randrange(-20, 20) * MS)
         now_ms = world.clock.now_ms()
@@ -136,7 +136,7 @@ def test_slow_replies_do_not_harm() -> None:
 @pytest.mark.parametrize("drift_ppm", [-80, 80])
 def test_it_follows_a_host_that_runs_fast_or_slow(drift_ppm: float) -> None:
     world = World(-10, drift_ppm)
-    for _ in range(20_000):  # more than five hours
+    for _ in range(7000):  # two hours
         world.wait(1037 * MS)
         world.reply()
     assert abs(world.error_ms) <= 150

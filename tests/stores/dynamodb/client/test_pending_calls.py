@@ -23,11 +23,13 @@ REPLY = Response(200, b"", b"{}", True)
 mood = contextvars.ContextVar("mood", default="nobody's")
 
 
-def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> None:
+def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs in an event loop, which it gets."""
+
     async def main() -> None:
         await test(asyncio.get_running_loop())
 
-    asyncio.run(main())
+    return lambda: asyncio.run(main())
 
 
 def errand(loop: asyncio.AbstractEventLoop, batch: PendingBatch | None = None) -> PendingCall:
@@ -37,130 +39,126 @@ def errand(loop: asyncio.AbstractEventLoop, batch: PendingBatch | None = None) -
     return made
 
 
-def test_the_caller_goes_on_in_the_turn_that_read_its_answer() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        order: list[str] = []
-        call = errand(loop)
+@in_loop
+async def test_the_caller_goes_on_in_the_turn_that_read_its_answer(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    order: list[str] = []
+    call = errand(loop)
 
-        async def caller() -> None:
-            await call
-            order.append("caller")
-
-        def answered() -> None:
-            loop.call_soon(order.append, "the next turn")
-            call.settle(REPLY, at_once=True)
-
-        task = asyncio.create_task(caller())
-        loop.call_soon(answered)
-        await task
-        await asyncio.sleep(0)
-        assert order == ["caller", "the next turn"]
-        assert call.outcome is REPLY
-
-    in_loop(test)
-
-
-def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = errand(loop)
-        running: list[Any] = []
-
-        async def caller() -> None:
-            await call
-            running.append(asyncio.current_task())
-
-        task = asyncio.create_task(caller())
-        await asyncio.sleep(0)
-        call.settle(REPLY, at_once=True)
-        assert running == []
-        await task
-        assert running == [task]
-
-    in_loop(test)
-
-
-def test_the_caller_goes_on_in_its_own_context() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = errand(loop)
-
-        async def caller() -> str:
-            mood.set("the caller's")
-            await call
-            return mood.get()
-
-        task = asyncio.create_task(caller())
-        loop.call_soon(lambda: call.settle(REPLY, at_once=True))
-        assert await task == "the caller's"
-        assert mood.get() == "nobody's"
-
-    in_loop(test)
-
-
-def test_what_is_settled_already_is_not_waited_for() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = errand(loop)
-        call.settle(REPLY)
+    async def caller() -> None:
         await call
-        await PendingBatch(loop, 0)
+        order.append("caller")
 
-    in_loop(test)
+    def answered() -> None:
+        loop.call_soon(order.append, "the next turn")
+        call.settle(REPLY, at_once=True)
+
+    task = asyncio.create_task(caller())
+    loop.call_soon(answered)
+    await task
+    await asyncio.sleep(0)
+    assert order == ["caller", "the next turn"]
+    assert call.outcome is REPLY
 
 
-def test_a_batch_wakes_its_caller_once_with_the_last_answer() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        batch = PendingBatch(loop, 2)
-        calls = [errand(loop, batch), errand(loop, batch)]
+@in_loop
+async def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    call = errand(loop)
+    running: list[Any] = []
 
-        async def caller() -> list[Any]:
-            await batch
-            return [call.outcome for call in calls]
+    async def caller() -> None:
+        await call
+        running.append(asyncio.current_task())
 
-        task = asyncio.create_task(caller())
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    call.settle(REPLY, at_once=True)
+    assert running == []
+    await task
+    assert running == [task]
+
+
+@in_loop
+async def test_the_caller_goes_on_in_its_own_context(loop: asyncio.AbstractEventLoop) -> None:
+    call = errand(loop)
+
+    async def caller() -> str:
+        mood.set("the caller's")
+        await call
+        return mood.get()
+
+    task = asyncio.create_task(caller())
+    loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+    assert await task == "the caller's"
+    assert mood.get() == "nobody's"
+
+
+@in_loop
+async def test_what_is_settled_already_is_not_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+    call = errand(loop)
+    call.settle(REPLY)
+    await call
+    await PendingBatch(loop, 0)
+
+
+@in_loop
+async def test_a_batch_wakes_its_caller_once_with_the_last_answer(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    batch = PendingBatch(loop, 2)
+    calls = [errand(loop, batch), errand(loop, batch)]
+
+    async def caller() -> list[Any]:
+        await batch
+        return [call.outcome for call in calls]
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    calls[1].settle(REPLY, at_once=True)
+    for _ in range(5):
         await asyncio.sleep(0)
-        calls[1].settle(REPLY, at_once=True)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not task.done()
-        loop.call_soon(lambda: calls[0].settle(REPLY, at_once=True))
-        assert await task == [REPLY, REPLY]
-
-    in_loop(test)
+    assert not task.done()
+    loop.call_soon(lambda: calls[0].settle(REPLY, at_once=True))
+    assert await task == [REPLY, REPLY]
 
 
-def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = PendingCall(b"", 0.0, loop)
+@in_loop
+async def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    call = PendingCall(b"", 0.0, loop)
 
-        async def caller() -> None:
-            await call
+    async def caller() -> None:
+        await call
 
-        task = asyncio.create_task(caller())
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    task.cancel("enough")
+    with pytest.raises(asyncio.CancelledError, match="enough"):
+        await task
+    call.settle(REPLY)  # whoever still has it may settle it: nobody is woken twice
+    await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancelled(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    call = errand(loop)
+
+    async def caller() -> None:
+        await call
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(5):
         await asyncio.sleep(0)
-        task.cancel("enough")
-        with pytest.raises(asyncio.CancelledError, match="enough"):
-            await task
-        call.settle(REPLY)  # whoever still has it may settle it: nobody is woken twice
-        await asyncio.sleep(0)
-
-    in_loop(test)
-
-
-def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancelled() -> None:
-    async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = errand(loop)
-
-        async def caller() -> None:
-            await call
-
-        task = asyncio.create_task(caller())
-        await asyncio.sleep(0)
-        task.cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not task.done()
-        loop.call_soon(lambda: call.settle(REPLY, at_once=True))
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert call.outcome is REPLY
-
-    in_loop(test)
+    assert not task.done()
+    loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert call.outcome is REPLY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,42 +12,32 @@ from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.stores.dynamodb.table.create import prepare
 from headgate.sync import SyncRepository
 from headgate.testing import FakeClock
-from tests.stores.dynamodb.catalog.kit import Watched, port_to
+from tests.stores.dynamodb.catalog.kit import TABLE, Watched, model_port, table_at
 from tests.stores.dynamodb.kit import fresh_table
 from tests.walks import has_short_answer, warm_acquire, warm_checks
 
+Counted = tuple[SyncRateLimiter, Watched, FakeClock]
 FIVE = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]
 
 
-@pytest.fixture(scope="module")
-def table(dynamo_endpoint: str) -> str:
-    return fresh_table(dynamo_endpoint)
-
-
 @pytest.fixture
-def counted(
-    dynamo_endpoint: str, table: str
-) -> Iterator[tuple[SyncRateLimiter, Watched, FakeClock]]:
-    port, clock = Watched(port_to(dynamo_endpoint)), FakeClock()
-    limiter = limiter_over(port, table, clock)
-    spent(port)
-    yield limiter, port, clock
-    limiter.close()
-    run(port.close())
+def counted() -> Counted:
+    """A limiter that knows its namespace and nothing else, its port, its clock."""
+    port, clock = Watched(model_port()), FakeClock()
+    run(prepare(table_at("", name=TABLE, port=port.inner)))
+    return limiter_over(port, clock), port, clock
 
 
-def limiter_over(port: Watched, table: str, clock: FakeClock) -> SyncRateLimiter:
-    """A process of its own, which knows its namespace and nothing else."""
-    backend = over_port(port, table, blocking=True, usage="off")
+def limiter_over(port: Watched, clock: FakeClock) -> SyncRateLimiter:
+    backend = over_port(port, TABLE, blocking=True, usage="off")
     core = Repository(clock=clock, config_cache_ttl=86_400, _blocking=True, _backend=backend)
     limiter = SyncRateLimiter(SyncRepository(_core=core), limits=FIVE)
     limiter.check("nobody", "api", {"a": 1})
+    spent(port)
     return limiter
-
-
-Counted = tuple[SyncRateLimiter, Watched, FakeClock]
 
 
 def spent(port: Watched) -> list[str]:
@@ -65,12 +54,11 @@ def test_a_cold_acquire_is_one_batch_and_one_write(counted: Counted) -> None:
     assert spent(port) == ["BatchGetItem", "UpdateItem"]
 
 
-def test_so_it_is_for_a_process_that_meets_a_bucket_of_others(counted: Counted, table: str) -> None:
+def test_so_it_is_for_a_process_that_meets_a_bucket_of_others(counted: Counted) -> None:
     limiter, port, clock = counted
     with limiter.acquire("shared", "api", {"a": 1}):
         pass
-    second = limiter_over(port, table, clock)
-    spent(port)
+    second = limiter_over(port, clock)
     with second.acquire("shared", "api", {"a": 1}):
         pass
     assert spent(port) == ["BatchGetItem", "UpdateItem"]
@@ -146,9 +134,7 @@ def bytes_of(item: Item) -> int:
 
 
 @pytest.mark.parametrize(("limits", "units"), [(2, 1), (5, 1), (8, 1)])
-def test_a_bucket_fits_into_one_write_unit(
-    counted: Counted, table: str, limits: int, units: int
-) -> None:
+def test_a_bucket_fits_into_one_write_unit(counted: Counted, limits: int, units: int) -> None:
     """With usual names: an entity of 24 characters, a resource of 20, limits of 6."""
     limiter, port, clock = counted
     many = [Limit.per_minute(f"limit{n}", 1_000_000) for n in range(limits)]
@@ -160,20 +146,24 @@ def test_a_bucket_fits_into_one_write_unit(
         ):
             pass
     key = port.requests[-1].params["Key"]
-    reply = run(port.call(DynamoRequest("GetItem", {"TableName": table, "Key": key})))
+    reply = run(port.call(DynamoRequest("GetItem", {"TableName": TABLE, "Key": key})))
     item: Item = reply["Item"]
     assert -(-bytes_of(item) // 1024) == units, bytes_of(item)
 
 
-def test_a_warm_acquire_is_a_short_walk(dynamo_endpoint: str, table: str) -> None:
-    url = f"dynamodb://{table}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
+@pytest.fixture(scope="module")
+def url(dynamo_endpoint: str) -> str:
+    table = fresh_table(dynamo_endpoint)
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
+
+
+def test_a_warm_acquire_is_a_short_walk(url: str) -> None:
     walk = asyncio.run(warm_acquire(url))
     # To become 45 and 16. It is 65 where the reply comes in one piece, ten more where in two.
     assert walk.is_within(calls=75, modules=25), walk
 
 
-def test_a_warm_check_has_a_short_answer(dynamo_endpoint: str, table: str) -> None:
+def test_a_warm_check_has_a_short_answer(url: str) -> None:
     """Also as part of a batch: an admission is plain whatever type the store tells it with."""
-    url = f"dynamodb://{table}?region=us-east-1&endpoint={dynamo_endpoint}&timeout_ms=10000"
     walks = asyncio.run(warm_checks(url))
     assert all(map(has_short_answer, walks)), walks

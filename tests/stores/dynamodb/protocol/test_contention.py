@@ -17,20 +17,14 @@ import pytest
 from headgate import Limit
 from headgate.core.decision import Demand
 from headgate.core.record import BucketKey, Terms
-from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.take import Landed
 from headgate.stores.dynamodb.sharding.router import Taker
-from headgate.stores.dynamodb.store import DynamoStore
-from proof.interleavings.clients import TABLE
-from proof.interleavings.service import Service
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
-from tests.stores.dynamodb.catalog.kit import Watched
-from tests.stores.dynamodb.sharding.kit import START_MS, Bucket
+from tests.stores.dynamodb.catalog.kit import TABLE, Watched
+from tests.stores.dynamodb.sharding.kit import START_MS, Bucket, engine_with_table, store_on
 
 MONTH_S = 30 * 86_400
 DAY_MS = 86_400_000
@@ -39,14 +33,8 @@ MONTHLY = Limit.custom("x", 10_000, 10_000, MONTH_S)
 
 def clients_of(limits: list[Limit], count: int) -> list[Bucket]:
     """One bucket as that many processes see it, each with a cache of its own."""
-    engine = Engine(Service.empty())
-    found = []
-    for _ in range(count):
-        port = Watched(ModelPort(engine, lambda: START_MS))
-        store = over_port(port, TABLE, blocking=True, usage="off").store
-        assert isinstance(store, DynamoStore)
-        found.append(Bucket(store, limits, "shared"))
-    return found
+    engine = engine_with_table()
+    return [Bucket(store_on(engine), limits, "shared") for _ in range(count)]
 
 
 def wait(clients: list[Bucket], elapsed_ms: int) -> None:
@@ -126,7 +114,7 @@ class Race:
         self.rng = random.Random(seed)
         self.key = BucketKey("n" * 11, "e", "r")
         self.terms = Terms((limit.spec,), 1)
-        self.engine = Engine(Service.empty())
+        self.engine = engine_with_table()
         self.takers = [Taker(TABLE, StateCache(rng=self.rng)) for _ in range(clients)]
         self.attempts: list[int] = []  # requests of each take
         self.taken = 0
@@ -198,7 +186,7 @@ def test_what_a_take_costs_where_clients_share_a_monthly_limit(clients: int, ref
     assert len(race.attempts) == 1000
     assert max(race.attempts) <= (4 if refunds else 2)
     assert sum(race.attempts) <= (1400 if refunds else 1010)
-    bucket = Bucket(store_over(race.engine), [MONTHLY], "e")
+    bucket = Bucket(store_on(race.engine), [MONTHLY], "e")
     bucket.now_ms = race.end_ms
     assert bucket.consumed() == race.taken * 1000
     assert 0 <= bucket.level() - (10_000 - race.taken) * 1000 < 1000  # what came in meanwhile
@@ -207,12 +195,6 @@ def test_what_a_take_costs_where_clients_share_a_monthly_limit(clients: int, ref
 def test_nobody_is_turned_away_where_many_clients_take_and_give_back() -> None:
     """64 clients keep a limit per minute around its brim; a flow that gives up raises."""
     race = Race(Limit.per_minute("x", 600), 64, seed=1)
-    race.run(2000, per_s=300, refunds=True)
-    assert len(race.attempts) == 2000
-    assert sum(race.attempts) <= 4000
-
-
-def store_over(engine: Engine) -> DynamoStore:
-    store = over_port(ModelPort(engine, lambda: START_MS), TABLE, blocking=True, usage="off").store
-    assert isinstance(store, DynamoStore)
-    return store
+    race.run(1000, per_s=300, refunds=True)
+    assert len(race.attempts) == 1000
+    assert sum(race.attempts) <= 2000

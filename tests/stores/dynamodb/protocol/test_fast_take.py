@@ -57,7 +57,7 @@ def _seen(rng: random.Random, terms: Terms) -> ItemState:
 def test_it_makes_the_write_that_the_general_one_makes() -> None:
     rng = random.Random(11)
     compared = left = banded = divided = 0
-    for _ in range(6000):
+    for _ in range(2000):
         terms = _terms(rng)
         seen = _seen(rng, terms)
         amounts = tuple(rng.choice((None, 1000, 1000, 3000, 0)) for _ in terms.specs)
@@ -87,10 +87,10 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
         assert (written.operation, written.credit) == ("UpdateItem", False)
         alone = fast_take_request("a table", seen, demand, NOW_MS)
         banded += alone is not None and alone.params != written.params
-    assert compared > 1000
-    assert left > 1000
-    assert banded > 100
-    assert divided > 500
+    assert compared > 300
+    assert left > 300
+    assert banded > 30
+    assert divided > 150
 
 
 def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:

@@ -17,8 +17,11 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb import usage_buffer as tally
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
+from headgate.stores.dynamodb.table.create import creation
+from proof.interleavings.clients import AtOnce
 from proof.model.engine import Engine
 from proof.model.port import ModelPort
+from tests.stores.dynamodb.catalog.kit import TABLE
 from tests.stores.dynamodb.sharding.kit import START_MS, Bucket
 
 
@@ -42,9 +45,8 @@ class Cancelling(ModelPort):
 
 
 def store_over(port: ModelPort, **more: Any) -> DynamoStore:
-    prepared = ModelPort(port.engine, lambda: START_MS)
-    run(over_port(prepared, "t", blocking=True).catalog.prepare())
-    found = over_port(port, "t", blocking=False, **more).store
+    port.engine.apply(creation(TABLE))
+    found = over_port(port, TABLE, blocking=False, **more).store
     assert isinstance(found, DynamoStore)
     return found
 
@@ -130,7 +132,7 @@ class Losing(ModelPort):
         return Unreachable("no answer in time; whether it was applied is unknown")
 
     async def call(self, request: DynamoRequest) -> dict[str, Any]:
-        outcome = self._outcome(request)
+        [outcome] = await self.call_all([request])
         if isinstance(outcome, StoreTrouble):
             raise outcome
         return outcome
@@ -141,26 +143,13 @@ class Losing(ModelPort):
         return [self._outcome(request) for request in requests]
 
 
-class Hasty:
-    """A pace that does not wait."""
-
-    def gate(self) -> Hasty:
-        return self
-
-    def open(self) -> None:
-        """It is."""
-
-    async def wait(self, timeout_ms: int) -> bool:
-        return True
-
-
 class Undone:
     """A wide bucket that gives, a narrow one that refuses, so that the wide one gets it back."""
 
     def __init__(self, *, shards: int = 1) -> None:
         self.port = Losing()
         self.store = store_over(self.port, usage="off")
-        self.store._table._pace = Hasty()
+        self.store._table._pace = AtOnce()
         self.wide = Bucket(self.store, [Limit.per_hour("x", 100)])
         self.narrow = Bucket(self.store, [Limit.per_hour("x", 1)])
         assert self.wide.take(x=0).allowed

@@ -1,22 +1,51 @@
-"""One bucket that a test divides as it likes, on a real engine."""
+"""Stores on the model of DynamoDB, and a bucket that a test divides as it likes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms, cell_of
+from headgate.core.record import BucketKey, LimitCell, Terms, cell_of
 from headgate.core.runtime import run
+from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.protocol.item import ItemState
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.split import can_merge, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.table.create import creation
+from proof.model.engine import Engine
+from proof.model.port import ModelPort
+from tests.stores.dynamodb.catalog.kit import TABLE, Watched
 
 START_MS = 1_767_225_600_000
 _entities = itertools.count()
+
+
+def engine_with_table() -> Engine:
+    engine = Engine()
+    engine.apply(creation(TABLE))
+    return engine
+
+
+def store_on(engine: Engine | None = None, port: Any = None, **options: Any) -> DynamoStore:
+    """The store of one process, on a table of its own unless it is given one; its port is watched
+    unless it brings its own."""
+    found = port or Watched(ModelPort(engine or engine_with_table(), lambda: START_MS))
+    made = over_port(found, TABLE, blocking=True, **{"usage": "off", **options}).store
+    assert isinstance(made, DynamoStore)
+    return made
+
+
+def spent(store: DynamoStore) -> int:
+    """How many calls a store made since it was last asked."""
+    port = store._port
+    assert isinstance(port, Watched)
+    count, port.calls = len(port.calls), []
+    return count
 
 
 class Bucket:
@@ -27,6 +56,12 @@ class Bucket:
         self.key = BucketKey("n" * 11, entity_id or f"e{next(_entities)}", "r")
         self.terms = Terms(tuple(limit.spec for limit in limits), 1)
         self.now_ms = START_MS
+
+    def seen_by(self, store: DynamoStore) -> Bucket:
+        """The same bucket, as another process knows it."""
+        twin = Bucket(store, [], self.key.entity_id)
+        twin.terms, twin.now_ms = self.terms, self.now_ms
+        return twin
 
     def demand(self, **amounts: int) -> Demand:
         line = tuple(
@@ -46,25 +81,22 @@ class Bucket:
 
     def shards(self) -> list[ItemState]:
         known = self.store._cache.open(self.key)
-        return run(
-            run_flow(self.store._port, read_shards(self.store._table.name, known, self.now_ms))
-        )
+        flow = read_shards(self.store._table.name, known, self.now_ms)
+        return run(run_flow(self.store._port, flow))
+
+    def cells(self, name: str) -> list[LimitCell]:
+        found = [cell_of(seen.record, name) for seen in self.shards()]
+        assert None not in found
+        return [cell for cell in found if cell]
 
     def levels(self, name: str = "x") -> list[int]:
-        cells = [cell_of(seen.record, name) for seen in self.shards()]
-        return [cell.level_milli(self.now_ms) for cell in cells if cell]
+        return [cell.level_milli(self.now_ms) for cell in self.cells(name)]
 
     def level(self, name: str = "x") -> int:
-        return self._sum(name)[0]
+        return sum(self.levels(name))
 
     def consumed(self, name: str = "x") -> int:
-        return self._sum(name)[1]
-
-    def _sum(self, name: str) -> tuple[int, int]:
-        cells = [cell_of(seen.record, name) for seen in self.shards()]
-        assert None not in cells
-        levels = [cell.level_milli(self.now_ms) for cell in cells if cell]
-        return sum(levels), sum(cell.consumed_milli for cell in cells if cell)
+        return sum(cell.consumed_milli for cell in self.cells(name))
 
     def split(self, shard: int = 0) -> bool:
         [seen] = [seen for seen in self.shards() if seen.shard == shard]

@@ -12,11 +12,20 @@ from headgate.core.record import Terms, cell_of
 from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
 from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.protocol.item import BucketView
 from headgate.stores.dynamodb.protocol.transaction import take_all
+from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.shares import capacity_share, children_of, leaf_of
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.testing import FakeClock, RecordingStore
-from tests.stores.dynamodb.sharding.kit import START_MS, Bucket
+from tests.stores.dynamodb.sharding.kit import Bucket
+
+
+def divided(store: DynamoStore, shards: int, *limits: Limit) -> Bucket:
+    bucket = Bucket(store, limits)
+    bucket.take(**{limits[0].name: 0})
+    bucket.split_to(shards)
+    return bucket
 
 
 def test_shares_of_all_leaves_are_the_whole() -> None:
@@ -89,9 +98,7 @@ def test_debt_is_divided_and_comes_back(store: DynamoStore) -> None:
 
 
 def test_capacity_one_on_eight_shards_admits_exactly_one(store: DynamoStore) -> None:
-    bucket = Bucket(store, [Limit.per_minute("x", 1)])
-    bucket.take(x=0)
-    bucket.split_to(8)
+    bucket = divided(store, 8, Limit.per_minute("x", 1))
     assert [bucket.take(x=1).allowed for _ in range(6)] == [True] + [False] * 5
     verdict = bucket.take(x=1)
     assert verdict.retry_after_ms == 60_000
@@ -102,9 +109,7 @@ def test_capacity_one_on_eight_shards_admits_exactly_one(store: DynamoStore) -> 
 
 
 def test_a_demand_larger_than_a_shard_is_gathered(store: DynamoStore) -> None:
-    bucket = Bucket(store, [Limit.per_minute("x", 100), Limit.per_minute("y", 10)])
-    bucket.take(x=0)
-    bucket.split_to(4)
+    bucket = divided(store, 4, Limit.per_minute("x", 100), Limit.per_minute("y", 10))
     assert bucket.take(x=60, y=6).allowed
     assert bucket.level() == 40_000
     assert bucket.level("y") == 4000
@@ -120,9 +125,7 @@ def test_a_demand_larger_than_a_shard_is_gathered(store: DynamoStore) -> None:
 def test_a_refusal_on_shards_tells_the_least_wait(store: DynamoStore) -> None:
     rng = random.Random(5)
     for count in (2, 3, 5):
-        bucket = Bucket(store, [Limit.custom("x", 20, 7, 3), Limit.per_minute("y", 9)])
-        bucket.take(x=0)
-        bucket.split_to(count)
+        bucket = divided(store, count, Limit.custom("x", 20, 7, 3), Limit.per_minute("y", 9))
         for _ in range(12):
             amounts = {"x": rng.randint(1, 20), "y": rng.randint(0, 9)}
             dry = bucket.check(**amounts)
@@ -140,11 +143,7 @@ def test_a_refusal_on_shards_tells_the_least_wait(store: DynamoStore) -> None:
 
 def test_a_lopsided_bucket_waits_for_the_drained_shard(store: DynamoStore) -> None:
     """A shard that is full gains nothing, so waiting takes longer than the whole rate says."""
-    bucket = Bucket(store, [Limit.per_second("x", 10)])
-    bucket.take(x=0)
-    bucket.split()
-    [first, second] = bucket.shards()
-    store._cache.open(bucket.key).shards = {first.shard: first, second.shard: second}
+    bucket = divided(store, 2, Limit.per_second("x", 10))
     while bucket.level() > 5000:
         assert bucket.take(x=1).allowed
     verdict = bucket.take(x=10)
@@ -184,9 +183,7 @@ def test_forgetting_takes_all_shards(store: DynamoStore) -> None:
 
 
 def test_credits_come_back_to_a_divided_bucket(store: DynamoStore) -> None:
-    bucket = Bucket(store, [Limit.per_hour("x", 100)])
-    bucket.take(x=0)
-    bucket.split_to(4)
+    bucket = divided(store, 4, Limit.per_hour("x", 100))
     assert bucket.take(x=80).allowed
     bucket.adjust(x=-80)
     assert bucket.level() == 100_000
@@ -195,40 +192,6 @@ def test_credits_come_back_to_a_divided_bucket(store: DynamoStore) -> None:
     assert run(store.adjust([bucket.demand(x=-40)], bucket.now_ms, metered=False, once="k"))
     assert not run(store.adjust([bucket.demand(x=-40)], bucket.now_ms, metered=False, once="k"))
     assert bucket.level() == 40_000
-
-
-def test_two_clients_on_a_bucket_that_is_divided_and_put_together(
-    clients: list[DynamoStore],
-) -> None:
-    """At random, each with what it saw last: no interval admits more than it should."""
-    rng = random.Random(11)
-    limit = Limit.custom("x", 40, 30, 1)
-    for round_number in range(4):
-        entity_id = f"pair{round_number}"
-        buckets = [Bucket(store, [limit], entity_id) for store in clients]
-        now_ms, total, admitted = START_MS, 0, []
-        for _ in range(150):
-            now_ms += rng.choice((0, 0, 5, 30, 400))
-            client = rng.choice(buckets)
-            for one in buckets:
-                one.now_ms = now_ms
-            choice = rng.random()
-            if choice < 0.8:
-                amount = rng.randint(1, 25)
-                if client.take(x=amount).allowed:
-                    admitted.append((now_ms, amount))
-                    total += amount
-            elif choice < 0.9 and client.shards():
-                client.split(rng.choice(client.shards()).shard)
-            elif client.shards():
-                client.merge_one()
-        assert buckets[0].consumed() == total * 1000
-        assert buckets[0].level() <= 40_000
-        for first, (start_ms, _) in enumerate(admitted):
-            taken = 0
-            for end_ms, amount in admitted[first:]:
-                taken += amount
-                assert taken * 1000 <= 40_000 + 30 * (end_ms - start_ms) + 1
 
 
 def test_slow_traffic_never_splits(store: DynamoStore) -> None:
@@ -307,9 +270,32 @@ def test_a_strict_take_knows_a_divided_bucket_by_any_of_its_shards(store: Dynamo
     known = store._cache.open(bucket.key)
     known.shards = {seen.shard: seen for seen in bucket.shards() if seen.shard}
     demands = [bucket.demand(x=1), other.demand(x=1)]
-    assert (
-        run(
-            run_flow(store._port, take_all(store._table.name, store._cache, demands, bucket.now_ms))
-        )
-        is None
-    )
+    flow = take_all(store._table.name, store._cache, demands, bucket.now_ms)
+    assert run(run_flow(store._port, flow)) is None
+
+
+def keys_asked(bucket: Bucket, known: BucketView) -> list[int]:
+    """How many keys each call of a reading asks for."""
+    flow = read_shards(bucket.store._table.name, known, bucket.now_ms)
+    request, asked = next(flow), []
+    while True:
+        asked.append(len(request.params["RequestItems"][bucket.store._table.name]["Keys"]))
+        try:
+            request = flow.send(run(bucket.store._port.call(request)))
+        except StopIteration as done:
+            assert [seen.shard for seen in done.value] == list(known.shards)
+            return asked
+
+
+def test_shards_that_were_told_of_are_read_together_with_the_rest(store: DynamoStore) -> None:
+    bucket = Bucket(store, [Limit.per_hour("x", 100)])
+    bucket.take(x=0)
+    known = BucketView(bucket.key)
+    assert keys_asked(bucket, known) == [1]
+    bucket.split_to(4)
+    assert keys_asked(bucket, known) == [1, 3, 4]  # of the fourth the third has to tell
+    assert keys_asked(bucket, known) == [4]
+    while bucket.merge_one():
+        pass
+    assert keys_asked(bucket, known) == [4]
+    assert keys_asked(bucket, known) == [1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.history import AuditEvent, UsageQuery, WindowUsage
+from headgate.core.history import AuditEvent, WindowUsage
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, StoredLevel
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
@@ -20,7 +20,6 @@ from headgate.stores.dynamodb.catalog.items import (
     level_as_item,
     level_from_item,
 )
-from headgate.stores.dynamodb.ledger import old_usage
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table import table
 from headgate.stores.dynamodb.table.create import creation
@@ -169,51 +168,11 @@ def test_a_transaction() -> None:
     }  # fmt: skip
 
 
-def test_a_lookup_reads_five_items_at_once() -> None:
-    keys = lookup_keys(NS, "user-1", "gpt-4")
-    request = ask.batch_get("limits", keys)
-    assert request.operation == "BatchGetItem"
-    wanted = request.params["RequestItems"]["limits"]
-    assert wanted["ConsistentRead"] is True
-    assert [(key["PK"]["S"], key["SK"]["S"]) for key in wanted["Keys"]] == [
-        (f"{NS}/SYSTEM#", "#CONFIG"),
-        (f"{NS}/RESOURCE#gpt-4", "#CONFIG"),
-        (f"{NS}/ENTITY#user-1", "#META"),
-        (f"{NS}/ENTITY#user-1", "#CONFIG#gpt-4"),
-        (f"{NS}/ENTITY#user-1", "#CONFIG#_default_"),
-    ]
-
-
 def test_a_key_asked_for_twice_is_sent_once() -> None:
     port = ScriptedPort([{"Responses": {}}])
     run(table_at("", port=port).get_all(lookup_keys(NS, "a", "_default_")))
     [wanted] = port.requests[0].params["RequestItems"].values()
     assert len(wanted["Keys"]) == 4
-
-
-def test_usage_of_a_resource_is_found_in_the_index() -> None:
-    query = UsageQuery(resource="r", window_type="daily", start_ms=0, end_ms=86_400_000, limit=5)
-    [request] = usage.index_queries("limits", NS, query)
-    assert request.params == {
-        "TableName": "limits",
-        "IndexName": "GSI2",
-        "KeyConditionExpression": "#pk = :pk AND #sk BETWEEN :sk AND :to",
-        "ExpressionAttributeNames": {"#pk": "GSI2PK", "#sk": "GSI2SK"},
-        "ExpressionAttributeValues": {
-            ":pk": s(f"{NS}/RESOURCE#r"),
-            ":sk": s("USAGE#daily#099999913600001"),
-            ":to": s("USAGE#daily#100000000000000#~"),
-        },
-        "Limit": 7,
-    }
-    nothing = UsageQuery(resource="r", start_ms=5, end_ms=5)
-    assert usage.index_queries("limits", NS, nothing) == []
-
-
-def test_old_usage_is_found_in_the_index() -> None:
-    values = old_usage("limits", NS, "hourly", 1000).params["ExpressionAttributeValues"]
-    assert values[":sk"] == s(f"{NS}/USAGE#hourly#099999999999001")
-    assert values[":to"] == s(f"{NS}/USAGE#hourly#~")
 
 
 def test_a_query_goes_on_where_it_stopped() -> None:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import itertools
 import re
+import string
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.errors import Damaged
 from headgate.core.history import WINDOW_TYPES, window_time
 from headgate.stores.dynamodb import schema
+from proof.size import sized
 
-ids = st.from_regex(re.compile(r"[a-zA-Z0-9_\-]{11}"), fullmatch=True)
-entities = st.from_regex(re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]{0,30}"), fullmatch=True)
-resources = st.from_regex(re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]{0,20}"), fullmatch=True)
-names = st.from_regex(re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,20}"), fullmatch=True)
+EXAMPLES = settings(max_examples=sized(30, 100, 1000))
+LETTERS = string.ascii_letters
+ALNUM = LETTERS + string.digits
+
+
+def words(first: str, rest: str, size: int) -> st.SearchStrategy[str]:
+    return st.builds(str.__add__, st.sampled_from(first), st.text(rest, max_size=size - 1))
+
+
+ids = st.text(ALNUM + "_-", min_size=11, max_size=11)
+entities = words(ALNUM, ALNUM + "_.-:@", 31)
+resources = words(LETTERS, ALNUM + "_.-/:", 21)
+names = words(ALNUM, ALNUM + "_.-", 21)
 shards = st.integers(0, 4096)
 types = st.sampled_from(WINDOW_TYPES)
 times = st.integers(0, 4_000_000_000_000)
@@ -53,6 +64,7 @@ def test_keys_are_as_documented() -> None:
     assert schema.gsi4_sk("any/PK#x") == "any/PK#x"
 
 
+@EXAMPLES
 @given(ids, entities, resources, shards)
 def test_a_bucket_s_key_tells_whose_it_is(
     ns: str, entity_id: str, resource: str, shard: int
@@ -71,6 +83,7 @@ def test_what_is_no_bucket_s_key_is_not_taken_for_one(text: str) -> None:
         schema.parse_bucket_pk(text)
 
 
+@EXAMPLES
 @given(resources, types, starts)
 def test_a_usage_row_s_key_tells_its_window(resource: str, kind: str, start: str) -> None:
     assert schema.parse_usage_sk(schema.sk_usage(resource, kind, start)) == (resource, kind, start)
@@ -110,6 +123,7 @@ SORT_KEYS: dict[str, tuple[Callable[..., str], Any]] = {
 
 
 @pytest.mark.parametrize("family", [KEYS, SORT_KEYS], ids=["pk", "sk"])
+@EXAMPLES
 @given(data=st.data())
 def test_two_different_things_never_have_one_key(family: Any, data: st.DataObject) -> None:
     one, other = (data.draw(st.sampled_from(sorted(family))) for _ in range(2))
@@ -121,6 +135,7 @@ def test_two_different_things_never_have_one_key(family: Any, data: st.DataObjec
     assert len(set(made.values())) == len(made)
 
 
+@EXAMPLES
 @given(st.lists(st.tuples(times, types, entities, resources), max_size=8))
 def test_usage_sorts_newest_first_then_by_names(rows: list[tuple[int, str, str, str]]) -> None:
     for kind in WINDOW_TYPES:
@@ -128,6 +143,7 @@ def test_usage_sorts_newest_first_then_by_names(rows: list[tuple[int, str, str, 
         assert [place for _, place in sorted(keys)] == sorted(place for _, place in keys)
 
 
+@EXAMPLES
 @given(st.lists(entities, unique=True), st.text())
 def test_a_cursor_cuts_a_list_of_names_where_it_would_sort(found: list[str], cursor: str) -> None:
     bound = schema.clip_cursor(cursor) + schema.JUST_AFTER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,23 +17,21 @@ from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation
 from headgate.stores.dynamodb.table.migrate import Migration, MigrationProgress, upgrade
 from headgate.stores.dynamodb.table.table import Table
-from tests.stores.dynamodb.catalog.kit import NOW_MS, Watched, port_to, table_at
+from tests.stores.dynamodb.catalog.kit import NOW_MS, Watched, model_port, table_at
 
 DOORS = 50
 PAINTED = ask.WriteCondition("attribute_exists(#paint)", {"#paint": "paint"})
 
 
 def doors_walk(table: str) -> DynamoRequest:
-    return DynamoRequest(
-        "Scan",
-        {
-            "TableName": table,
-            "ConsistentRead": True,
-            "FilterExpression": "begins_with(#pk, :door)",
-            "ExpressionAttributeNames": {"#pk": "PK"},
-            "ExpressionAttributeValues": {":door": text("DOOR#")},
-        },
-    )
+    params = {
+        "TableName": table,
+        "ConsistentRead": True,
+        "FilterExpression": "begins_with(#pk, :door)",
+        "ExpressionAttributeNames": {"#pk": "PK"},
+        "ExpressionAttributeValues": {":door": text("DOOR#")},
+    }
+    return DynamoRequest("Scan", params)
 
 
 async def repaint(table: Table, items: Sequence[Item], dry_run: bool) -> int:
@@ -72,9 +70,9 @@ class Cut(Watched):
 class Old:
     """A table without a version, with a namespace and painted doors in it."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.port = Cut(port_to(endpoint))
-        self.table: Table = table_at(endpoint, port=self.port)
+    def __init__(self) -> None:
+        self.port = Cut(model_port())
+        self.table: Table = table_at("", port=self.port)
         self.catalog = DynamoCatalog(self.table)
         run(self.port.call(creation(self.table.name)))
         self.ns = run(self.catalog.register_namespace("team", None, NOW_MS)).id
@@ -99,10 +97,8 @@ def made_up_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def old(dynamo_endpoint: str) -> Iterator[Old]:
-    old = Old(dynamo_endpoint)
-    yield old
-    run(old.port.close())
+def old() -> Old:
+    return Old()
 
 
 def test_an_old_table_says_what_moves_it_on(old: Old) -> None:
@@ -138,10 +134,10 @@ def test_progress_is_told_page_by_page(old: Old) -> None:
     old.check_moved()
 
 
-def test_an_upgrade_cut_anywhere_is_finished_by_the_next(dynamo_endpoint: str) -> None:
+def test_an_upgrade_cut_anywhere_is_finished_by_the_next() -> None:
     resumed = 0
     for left in (0, 1, 7, 19, 33, 48, 53):
-        old = Old(dynamo_endpoint)
+        old = Old()
         old.port.page = 15
         old.port.left = left
         with pytest.raises(Unreachable):
@@ -157,16 +153,14 @@ def test_an_upgrade_cut_anywhere_is_finished_by_the_next(dynamo_endpoint: str) -
         scans = [one for one in old.port.requests[before:] if one.operation == "Scan"]
         assert ("ExclusiveStartKey" in scans[0].params) == noted  # it goes on where it was
         old.check_moved()
-        run(old.port.close())
     assert resumed >= 3
 
 
-def test_two_upgrades_at_once_do_no_harm(old: Old, dynamo_endpoint: str) -> None:
-    other = table_at(dynamo_endpoint, name=old.table.name)
-    old.port.before["UpdateItem"] = lambda: run(upgrade(other))  # type: ignore[assignment]
+def test_two_upgrades_at_once_do_no_harm(old: Old) -> None:
+    other = table_at("", name=old.table.name, port=old.port.inner)
+    old.port.before["UpdateItem"] = lambda: run(upgrade(other))
     run(upgrade(old.table))
     old.check_moved()
-    run(other.port.close())
 
 
 def test_a_newer_table_is_not_downgraded(old: Old) -> None:
