@@ -1,36 +1,14 @@
-"""The contract on Redis with layers around the store, and a refund whose answer is lost."""
+"""A limiter with its layers on Redis: lost refunds, refusals without a call, short walks."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
-from headgate.core.runtime import steady_clock
-from headgate.layers.stack import add_layers
-from headgate.repository import open_backend
-from headgate.testing import Case, cases, run_case
 from tests.stores.redis import servers
 from tests.walks import has_short_answer, warm_acquire, warm_checks
-
-STACKS = {
-    "breaker": {"breaker": True, "rejections": False},
-    "rejections": {"breaker": False, "rejections": True},
-    "prefetch": {"breaker": False, "rejections": False, "prefetch": True},
-    "all": {"breaker": True, "rejections": True, "prefetch": True},
-}
-
-
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_contract(redis_url: str, case: Case, stack: str, blocking: bool) -> None:
-    servers.flush(redis_url)
-    backend = open_backend(redis_url, blocking=blocking)
-    store = add_layers(backend.store, clock=steady_clock(), **STACKS[stack])
-    run_case(case, replace(backend, store=store), blocking=blocking)
 
 
 def test_a_refund_is_sent_once_also_if_its_answer_is_lost(own_server: servers.Server) -> None:

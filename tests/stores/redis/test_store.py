@@ -1,10 +1,9 @@
-"""The whole contract on real servers, old and new; exactness; what Redis refuses."""
+"""Exact arithmetic beside the pure model, limits that Redis refuses, clocks, restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,35 +26,9 @@ from headgate.core.record import TERMS, BucketKey, Record, Terms, cells_of, new_
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.repository import open_backend
-from headgate.testing import Case, cases, run_case
 from tests.stores.redis import servers
 
 START_MS = 1_767_225_600_000
-
-
-@pytest.fixture(scope="session")
-def valkey_url() -> Iterator[str]:
-    with servers.folder() as folder, servers.Valkey(folder) as server:
-        yield server.url
-
-
-@pytest.fixture(scope="session")
-def redis62_url() -> Iterator[str]:
-    with servers.folder() as folder, servers.oldest(folder) as server:
-        yield server.url
-
-
-@pytest.fixture(params=["redis", "redis62", "cluster", "valkey"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    servers.flush(found)
-    return found
-
-
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_contract(case: Case, url: str, blocking: bool) -> None:
-    run_case(case, open_backend(url, blocking=blocking), blocking=blocking)
 
 
 def _told(verdict: Verdict) -> tuple[object, ...]:
@@ -294,12 +267,15 @@ def _calls(url: str) -> int:
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
+@pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
 def test_a_call_packed_once_is_the_right_one_each_time(
-    url: str, blocking: bool, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, server: str, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without refill, so that the server's own clock changes nothing: amounts, terms and keys
     change between calls, the scripts are forgotten, and the packed calls are few."""
     monkeypatch.setattr("headgate.stores.redis.buckets.CALLS_MAX", 4)
+    url = request.getfixturevalue(server)
+    servers.flush(url)
     rng = random.Random(5)
     names = ("a", "b", "c")
 
