@@ -57,10 +57,10 @@ class Watched:
         self.calls += [call[0].name for call in calls]
         return await self.inner.scripts(calls)
 
-    async def command(self, *parts: Any, key: str | None = None) -> Any:
+    async def command(self, *parts: Any) -> Any:
         self.calls.append(parts[0])
-        return await self.inner.command(*parts, key=key)
+        return await self.inner.command(*parts)
 
-    async def scan(self, pattern: str) -> Any:
+    async def each_master(self) -> Any:
         self.calls.append("SCAN")
-        return await self.inner.scan(pattern)
+        return await self.inner.each_master()

@@ -14,8 +14,12 @@ from headgate import (
     SyncRateLimiter,
 )
 from headgate.core.errors import StoreTrouble, Unreachable
-from headgate.stores.redis.client.calls import open_port
+from headgate.stores.redis.client.calls import RedisPort, open_port
+from headgate.stores.redis.client.commands import Script
 from tests.stores.redis import secured, servers
+from tests.stores.redis.client.kit import BOTH_MODES, INCR, outcome, use
+
+SET = Script("set", "redis.call('SET', KEYS[1], ARGV[1]) return redis.call('GET', KEYS[1])")
 
 
 async def _ping(url: str) -> object:
@@ -29,6 +33,30 @@ async def _ping(url: str) -> object:
 def test_a_client_certificate_opens_the_door(mutual_url: str) -> None:
     assert servers.command(mutual_url, "PING") == "PONG"
     assert asyncio.run(_ping(mutual_url)) == "PONG"
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("server", ["redis_url", "tls_url"])
+def test_tls_carries_what_tcp_does(
+    request: pytest.FixtureRequest, server: str, blocking: bool
+) -> None:
+    """Many calls at once, a script that was flushed, replies in pieces, and a new connection."""
+    url = request.getfixturevalue(server)
+    servers.flush(url)
+
+    async def test(port: RedisPort) -> None:
+        await port.command("SCRIPT", "FLUSH")
+        assert await port.scripts([(INCR, ["n"], [])] * 100) == list(range(1, 101))
+        big = "é" * 500_000
+        sets = [(SET, [f"big{place}"], [big]) for place in range(5)]
+        assert await port.scripts(sets) == [big] * 5
+        servers.command(url, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        while isinstance(await outcome(port.command("PING")), StoreTrouble):
+            pass  # it may notice only when it uses the connection
+        assert await port.script(INCR, ["n"], []) == 101
+
+    use(url, test, blocking=blocking, timeout_ms=servers.PATIENCE_MS)
+    servers.flush(url)
 
 
 @pytest.mark.parametrize(
