@@ -25,7 +25,8 @@ from typing import Any
 from bench import machine
 from bench.table import aim, show, show_aims
 from headgate.core.runtime import run
-from headgate.stores.redis.client.calls import Script, open_port
+from headgate.stores.redis.client.calls import open_port
+from headgate.stores.redis.client.commands import Script
 
 CALLERS = (1, 32, 128)
 SCRIPT = Script(

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.runtime import run
-from headgate.stores.redis.client.calls import Script, open_port
+from headgate.stores.redis.client.calls import open_port
+from headgate.stores.redis.client.commands import Script
 
 KEYS = [f"user-{place:03d}" for place in range(50)]
 RESOURCE = "api"

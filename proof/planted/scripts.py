@@ -71,7 +71,7 @@ MUTANTS = [
         "    local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)\n"
         "    if periods < 0 then",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_refusal_is_true_and_its_wait_the_least-redis-blocking]",
         ),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = [
         "local arrived = rest * whole + floor(rest * (a - whole * p) / p)",
         "local arrived = rest * whole + math.ceil(rest * (a - whole * p) / p)",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_refusal_is_true_and_its_wait_the_least-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_refusal_is_true_and_its_wait_the_least-redis-blocking]",
         ),
     ),
     Mutant(
@@ -89,7 +89,7 @@ MUTANTS = [
         "                    epoch = epoch + periods * p\n",
         "                    epoch, tokens, arrived = now, tokens + arrived, 0\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[any_program_agrees_with_the_pure_model-redis-blocking]",
         ),
     ),
     Mutant(
@@ -98,7 +98,7 @@ MUTANTS = [
         "                if tokens + arrived >= capacity then\n",
         "                if tokens + arrived >= capacity * 2 then\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[any_program_agrees_with_the_pure_model-redis-blocking]",
         ),
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = [
         "    if not refused then\n        taken(place, bucket)\n",
         "    if left[place] then\n        taken(place, bucket)\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-any_program_agrees_with_the_pure_model-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[any_program_agrees_with_the_pure_model-redis-blocking]",
         ),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = [
         "    if not demand.own and demand.version < newest then\n",
         "    if false then\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-the_newest_version_wins-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[the_newest_version_wins-redis-blocking]",
         ),
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = [
         "after.cells[place] = same and entry.cell or\n"
         "                { epoch = now, tokens = limit.capacity, low = 0, high = 0 }",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_larger_limit_hands_out_no_full_bucket-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_larger_limit_hands_out_no_full_bucket-redis-blocking]",
         ),
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = [
         "    if bucket.new and only_credits then\n",
         "    if false then\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_credit_on_a_missing_bucket_makes_no_ghost-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_credit_on_a_missing_bucket_makes_no_ghost-redis-blocking]",
         ),
     ),
     Mutant(
@@ -177,7 +177,7 @@ MUTANTS = [
         "    if marked and tonumber(marked) > now then\n        return 0\n    end\n",
         "",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-an_adjustment_with_a_key_is_applied_once-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[an_adjustment_with_a_key_is_applied_once-redis-blocking]",
         ),
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = [
         "    return limit.counted or limit.wanted\n",
         "    return limit.wanted\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-redis-blocking]",
         ),
     ),
     Mutant(
@@ -195,7 +195,7 @@ MUTANTS = [
         "credits_of(verdict), now_ms",
         "[one.inverse() for one in verdict.demands], now_ms",
         (
-            "tests/stores/redis/test_store.py::test_contract[cluster-an_undone_take_gives_back_only_what_it_took-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[an_undone_take_gives_back_only_what_it_took-cluster-blocking]",
         ),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
         "            elseif limit.soft then\n",
         "            elseif false then\n",
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-a_soft_limit_never_refuses-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[a_soft_limit_never_refuses-redis-blocking]",
         ),
     ),
     Mutant(
@@ -212,7 +212,9 @@ MUTANTS = [
         "RedisStore._consume_apart",
         "            kept = await self._undo(outcomes, now_ms)\n",
         "            pass\n",
-        ("tests/stores/redis/test_store.py::test_contract[cluster-all_buckets_or_none-blocking]",),
+        (
+            "tests/stores/redis/test_contract.py::test_contract[all_buckets_or_none-cluster-blocking]",
+        ),
     ),
     Mutant(
         "redis: an entity's keys lie apart",
@@ -220,7 +222,7 @@ MUTANTS = [
         'return "{" + namespace + SEPARATOR + entity_id + "}"',
         'return "(" + namespace + SEPARATOR + entity_id + ")"',
         (
-            "tests/stores/redis/test_store.py::test_contract[redis-peek_find_and_forget_agree-blocking]",
+            "tests/stores/redis/test_contract.py::test_contract[peek_find_and_forget_agree-redis-blocking]",
         ),
     ),
     Mutant(
@@ -230,7 +232,7 @@ MUTANTS = [
         "    if period > 2**63:\n",
         (
             "tests/stores/redis/test_store.py::"
-            "test_limits_that_cannot_be_exact_are_refused_before_any_call[too slow]",
+            "test_limits_that_cannot_be_exact_are_refused[too slow]",
         ),
     ),
     Mutant(
@@ -310,7 +312,7 @@ MUTANTS = [
         "",
         (
             "tests/stores/redis/test_store.py::"
-            "test_limits_that_cannot_be_exact_are_refused_when_they_are_set[too slow]",
+            "test_limits_that_cannot_be_exact_are_refused[too slow]",
         ),
     ),
     Mutant(

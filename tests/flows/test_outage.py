@@ -31,7 +31,7 @@ from headgate.core.runtime import run
 from headgate.layers.breaker import BreakerOpen
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.memory import buckets as memory
-from headgate.stores.redis.client.commands import NotSent
+from headgate.stores.redis.client.errors import NotSent
 from headgate.testing import FakeClock, FaultyStore
 
 RPM = Limit.per_minute("rpm", 5)

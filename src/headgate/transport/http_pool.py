@@ -124,8 +124,8 @@ def idle_check(fileno: int) -> Callable[[int], object]:
     The other side hung up, or it said something that nobody asked for: read as a part of the next
     response, that would answer the wrong request. It reads nothing from the connection.
     """
-    if not hasattr(select, "poll"):  # Windows has none
-        return lambda _: False
+    if not hasattr(select, "poll"):  # Windows has none; elsewhere select fails past 1024 files
+        return lambda _: select.select((fileno,), (), (), 0)[0]
     poll = select.poll()
     poll.register(fileno, select.POLLIN | getattr(select, "POLLRDHUP", 0))
     return poll.poll

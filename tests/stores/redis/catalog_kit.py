@@ -10,51 +10,25 @@ from headgate.core.store import Backend, Capabilities
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import RedisPort, open_port
 from headgate.stores.redis.ledger import RedisLedger
-from headgate.stores.redis.records import RedisCatalog
+from headgate.stores.redis.records import RedisCatalog, RedisExpiringRecords
 from tests.stores.redis import servers
 
 NOW_MS = 1_750_000_000_000
 CAPABILITIES = Capabilities("redis", "network", "one step", obeys_clock=True, durable=True)
 
 
-def opened(url: str, *, blocking: bool = True, port: RedisPort | None = None) -> Backend:
+def opened(url: str, *, blocking: bool = True) -> Backend:
     servers.flush(url)
-    found = port or port_to(url, blocking=blocking)
-    return Backend(RedisStore(found), RedisCatalog(found), RedisLedger(found), CAPABILITIES)
+    return backend_of(port_to(url, blocking=blocking))
 
 
-def port_to(url: str, *, blocking: bool = True) -> Any:
-    port = open_port(url, blocking=blocking, timeout_ms=5000)
-    return port if hasattr(port, "scan") else Scanning(port, url, blocking=blocking)
+def backend_of(port: Any) -> Backend:
+    parts = RedisStore(port), RedisCatalog(port), RedisLedger(port)
+    return Backend(*parts, CAPABILITIES, RedisExpiringRecords(port))
 
 
-class Scanning:
-    """Waits for Port.scan: until a port has it, each node of the URL is walked on its own."""
-
-    def __init__(self, port: RedisPort, url: str, *, blocking: bool) -> None:
-        nodes = url.split("://")[1].split("/", maxsplit=1)[0].split(",")
-        self.inner: Any = port
-        self.nodes = [
-            open_port(f"redis://{node}", blocking=blocking, timeout_ms=5000) for node in nodes
-        ]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def scan(self, pattern: str, count: int = 1000) -> list[str]:
-        found: list[str] = []
-        for node in self.nodes:
-            cursor = None
-            while cursor != "0":
-                reply = await node.command("SCAN", cursor or "0", "MATCH", pattern, "COUNT", count)
-                cursor, names = reply
-                found += names
-        return found
-
-    async def close(self) -> None:
-        for node in self.nodes:
-            await node.close()
-        await self.inner.close()
+def port_to(url: str, *, blocking: bool = True) -> RedisPort:
+    return open_port(url, blocking=blocking, timeout_ms=servers.PATIENCE_MS)
 
 
 def registered(backend: Backend, name: str = "team") -> str:
@@ -83,10 +57,10 @@ class Watched:
         self.calls += [call[0].name for call in calls]
         return await self.inner.scripts(calls)
 
-    async def command(self, *parts: Any, key: str | None = None) -> Any:
+    async def command(self, *parts: Any) -> Any:
         self.calls.append(parts[0])
-        return await self.inner.command(*parts, key=key)
+        return await self.inner.command(*parts)
 
-    async def scan(self, pattern: str) -> Any:
+    async def each_master(self) -> Any:
         self.calls.append("SCAN")
-        return await self.inner.scan(pattern)
+        return await self.inner.each_master()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -61,16 +60,30 @@ def sentinel_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def tls() -> Iterator[tuple[servers.Server, dict[str, Path]]]:
+def certificates() -> Iterator[secured.Made]:
     with servers.folder() as folder:
-        server, made = secured.tls_server(folder)
-        with server:
-            yield server, made
+        yield secured.certificates(folder)
 
 
 @pytest.fixture(scope="session")
-def tls_url(tls: tuple[servers.Server, dict[str, Path]]) -> str:
-    return tls[0].url
+def tls_url(certificates: secured.Made) -> Iterator[str]:
+    with servers.folder() as folder, secured.tls_server(folder, certificates) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def mutual_url(certificates: secured.Made) -> Iterator[str]:
+    """It asks for a client certificate, and the URL shows one."""
+    with servers.folder() as folder:
+        with secured.tls_server(folder, certificates, mutual=True) as server:
+            yield server.url
+
+
+@pytest.fixture(scope="session")
+def tls_cluster(certificates: secured.Made) -> Iterator[servers.Cluster]:
+    """Its nodes ask for client certificates, also each other."""
+    with servers.folder() as folder, secured.tls_cluster(folder, certificates) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ def certificates(folder: Path) -> dict[str, Path]:
 
 def _new_key(name: str) -> list[str]:
     subject = f"/CN=headgate test {name}"
-    request = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
-    return [*request, "-subj", subject]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]  # made at once
+    return ["req", *curve, "-nodes", "-keyout", f"{name}.key", "-subj", subject]
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
@@ -66,23 +66,20 @@ def trusting(made: Made, hosts: str, *, client: str = "", login: str = "") -> st
     return url + shown
 
 
-def tls_server(folder: Path, *, mutual: bool = False) -> tuple[servers.Server, dict[str, Path]]:
-    made = certificates(folder)
+def tls_server(folder: Path, made: Made, *, mutual: bool = False) -> servers.Server:
     port = servers.free_port()
     url = trusting(made, f"{HOST}:{port}", client="client" if mutual else "")
     options = tls_options(made, port, mutual=mutual)
-    return servers.Server(folder, *options, port=port, url=url), made
+    return servers.Server(folder, *options, port=port, url=url)
 
 
-def tls_cluster(folder: Path) -> tuple[servers.Cluster, dict[str, Path]]:
+def tls_cluster(folder: Path, made: Made) -> servers.Cluster:
     """TLS with client certificates towards everybody, also among the nodes."""
-    made = certificates(folder)
-    cluster = servers.Cluster(
+    return servers.Cluster(
         folder,
         options=lambda port: (*tls_options(made, port, mutual=True), "--tls-cluster", "yes"),
         reached=lambda hosts: trusting(made, hosts, client="client"),
     )
-    return cluster, made
 
 
 def with_login(cluster: servers.Cluster) -> str:

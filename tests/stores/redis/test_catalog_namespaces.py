@@ -21,6 +21,7 @@ from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.redis import keys
 from headgate.stores.redis.records import RedisCatalog
+from headgate.stores.redis.scripts import matching_keys
 from tests.stores.redis import servers
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
@@ -45,9 +46,9 @@ class Cut(Watched):
         self._spend()
         return await super().scripts(calls)
 
-    async def command(self, *parts: Any, key: str | None = None) -> Any:
+    async def command(self, *parts: Any) -> Any:
         self._spend()
-        return await super().command(*parts, key=key)
+        return await super().command(*parts)
 
 
 class World:
@@ -179,7 +180,7 @@ def test_a_purge_cut_short_is_finished_by_the_next(world: World) -> None:
                 run(world.catalog.recover_namespace(world.ns, None, NOW_MS))
         assert run(world.catalog.purge_namespace(world.ns, None, NOW_MS)) >= 1
         assert run(world.catalog.list_namespaces(state="deleted")) == []
-        assert run(world.port.scan("*" + world.ns + "*")) == []
+        assert run(matching_keys(world.port, f"*{world.ns}*")) == []
         with pytest.raises(NamespaceNotFoundError):
             run(world.catalog.purge_namespace(world.ns, None, NOW_MS))
     assert half > 3
@@ -232,4 +233,4 @@ def test_destroy_leaves_other_programs_alone(world: World) -> None:
     world.filled()
     run(world.port.command("SET", "hgx", "theirs"))
     run(world.catalog.destroy())
-    assert run(world.port.scan("*")) == ["hgx"]
+    assert run(matching_keys(world.port, "*")) == ["hgx"]

@@ -63,13 +63,6 @@ def joined(found: list[Names]) -> Names:
     return [name for page in found for name in page]
 
 
-def called(url: str) -> dict[str, int]:
-    """How often each command was called since the last CONFIG RESETSTAT."""
-    text = str(servers.command(url, "INFO", "commandstats"))
-    rows = [line.removeprefix("cmdstat_").split(":calls=") for line in text.split() if "=" in line]
-    return {name: int(rest.split(",")[0]) for name, rest in rows}
-
-
 @pytest.mark.parametrize("server", ["redis_url"])
 def test_a_page_costs_what_it_shows_whatever_else_is_stored(url: str, store: RedisStore) -> None:
     servers.command(url, "EVAL", "for n = 1, 10000 do redis.call('SET', 'hg:b:{other-one-1#' .. n "
@@ -83,7 +76,7 @@ def test_a_page_costs_what_it_shows_whatever_else_is_stored(url: str, store: Red
     assert joined(pages(store, 10, resource="s")) == names[1::2]
     assert pages(store, 10, entity_id="e007") == [[("e007", "r"), ("e007", "s")]]
     assert pages(store, 10, entity_id="e007", resource="s") == [[("e007", "s")]]
-    counted = called(url)
+    counted = servers.called(url)
     assert counted["evalsha"] == counted["zrangebylex"] == 10 + 5 + 1 + 1
     assert counted["exists"] <= 100 + 50 + 2 + 1 + 17  # each page looks at the one after it
     assert {"scan", "keys", "smembers", "zrem"}.isdisjoint(counted)

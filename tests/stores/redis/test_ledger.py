@@ -18,8 +18,7 @@ from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.redis import keys, ledger
-from headgate.stores.redis import ledger as usage_rows
+from headgate.stores.redis import documents, keys, ledger
 from headgate.stores.redis.ledger import RedisLedger
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
@@ -104,7 +103,7 @@ def test_rows_lie_in_the_month_their_name_says(backend: Backend, redis_url: str)
         run(backend.store.consume([Demand(key, TERMS, (1000, None))], now_ms))
         month = moment.year * 12 + moment.month - 1
         start = datetime.datetime(moment.year, moment.month, 1, tzinfo=datetime.UTC)
-        assert usage_rows.month_start_ms(month) == int(start.timestamp()) * 1000
+        assert ledger.month_start_ms(month) == int(start.timestamp()) * 1000
         port = port_to(redis_url)
         row = run(port.command("HGETALL", keys.usage(key) + str(month)))
         run(port.close())
@@ -119,7 +118,7 @@ def test_what_cancels_out_is_not_shown(backend: Backend) -> None:
     shots = run(backend.ledger.usage(ns, UsageQuery(), NOW_MS)).items
     assert [dict(shot.counters) for shot in shots] == [{"t.p-s": 3}] * 3
     fields = [f"{NOW_MS // HOUR_MS}:", "0", f"{NOW_MS // HOUR_MS}:rps", "0"]
-    assert list(usage_rows.windows(fields, ("hourly",))) == []
+    assert list(ledger.windows(fields, ("hourly",))) == []
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "12#hourly#a", "1x#hourly#a#r", "\u0661#a#b#c"])
@@ -169,7 +168,7 @@ def test_an_event_of_ones_own_may_look_like_any_other(backend: Backend) -> None:
 def test_the_audit_is_bounded(
     backend: Backend, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "AUDIT_EVENTS_MAX", 10)
+    monkeypatch.setattr(documents, "AUDIT_EVENTS_MAX", 10)
     ns = registered(backend)
     for n in range(500):
         run(backend.ledger.append(ns, audit_event(NOW_MS, "noted", "a", None, n=n)))

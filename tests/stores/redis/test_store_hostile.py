@@ -19,6 +19,7 @@ from headgate.core.runtime import run
 from headgate.core.store import Outcome, consume_each
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import RedisPort, open_port
+from headgate.stores.redis.scripts import matching_keys
 from tests.stores.redis import servers
 
 TERMS = Terms((Limit.per_day("d", 12).spec,), 1)
@@ -106,7 +107,7 @@ def test_a_damaged_bucket_is_trouble_of_its_own_and_forgetting_heals_it(
     bad, good = DEMANDS[0], DEMANDS[1]
     with opened(redis_url) as (store, port):
         run(store.consume([bad], None))
-        (key,) = run(port.scan("*:b:*"))
+        (key,) = run(matching_keys(port, "*:b:*"))
         servers.command(redis_url, "EVAL", damage, 1, key)
         for verb in (
             store.consume([bad], None),
@@ -149,7 +150,7 @@ def test_a_node_of_a_cluster_is_named() -> None:
 
 
 def test_a_reply_that_cannot_be_read_undoes_what_other_slots_gave(cluster_url: str) -> None:
-    servers.everywhere(cluster_url, "FLUSHALL")
+    servers.flush(cluster_url)
     with opened(cluster_url) as (store, port):
         ours = next(d for d in DEMANDS[1:] if _slot(port, d) != _slot(port, DEMANDS[0]))
         sent: list[Any] = []
@@ -168,7 +169,7 @@ def test_a_reply_that_cannot_be_read_undoes_what_other_slots_gave(cluster_url: s
 
 
 def test_an_undo_over_slots_without_an_answer_is_told(cluster_url: str) -> None:
-    servers.everywhere(cluster_url, "FLUSHALL")
+    servers.flush(cluster_url)
     with opened(cluster_url) as (store, port):
         theirs = next(d for d in DEMANDS[1:] if _slot(port, d) != _slot(port, DEMANDS[0]))
         all_of_it = Demand(theirs.key, theirs.terms, (12_000,))

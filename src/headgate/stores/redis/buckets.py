@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credits_of
@@ -22,12 +22,9 @@ from headgate.core.record import (
 )
 from headgate.core.store import Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.redis import keys
-from headgate.stores.redis.client.calls import (
-    PackedCommand,
-    RedisPort,
-    Unexpected,
-    packed_script_call,
-)
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.client.commands import PackedCommand
+from headgate.stores.redis.client.errors import Unexpected
 from headgate.stores.redis.encoding import (
     GARBLED,
     adjustment_args,
@@ -48,7 +45,6 @@ NAMES_MAX = 16_384
 SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
-ReadVerdict = Callable[[Sequence[Demand], list[Any]], Verdict]
 
 CONSUME = load_script("consume", "warm", "listing", "bucket")
 CONSUME_EACH = load_loop("each", CONSUME)
@@ -57,11 +53,7 @@ PEEK = load_script("peek")
 FORGET = load_script("forget", "listing")
 FIND = load_script("find", "listing")
 
-NEVER: tuple[Terms | None, object, PackedCommand] = (
-    None,
-    None,
-    packed_script_call(CONSUME, (), ()),
-)
+NEVER: tuple[Terms | None, object, PackedCommand] = (None, None, PackedCommand(()))
 
 
 class RedisStore:
@@ -82,7 +74,7 @@ class RedisStore:
             terms, hour, call = self._calls.get(asked, NEVER)
             if terms is not demand.terms or hour is not self._hour:
                 call = self._pack(asked, demand)
-            reply = await self._port.again(CONSUME, call)
+            reply = await self._port.here().send(call, CONSUME)
         else:
             groups = self._by_slot(demands)
             if len(groups) > 1:
@@ -111,7 +103,7 @@ class RedisStore:
         replies = await self._port.scripts(calls)
         for batch, reply in zip(slots.values(), replies, strict=True):
             for (place, _), one in zip(batch, split_reply(reply, len(batch)), strict=True):
-                found[place] = outcome(groups[place], one, self._read)
+                found[place] = self._outcome(groups[place], one)
         return [found[place] for place in range(len(groups))]
 
     def _read(self, demands: Sequence[Demand], reply: list[Any]) -> Verdict:
@@ -121,6 +113,16 @@ class RedisStore:
             return Admitted(demands, reply) if reply[0] == USUAL else _verdict(demands, reply)
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
+
+    def _outcome(self, demands: Sequence[Demand], reply: Any) -> Outcome:
+        if isinstance(reply, StoreTrouble):
+            return reply
+        if not isinstance(reply, list):
+            return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
+        try:
+            return self._read(demands, reply)
+        except HeadgateError as error:
+            return error
 
     async def adjust(
         self,
@@ -132,7 +134,7 @@ class RedisStore:
     ) -> bool:
         applied = True
         for group in self._by_slot(demands):
-            call = self._adjust_call(group, now_ms, metered=metered, once=once, events=0)
+            call = self._adjust_call(group, now_ms, metered=metered, once=once)
             applied = bool(await self._port.script(ADJUST, *call)) and applied
         return applied
 
@@ -222,7 +224,7 @@ class RedisStore:
         calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
         replies = await self._port.scripts(calls)
         outcomes = [
-            outcome(group, reply, self._read) for group, reply in zip(groups, replies, strict=True)
+            self._outcome(group, reply) for group, reply in zip(groups, replies, strict=True)
         ]
         kept: StoreTrouble | None = None
         if not all(isinstance(one, Verdict) and one.allowed for one in outcomes):
@@ -234,10 +236,7 @@ class RedisStore:
     async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> StoreTrouble | None:
         """Gives back what landed; returns the trouble if some of it may still be taken."""
         calls = [
-            (
-                ADJUST,
-                *self._adjust_call(credits_of(verdict), now_ms, metered=True, once=None, events=-1),
-            )
+            (ADJUST, *self._adjust_call(credits_of(verdict), now_ms, events=-1))
             for verdict in outcomes
             if isinstance(verdict, Verdict) and verdict.allowed
         ]
@@ -257,7 +256,7 @@ class RedisStore:
         terms are the same object and the hour that the call tells the server is the current one."""
         if len(self._calls) >= CALLS_MAX:
             self._calls.clear()
-        call = packed_script_call(CONSUME, *self._consume_call((demand,), None))
+        call = PackedCommand(CONSUME.call(*self._consume_call((demand,), None)))
         self._calls[asked] = (demand.terms, self._hour, call)
         return call
 
@@ -280,10 +279,10 @@ class RedisStore:
         demands: Sequence[Demand],
         now_ms: int | None,
         *,
-        metered: bool,
-        once: str | None,
-        events: int,
-    ) -> tuple[list[str], list[str | int]]:
+        metered: bool = True,
+        once: str | None = None,
+        events: int = 0,
+    ) -> Call:
         key = demands[0].key
         names = [keys.once(key.namespace, key.entity_id, once or "")]
         args: list[str | int] = [
@@ -297,17 +296,6 @@ class RedisStore:
             names += self._names_of(demand.key)
             args += adjustment_args(demand)
         return names, args
-
-
-def outcome(demands: Sequence[Demand], reply: Any, read: ReadVerdict) -> Outcome:
-    if isinstance(reply, StoreTrouble):
-        return reply
-    if not isinstance(reply, list):
-        return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
-    try:
-        return read(demands, reply)
-    except HeadgateError as error:
-        return error
 
 
 def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) -> tuple[str, str]:

@@ -23,27 +23,8 @@ CONSUMED_UNIT = 10**15
 GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
-class EncodedTerms:
-    """Terms ready to be sent: their text and, per limit, name, capacity and reduced rate."""
-
-    __slots__ = ("head", "limits", "text")
-
-    def __init__(self, terms: Terms) -> None:
-        self.text = json.dumps(
-            {
-                "version": terms.version,
-                "own": terms.own,
-                "specs": [list(spec) for spec in terms.specs],
-                "sources": list(terms.sources),
-            },
-            separators=(",", ":"),
-        )
-        self.head = (self.text, terms.version, int(terms.own), len(terms.specs))
-        self.limits = tuple(
-            (spec.name, spec.capacity_milli, *_reduced_rate(spec), int(spec.soft))
-            for spec in terms.specs
-        )
-
+# What begins a demand under these terms, and its limits: name, capacity, reduced rate, softness.
+EncodedTerms = tuple[tuple[str | int, ...], tuple[tuple[str | int, ...], ...]]
 
 _encoded: dict[int, tuple[Terms, EncodedTerms]] = {}
 ENCODED_MAX = 4096
@@ -53,11 +34,24 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     """Told apart by identity, which costs no hashing; an entry keeps its terms alive, so their id
     is theirs alone."""
     known = _encoded.get(id(terms))
-    if known is None:
-        if len(_encoded) >= ENCODED_MAX:
-            _encoded.clear()
-        known = _encoded[id(terms)] = (terms, EncodedTerms(terms))
-    return known[1]
+    if known is not None:
+        return known[1]
+    if len(_encoded) >= ENCODED_MAX:
+        _encoded.clear()
+    values = {
+        "version": terms.version,
+        "own": terms.own,
+        "specs": [list(spec) for spec in terms.specs],
+        "sources": list(terms.sources),
+    }
+    text = json.dumps(values, separators=(",", ":"))
+    limits = tuple(
+        (spec.name, spec.capacity_milli, *_reduced_rate(spec), int(spec.soft))
+        for spec in terms.specs
+    )
+    found = ((text, terms.version, int(terms.own), len(terms.specs)), limits)
+    _encoded[id(terms)] = (terms, found)
+    return found
 
 
 def check_limits(limits: Iterable[Limit]) -> None:
@@ -87,12 +81,12 @@ def _reduced_rate(spec: Spec) -> tuple[int, int]:
 
 def demand_args(demand: Demand) -> list[str | int]:
     """A demand as the scripts take it off their argument list."""
-    known = encode_terms(demand.terms)
-    args: list[str | int] = [*known.head]
-    for limit, amount in zip(known.limits, demand.amounts, strict=True):
+    head, limits = encode_terms(demand.terms)
+    args: list[str | int] = [*head]
+    for limit, amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
-                limit[0], amount // 1000,
+                str(limit[0]), amount // 1000,
                 f"is more than Redis counts exactly; at most {AMOUNT_MAX_MILLI // 1000} at a time",
             )  # fmt: skip
         args += limit

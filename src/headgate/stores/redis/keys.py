@@ -3,6 +3,8 @@ buckets, their part of the index and their usage live in one slot."""
 
 from __future__ import annotations
 
+import functools
+
 from headgate.core.levels import Level
 from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey
@@ -52,10 +54,8 @@ def bucket_key(text: str) -> BucketKey:
 
 def usage_parts(text: str) -> tuple[BucketKey, int]:
     """The bucket and month a usage row is about: `hg:u:{namespace#entity}#resource#month`."""
-    inner, rest = text.split("{", 1)[1].split("}" + SEPARATOR, 1)
-    namespace, entity_id = inner.split(SEPARATOR)
-    resource, month = rest.rsplit(SEPARATOR, 1)
-    return BucketKey(namespace, entity_id, resource), int(month)
+    stem, month = text.rsplit(SEPARATOR, 1)
+    return bucket_key(stem), int(month)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -84,36 +84,20 @@ EVERY_AUDIT = PREFIX + ":a:*"
 EVERY_USAGE = PREFIX + ":u:*"
 
 
-def head(namespace: str) -> str:
-    return _key("n", namespace)
+def _key(kind: str, namespace: str) -> str:
+    return f"{PREFIX}:{kind}:{{{namespace}}}"
 
 
-def entities(namespace: str) -> str:
-    return _key("e", namespace)
-
-
-def levels(namespace: str) -> str:
-    return _key("l", namespace)
-
-
-def index(namespace: str) -> str:
-    return _key("x", namespace)
-
-
-def expiring(namespace: str) -> str:
-    return _key("d", namespace)
-
-
-def expiring_ends(namespace: str) -> str:
-    return _key("t", namespace)
+head = functools.partial(_key, "n")
+entities = functools.partial(_key, "e")
+levels = functools.partial(_key, "l")
+index = functools.partial(_key, "x")
+expiring = functools.partial(_key, "d")
+expiring_ends = functools.partial(_key, "t")
 
 
 def audit(namespace: str, audit_id: str) -> str:
     return _key("a", namespace) + SEPARATOR + audit_id
-
-
-def audit_of_namespace(namespace: str) -> str:
-    return audit(namespace, "*")
 
 
 def entity_keys(namespace: str) -> str:
@@ -142,7 +126,3 @@ def span(*names: str, after: str | None = None) -> tuple[str, str]:
     stem = SEPARATOR.join(names)
     first = f"[{stem}{SEPARATOR}" if after is None else f"({stem}{SEPARATOR}{after}"
     return first, f"({stem}$"  # $ is the character after #
-
-
-def _key(kind: str, namespace: str) -> str:
-    return f"{PREFIX}:{kind}:{{{namespace}}}"

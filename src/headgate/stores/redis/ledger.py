@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from headgate.core.history import (
     WINDOW_TYPES,
@@ -20,9 +20,9 @@ from headgate.core.history import (
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.redis import keys
-from headgate.stores.redis.catalog_steps import AUDIT_EVENTS_MAX
-from headgate.stores.redis.catalog_text import event_as_text, event_from_text
 from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.documents import event_from_text, event_write
+from headgate.stores.redis.encoding import hour_args
 from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 
 # --------------------------------------------------------------------------------------------------
@@ -33,14 +33,6 @@ from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 # alone.
 
 MONTH_MS_MAX = 31 * 24 * HOUR_MS
-
-
-@dataclass(slots=True)
-class Window:
-    """What a row says of one window."""
-
-    counters_milli: dict[str, int] = field(default_factory=dict)
-    events: int = 0
 
 
 def may_hold(row: str, query: UsageQuery) -> bool:
@@ -60,38 +52,19 @@ def month_start_ms(month: int) -> int:
     return int(moment.timestamp()) * 1000
 
 
-def month_of(time_ms: int) -> int:
-    """The month of a moment, counted from January of year 0."""
-    moment = datetime.datetime.fromtimestamp(time_ms // 1000, datetime.UTC)
-    return moment.year * 12 + moment.month - 1
-
-
-def fields_of(usage: WindowUsage) -> list[str | int]:
-    """An hour's fields and what to add to each, in turn."""
-    stem = f"{usage.window_start_ms // HOUR_MS}:"
-    found: list[str | int] = [stem, usage.events]
-    for limit, milli in usage.counters_milli.items():
-        found += (stem + limit, milli)
-    return found
-
-
 def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[WindowUsage]:
     """What a row (fields and values in turn) says of each window in which something happened."""
-    found: dict[tuple[str, int], Window] = {}
+    found: dict[tuple[str, int], Counter[str]] = {}
     for name, value in zip(fields[0::2], fields[1::2], strict=True):
         hour, _, limit = name.partition(":")
         for window_type in window_types:
             start_ms, _ = window_around(window_type, int(hour) * HOUR_MS)
-            window = found.setdefault((window_type, start_ms), Window())
-            if limit:
-                counted = window.counters_milli.get(limit, 0)
-                window.counters_milli[limit] = counted + int(value)
-            else:
-                window.events += int(value)
-    for (window_type, start_ms), window in found.items():
-        counters = {limit: milli for limit, milli in window.counters_milli.items() if milli}
-        if counters or window.events:
-            yield WindowUsage(window_type, start_ms, counters, window.events)
+            found.setdefault((window_type, start_ms), Counter())[limit] += int(value)
+    for (window_type, start_ms), counted in found.items():
+        events = counted.pop("", 0)
+        counters = {limit: milli for limit, milli in counted.items() if milli}
+        if counters or events:
+            yield WindowUsage(window_type, start_ms, counters, events)
 
 
 def matching_usage(
@@ -106,15 +79,13 @@ def matching_usage(
             cursor = usage_cursor(
                 usage.window_start_ms, usage.window_type, key.entity_id, key.resource
             )
-            if _within(usage, query) and (query.cursor is None or cursor > query.cursor):
+            if (
+                (query.start_ms is None or usage.window_start_ms >= query.start_ms)
+                and (query.end_ms is None or usage.window_start_ms < query.end_ms)
+                and (query.cursor is None or cursor > query.cursor)
+            ):
                 found.append((cursor, snapshot(key.entity_id, key.resource, usage)))
     return sorted(found, key=lambda pair: pair[0])
-
-
-def _within(usage: WindowUsage, query: UsageQuery) -> bool:
-    return (query.start_ms is None or usage.window_start_ms >= query.start_ms) and (
-        query.end_ms is None or usage.window_start_ms < query.end_ms
-    )
 
 
 ADD_USAGE = load_script("catalog_add_usage")
@@ -133,10 +104,7 @@ class RedisLedger:
         self._port = port
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
-        bound = ("MAXLEN", "~", AUDIT_EVENTS_MAX)
-        fields = ("id", event.event_id, "body", event_as_text(event, UNVERSIONED))
-        stream = keys.audit(namespace, event.entity_id)
-        await self._port.command("XADD", stream, *bound, "*", *fields)
+        await self._port.command(*event_write(namespace, event, UNVERSIONED))
 
     async def add_usage(
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
@@ -146,9 +114,11 @@ class RedisLedger:
         rows = keys.usage_index(namespace, entity_id)
         for usage in usages:
             if usage.window_type == "hourly":
-                row = f"{prefix}{month_of(usage.window_start_ms)}"
-                fields = fields_of(usage)
-                await self._port.script(ADD_USAGE, [row, rows], fields)
+                _, month, stem = hour_args(usage.window_start_ms)
+                added: list[str | int] = [stem, usage.events]
+                for limit, milli in usage.counters_milli.items():
+                    added += (stem + limit, milli)
+                await self._port.script(ADD_USAGE, [f"{prefix}{month}", rows], added)
 
     async def audit(
         self, namespace: str, entity_id: str, *, limit: int, before: str | None

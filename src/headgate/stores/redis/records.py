@@ -36,25 +36,23 @@ from headgate.stores.records import (
 )
 from headgate.stores.redis import keys
 from headgate.stores.redis import scripts as scan
-from headgate.stores.redis.catalog_steps import (
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.documents import (
     SCHEMA_VERSION,
     Command,
+    as_json,
     check_schema,
     commit_active,
+    entity_as_text,
+    entity_from_text,
     event_write,
+    from_json,
     read,
     read_active,
     run_active,
-)
-from headgate.stores.redis.catalog_text import (
-    as_json,
-    entity_as_text,
-    entity_from_text,
-    from_json,
     stored_as_text,
     stored_from_text,
 )
-from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.encoding import check_limits
 from headgate.stores.redis.registry import SCHEMA, RedisRegistry
 from headgate.stores.redis.scripts import load_script

@@ -22,19 +22,21 @@ from headgate.core.levels import Namespace
 from headgate.stores.records import ACTIVE, PURGING, RecordsChanged, retry_if_changed
 from headgate.stores.redis import keys
 from headgate.stores.redis import scripts as scan
-from headgate.stores.redis.catalog_steps import (
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.documents import (
     HEAD_FIELDS,
     SCHEMA_VERSION,
     Command,
     CommitGuard,
-    RedisNamespaceHead,
+    NamespaceHead,
     check_schema,
     commit,
     event_write,
+    head_from_reply,
+    namespace_as_text,
+    namespace_from_text,
     read,
 )
-from headgate.stores.redis.catalog_text import namespace_as_text, namespace_from_text
-from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.keys import PREFIX
 
 SCHEMA: Command = ("HGET", keys.META, "schema_version")
@@ -58,8 +60,8 @@ class RedisRegistry:
 
     async def get_namespace(self, namespace_id: str) -> Namespace | None:
         head = await self._head(namespace_id)
-        if head.state is not None:
-            return Namespace(namespace_id, head.name, head.state, head.created_ms, head.deleted_ms)
+        if head.namespace is not None:
+            return head.namespace
         entry = await self._entry(namespace_id)
         # Without its head there is nothing left but to purge it, maybe once more.
         return None if entry is None else replace(entry[0], state=PURGING)
@@ -77,20 +79,21 @@ class RedisRegistry:
             return await self._register(after, told)
         head, entry = await self._head(after.id), await self._entry(after.id)
         turn = max(head.turn, 0 if entry is None else entry[1]) + 1
-        if head.state is None:  # its data is gone, and with the entry its name is free
+        found = head.namespace
+        if found is None:  # its data is gone, and with the entry its name is free
             await self._unregister(after.id)
             raise RecordsChanged
-        if head.state != before.state:
+        if found.state != before.state:
             if before.state != ACTIVE:
                 raise RecordsChanged
             # The registry says active, the head does not: somebody was cut short between the two.
-            after = replace(before, state=head.state, deleted_ms=head.deleted_ms)
+            after = replace(before, state=found.state, deleted_ms=found.deleted_ms)
             told = []
         if after.state == ACTIVE and (await self._enter(after, turn)).id != after.id:
             raise RecordsChanged
         home = keys.head(after.id)
         guards: list[CommitGuard] = [
-            (head.state, ("HGET", home, "state")),
+            (found.state, ("HGET", home, "state")),
             (head.turn, ("HGET", home, "turn")),
         ]
         writes = [*_head_writes(after, turn), *told]
@@ -118,9 +121,9 @@ class RedisRegistry:
             raise RecordsChanged
         return made
 
-    async def _head(self, namespace_id: str) -> RedisNamespaceHead:
+    async def _head(self, namespace_id: str) -> NamespaceHead:
         [reply] = await read(self._port, ("HMGET", keys.head(namespace_id), *HEAD_FIELDS))
-        return RedisNamespaceHead.from_reply(reply)
+        return head_from_reply(namespace_id, reply)
 
     async def _entry(self, namespace_id: str) -> tuple[Namespace, int] | None:
         """The namespace and its turn as the registry knows them."""
@@ -176,7 +179,7 @@ class RedisRegistry:
 
     async def _purge_audit(self, namespace_id: str) -> int:
         gone = 0
-        streams = await scan.matching_keys(self._port, keys.audit_of_namespace(namespace_id))
+        streams = await scan.matching_keys(self._port, keys.audit(namespace_id, "*"))
         for at in range(0, len(streams), STREAMS_PER_BATCH):
             batch = streams[at : at + STREAMS_PER_BATCH]
             gone += sum(await read(self._port, *[("XLEN", stream) for stream in batch]))

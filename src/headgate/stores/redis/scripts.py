@@ -10,7 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
-from headgate.stores.redis.client.commands import RedisPort, Script
+from headgate.stores.redis.client.calls import RedisPort
+from headgate.stores.redis.client.commands import Script
 from headgate.stores.redis.client.errors import Unexpected
 
 
@@ -63,11 +64,20 @@ def split_reply(reply: Any, count: int) -> list[Any]:
 UNLINK = load_script("catalog_unlink")
 UNLINK_PER_BATCH = 500
 CALLS_AT_ONCE = 64
+KEYS_PER_STEP = 1000  # a step of a walk over all keys, which blocks nobody
 
 
 async def matching_keys(port: RedisPort, pattern: str) -> list[str]:
     """Keys that match, each once; a walk over every key of every master, in small calls."""
-    return sorted(set(await port.scan(pattern)))
+    found: set[str] = set()
+    for send in await port.each_master():
+        cursor = "0"
+        while True:
+            cursor, names = await send(("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_STEP))
+            found.update(names)
+            if str(cursor) == "0":
+                break
+    return sorted(found)
 
 
 async def unlink(port: RedisPort, names: Iterable[str]) -> int:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headgate.core.errors import Unreachable
-from headgate.stores.redis.client.commands import NotSent, pack
+from headgate.stores.redis.client.commands import pack
 from headgate.stores.redis.client.connection import (
     EARLY_CALLS,
     LoopClock,
-    OpenTransport,
     RedisConnection,
 )
+from headgate.stores.redis.client.errors import NotSent
 from headgate.stores.redis.client.url import Node
 
 PING = pack(("PING",))
@@ -48,9 +49,9 @@ class Stage:
         self.clock = LoopClock(self.loop, 1.0)
         self.link = RedisConnection(Node("played", 1), self._dial, self.clock, 1000)
 
-    async def _dial(self, node: Node) -> OpenTransport:
+    async def _dial(self, node: Node) -> Any:
         self.transports.append(Transport())
-        return OpenTransport(self.transports[-1], None)
+        return SimpleNamespace(transport=self.transports[-1])
 
     def ask(self, due_s: float = 5) -> asyncio.Task[Any]:
         return asyncio.create_task(self.link.ask(PING, self.clock.now_s() + due_s))

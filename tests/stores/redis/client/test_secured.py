@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,29 +14,12 @@ from headgate import (
     SyncRateLimiter,
 )
 from headgate.core.errors import StoreTrouble, Unreachable
-from headgate.repository import open_backend
-from headgate.stores.redis.client.calls import open_port
-from headgate.testing import Case, cases, run_case
+from headgate.stores.redis.client.calls import RedisPort, open_port
+from headgate.stores.redis.client.commands import Script
 from tests.stores.redis import secured, servers
+from tests.stores.redis.client.kit import BOTH_MODES, INCR, outcome, use
 
-Mutual = tuple[servers.Server, secured.Made]
-Nodes = tuple[servers.Cluster, secured.Made]
-
-
-@pytest.fixture(scope="module")
-def mutual() -> Iterator[Mutual]:
-    with servers.folder() as folder:
-        server, made = secured.tls_server(folder, mutual=True)
-        with server:
-            yield server, made
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with servers.folder() as folder:
-        cluster, made = secured.tls_cluster(folder)
-        with cluster:
-            yield cluster, made
+SET = Script("set", "redis.call('SET', KEYS[1], ARGV[1]) return redis.call('GET', KEYS[1])")
 
 
 async def _ping(url: str) -> object:
@@ -48,64 +30,52 @@ async def _ping(url: str) -> object:
         await port.close()
 
 
-def test_a_client_certificate_opens_the_door(mutual: Mutual) -> None:
-    server, _ = mutual
-    assert servers.command(server.url, "PING") == "PONG"
-    assert asyncio.run(_ping(server.url)) == "PONG"
+def test_a_client_certificate_opens_the_door(mutual_url: str) -> None:
+    assert servers.command(mutual_url, "PING") == "PONG"
+    assert asyncio.run(_ping(mutual_url)) == "PONG"
 
 
-@pytest.mark.parametrize("client", ["", "stranger"])
-def test_none_or_the_wrong_one_does_not(mutual: Mutual, client: str) -> None:
-    server, made = mutual
-    url = secured.trusting(made, f"{servers.HOST}:{server.port}", client=client)
-    with pytest.raises(Unreachable):
+@BOTH_MODES
+@pytest.mark.parametrize("server", ["redis_url", "tls_url"])
+def test_tls_carries_what_tcp_does(
+    request: pytest.FixtureRequest, server: str, blocking: bool
+) -> None:
+    """Many calls at once, a script that was flushed, replies in pieces, and a new connection."""
+    url = request.getfixturevalue(server)
+    servers.flush(url)
+
+    async def test(port: RedisPort) -> None:
+        await port.command("SCRIPT", "FLUSH")
+        assert await port.scripts([(INCR, ["n"], [])] * 100) == list(range(1, 101))
+        big = "é" * 500_000
+        sets = [(SET, [f"big{place}"], [big]) for place in range(5)]
+        assert await port.scripts(sets) == [big] * 5
+        servers.command(url, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        while isinstance(await outcome(port.command("PING")), StoreTrouble):
+            pass  # it may notice only when it uses the connection
+        assert await port.script(INCR, ["n"], []) == 101
+
+    use(url, test, blocking=blocking, timeout_ms=servers.PATIENCE_MS)
+    servers.flush(url)
+
+
+@pytest.mark.parametrize(
+    ("shown", "says"), [("", "redis"), ("stranger", "redis"), ("nowhere", "ssl_certfile")]
+)
+def test_none_or_the_wrong_one_does_not(mutual_url: str, shown: str, says: str) -> None:
+    url = mutual_url.replace("/client.", f"/{shown}.") if shown else mutual_url.partition("&")[0]
+    with pytest.raises(Unreachable, match=says):
         servers.command(url, "PING")
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match=says):
         asyncio.run(_ping(url))
 
 
-def test_a_certificate_that_cannot_be_read_is_named(mutual: Mutual) -> None:
-    server, _ = mutual
-    missing = server.url.replace("client.key", "nowhere.key")
-    with pytest.raises(Unreachable, match="ssl_certfile"):
-        servers.command(missing, "PING")
-    with pytest.raises(Unreachable, match="ssl_certfile"):
-        asyncio.run(_ping(missing))
-
-
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_contract_on_a_cluster_with_client_certificates(
-    nodes: Nodes, case: Case, blocking: bool
+def test_a_cluster_shows_its_map_to_those_with_a_certificate_only(
+    tls_cluster: servers.Cluster,
 ) -> None:
-    servers.flush(nodes[0].url)
-    run_case(case, open_backend(nodes[0].url, blocking=blocking), blocking=blocking)
-
-
-def test_a_cluster_shows_its_map_to_those_with_a_certificate_only(nodes: Nodes) -> None:
-    cluster, made = nodes
-    strange = secured.trusting(made, cluster.hosts, client="stranger")
-    url = strange.replace("rediss://", "rediss+cluster://") + "&timeout_ms=2000"
+    url = tls_cluster.url.replace("/client.", "/stranger.") + "&timeout_ms=2000"
     with pytest.raises(StoreTrouble, match="no node of the cluster shows its map"):
         servers.command(url, "PING")
-
-
-@pytest.mark.parametrize("kind", ["single", "cluster"])
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_contract_as_a_user_who_may_do_no_more_than_is_needed(
-    request: pytest.FixtureRequest, kind: str, case: Case, blocking: bool
-) -> None:
-    if kind == "cluster":
-        cluster = request.getfixturevalue("cluster")
-        servers.flush(cluster.url)
-        url = secured.with_login(cluster)
-    else:
-        server = request.getfixturevalue("redis_server")
-        servers.flush(server.url)
-        servers.command(server.url, "ACL", "SETUSER", "little", *secured.ACL_RULE)
-        url = server.url.replace("://", "://little:pass%20word@")
-    run_case(case, open_backend(url, blocking=blocking), blocking=blocking)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +98,9 @@ def test_a_user_without_a_right_is_denied_not_let_pass(
             assert named in str(caught.value)
 
 
-def test_a_login_over_tls_on_a_cluster_serves_both_faces(nodes: Nodes) -> None:
-    cluster, _ = nodes
-    servers.flush(cluster.url)
-    url = secured.with_login(cluster)
+def test_a_login_over_tls_on_a_cluster_serves_both_faces(tls_cluster: servers.Cluster) -> None:
+    servers.flush(tls_cluster.url)
+    url = secured.with_login(tls_cluster)
     limits = [Limit.per_day("x", 100)]
     asked = [(f"e{place}", "api", {"x": 1}) for place in range(9)]  # on several nodes
     with SyncRateLimiter(url, limits=limits) as limiter:

@@ -3,46 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from headgate.core.errors import StoreDenied, Unreachable, ValidationError
-from headgate.core.runtime import run
-from headgate.stores.redis.client.calls import Script, open_port
+from headgate.stores.redis.client.calls import RedisPort, open_port
+from headgate.stores.redis.client.commands import Script
 from headgate.stores.redis.client.url import Node, parse
 from tests.stores.redis import servers
+from tests.stores.redis.client.kit import use_in_both_modes
 
 ADD = Script("add", "return {redis.call('INCRBY', KEYS[1], ARGV[1]), 'é', false, {1, 'x'}}")
 FORMS = ("redis_url", "unix_url", "acl_url", "sentinel_url", "tls_url", "cluster_url")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_url_leads_to_its_server_blocking(form: str, request: pytest.FixtureRequest) -> None:
+def test_a_url_leads_to_its_server(form: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(form)
-    servers.flush(url)
-    port = open_port(url, blocking=True)
-    assert run(port.script(ADD, ["k"], [5])) == [5, "é", None, [1, "x"]]
-    assert run(port.script(ADD, ["k"], ["2"])) == [7, "é", None, [1, "x"]]
-    assert run(port.command("GET", "k")) == "7"
-    assert run(port.command("GET", "nothing")) is None
-    run(port.close())
 
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_url_leads_to_its_server_async(form: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue(form)
-    servers.flush(url)
-
-    async def use() -> None:
-        port = open_port(url, blocking=False)
+    async def test(port: RedisPort) -> None:
+        servers.flush(url)
         assert await port.script(ADD, ["k"], [5]) == [5, "é", None, [1, "x"]]
-        assert await port.command("GET", "k") == "5"
+        assert await port.script(ADD, ["k"], ["2"]) == [7, "é", None, [1, "x"]]
+        assert await port.command("GET", "k") == "7"
+        assert await port.command("GET", "nothing") is None
         calls = [(ADD, [f"k{place}"], [place]) for place in range(20)]
         assert [reply[0] for reply in await port.scripts(calls)] == list(range(20))
-        await port.close()
 
-    asyncio.run(use())
+    use_in_both_modes(url, test, timeout_ms=servers.PATIENCE_MS)
 
 
 def test_uvloop_serves_plain_and_tls(redis_url: str, tls_url: str) -> None:
@@ -85,11 +73,8 @@ def test_a_server_that_wants_a_login_says_so() -> None:
                 servers.command(url.replace(":secret@", ""), "PING")
 
 
-def test_an_untrusted_certificate_is_refused(
-    tls: tuple[servers.Server, dict[str, Path]],
-) -> None:
-    server, made = tls
-    other = server.url.replace(str(made["ca.crt"]), str(made["other.crt"]))
+def test_an_untrusted_certificate_is_refused(tls_url: str) -> None:
+    other = tls_url.replace("/ca.crt", "/other.crt")
     with pytest.raises(Unreachable, match="TLS failed"):
         servers.command(other, "PING")
     with pytest.raises(Unreachable, match="TLS failed"):

@@ -9,9 +9,9 @@ import pytest
 
 from headgate.core.errors import Contended, Full, StoreDenied, Unreachable
 from headgate.stores.redis.client import commands as wire
-from headgate.stores.redis.client import errors as port_trouble
-from headgate.stores.redis.client.calls import ScriptRefused, Unexpected
-from headgate.stores.redis.client.commands import NOTHING, ServerError
+from headgate.stores.redis.client import errors
+from headgate.stores.redis.client.commands import NOTHING
+from headgate.stores.redis.client.errors import ScriptRefused, ServerError, Unexpected
 from headgate.stores.redis.client.url import Node
 
 NODE = Node("h", 1)
@@ -101,6 +101,6 @@ def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
     ],
 )
 def test_what_the_server_says_in_our_words(text: str, kind: type, words: str) -> None:
-    trouble = port_trouble.error_of_reply(ServerError(text), NODE)
+    trouble = errors.error_of_reply(ServerError(text), NODE)
     assert type(trouble) is kind
     assert words in str(trouble)

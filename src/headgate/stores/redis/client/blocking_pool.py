@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
-import select
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis import connection as redis_py
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import (
+    ASKING,
     NOTHING,
     PackedCommand,
     Parts,
-    connection_options,
+    RedisTransport,
     new_reader,
+    outcome_of,
     pack,
 )
 from headgate.stores.redis.client.url import Access, Node
+from headgate.transport.http_pool import idle_check
 
 RECEIVE_BYTES = 65_536
 
@@ -35,16 +38,10 @@ class BlockingRedisConnection:
     def __init__(self, plain: socket.socket) -> None:
         self._socket = plain
         self._reader = new_reader()
-        self._poll: select.poll | None = None
-        if hasattr(select, "poll"):  # Windows has none; elsewhere select fails past 1024 files
-            self._poll = select.poll()
-            self._poll.register(plain, select.POLLIN)
+        self._is_stale = idle_check(plain.fileno())
 
     def is_usable(self) -> bool:
-        """Whether it can be used: one that says something unasked has been closed."""
-        if self._poll is None:
-            return not select.select((self._socket,), (), (), 0)[0]
-        return not self._poll.poll(0)
+        return not self._is_stale(0)
 
     def ask(self, packed: bytes, replies: int, due_s: float) -> Any:
         """The last of so many replies; after any trouble the connection is of no use."""
@@ -53,19 +50,16 @@ class BlockingRedisConnection:
         reply: Any = None
         for _ in range(replies):
             while (reply := self._reader.gets()) is NOTHING:
-                self._receive(due_s)
+                self._set_timeout(due_s)
+                data = self._socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise ConnectionResetError("it closed the connection")
+                self._reader.feed(data)
         return reply
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
-
-    def _receive(self, due_s: float) -> None:
-        self._set_timeout(due_s)
-        data = self._socket.recv(RECEIVE_BYTES)
-        if not data:
-            raise ConnectionResetError("it closed the connection")
-        self._reader.feed(data)
 
     def _set_timeout(self, due_s: float) -> None:
         left_s = due_s - time.monotonic()
@@ -77,9 +71,11 @@ class BlockingRedisConnection:
 class BlockingRedisPool:
     """At most `size` connections to a node; the one used last is used first."""
 
-    def __init__(self, node: Node, access: Access, size: int, timeout_ms: int) -> None:
+    def __init__(
+        self, node: Node, new_connection: Callable[[float], Any], size: int, timeout_ms: int
+    ) -> None:
         self._node = node
-        self._access = access
+        self._new_connection = new_connection
         self._size = size
         self._timeout_ms = timeout_ms
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # a semaphore, written in C
@@ -143,9 +139,7 @@ class BlockingRedisPool:
         line.close()
 
     def _dial(self, due_s: float) -> BlockingRedisConnection:
-        left_s = max(due_s - time.monotonic(), 0.001)
-        options = connection_options(self._node, self._access, left_s)
-        connection = _kind(self._node, self._access)(**options)
+        connection = self._new_connection(max(due_s - time.monotonic(), 0.001))
         try:
             connection.connect()
         except Exception as error:
@@ -173,47 +167,30 @@ class BlockingRedisPool:
         return reply
 
 
-def _kind(node: Node, access: Access) -> Any:
-    if node.port == 0:
-        return UnixDomainSocketConnection
-    return Connection if access.tls is None else SSLConnection
-
-
 # --------------------------------------------------------------------------------------------------
 # Calls from threads: a pool of connections per node; nothing here suspends.
 
-ASKING = pack(("ASKING",))
 
-
-class BlockingRedisTransport:
-    """Thread-safe, and for one process: a forked child needs a wire of its own."""
+class BlockingRedisTransport(RedisTransport):
+    """Thread-safe, and for one process: a forked child needs one of its own."""
 
     def __init__(
-        self,
-        access: Access,
-        timeout_ms: int,
-        connections: int,
-        accesses: Mapping[Node, Access] | None = None,
+        self, access: Access, timeout_ms: int, accesses: Mapping[Node, Access], connections: int
     ) -> None:
-        self.timeout_s = timeout_ms / 1000
+        super().__init__(access, timeout_ms, accesses)
         self.now_s = time.monotonic
-        self._timeout_ms = timeout_ms
-        self._connections = connections
-        self._access = access
-        self._accesses = accesses or {}
-        self._pools: dict[Node, BlockingRedisPool] = {}
+        self._size = connections
         self._lock = threading.Lock()
-        self._closed = False
 
     async def ask(self, node: Node, parts: Parts, due_s: float, *, asking: bool = False) -> Any:
-        pool = self._pools.get(node) or self._new_pool(node)
+        pool: BlockingRedisPool = self._nodes.get(node) or self._connections(node)
         packed = parts.packed if type(parts) is PackedCommand else pack(parts)
         if asking:
             return pool.ask(ASKING + packed, 2, due_s)
         return pool.ask(packed, 1, due_s)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
-        return [_outcome(flow) for flow in flows]
+        return [run(outcome_of(flow)) for flow in flows]
 
     @contextlib.asynccontextmanager
     async def alone(self, due_s: float) -> AsyncIterator[None]:
@@ -227,33 +204,14 @@ class BlockingRedisTransport:
     async def pause(self, pause_s: float) -> None:
         time.sleep(pause_s)  # noqa: ASYNC251  # it is meant to block
 
-    def is_connected(self, node: Node) -> bool:
-        pool = self._pools.get(node)
-        return pool is not None and pool.is_connected
-
-    def retire(self, node: Node) -> None:
-        pool = self._pools.get(node)
-        if pool is not None:
-            pool.retire()
-
     async def close(self) -> None:
         self.abandon()
 
     def abandon(self) -> None:
         self._closed = True
-        for pool in list(self._pools.values()):
+        for pool in list(self._nodes.values()):
             pool.close()
 
-    def _new_pool(self, node: Node) -> BlockingRedisPool:
-        if self._closed:
-            raise trouble.store_closed()
-        access = self._accesses.get(node, self._access)
-        pool = BlockingRedisPool(node, access, self._connections, self._timeout_ms)
-        return self._pools.setdefault(node, pool)
-
-
-def _outcome(flow: Coroutine[Any, Any, Any]) -> Any | StoreTrouble:
-    try:
-        return run(flow)
-    except StoreTrouble as error:
-        return error
+    def _connect(self, node: Node) -> BlockingRedisPool:
+        new_connection = functools.partial(self._new_connection, node, redis_py)
+        return BlockingRedisPool(node, new_connection, self._size, self._timeout_ms)

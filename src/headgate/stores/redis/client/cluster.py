@@ -10,23 +10,19 @@ import contextlib
 import functools
 import itertools
 from binascii import crc_hqx
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
+from headgate.core.errors import StoreDenied, Unreachable
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import (
     MissingScripts,
-    NotSent,
-    PackedCommand,
-    Part,
     Parts,
     RedisTransport,
     Script,
-    ScriptCall,
-    ServerError,
-    scan_keys,
+    first_answer,
 )
+from headgate.stores.redis.client.errors import NotSent, ServerError
 from headgate.stores.redis.client.url import Node
 
 # --------------------------------------------------------------------------------------------------
@@ -65,31 +61,20 @@ def _suffixes() -> dict[int, str]:
     return {slot_of(text): text for text in texts}
 
 
-class SlotMap:
-    """The masters by slot, as one node told it; None where nobody serves a slot."""
+SlotMap = list[Node | None]  # the master of each slot; None where nobody serves it
 
-    __slots__ = ("_by_slot", "masters")
 
-    def __init__(self, by_slot: list[Node | None]) -> None:
-        self._by_slot = by_slot
-        self.masters = tuple(dict.fromkeys(node for node in by_slot if node is not None))
+def slot_map(ranges: Sequence[Sequence[Any]], teller: Node) -> SlotMap:
+    """What CLUSTER SLOTS replies: `[first, last, [host, port, …], replicas…]`."""
+    found: SlotMap = [None] * SLOTS
+    for first, last, master, *_ in ranges:
+        node = Node(master[0] or teller.host, int(master[1]))  # no host: as it was reached
+        found[first : last + 1] = [node] * (last - first + 1)
+    return found
 
-    @classmethod
-    def from_reply(cls, ranges: Sequence[Sequence[Any]], teller: Node) -> SlotMap:
-        """The reply of CLUSTER SLOTS: `[first, last, [host, port, …], replicas…]`."""
-        by_slot: list[Node | None] = [None] * SLOTS
-        for first, last, master, *_ in ranges:
-            node = Node(master[0] or teller.host, int(master[1]))  # no host: as it was reached
-            by_slot[first : last + 1] = [node] * (last - first + 1)
-        return cls(by_slot)
 
-    def __getitem__(self, slot: int) -> Node | None:
-        return self._by_slot[slot]
-
-    def moved(self, slot: int, node: Node) -> SlotMap:
-        by_slot = list(self._by_slot)
-        by_slot[slot] = node
-        return SlotMap(by_slot)
+def masters_of(slots: SlotMap) -> list[Node]:
+    return list(dict.fromkeys(node for node in slots if node is not None))
 
 
 def redirection(text: str, teller: Node) -> Node:
@@ -103,7 +88,9 @@ PAUSE_S = 0.02  # before asking again; doubled each time
 REFRESH_S_MIN = 0.1  # between two looks at the map
 
 
-class ClusterPort:
+class ClusterFlow:
+    """Every call goes to the master of its slot."""
+
     def __init__(self, wire: RedisTransport, seeds: Sequence[Node]) -> None:
         self.wire = wire
         self._seeds = tuple(seeds)
@@ -113,47 +100,11 @@ class ClusterPort:
         self._looked_s = float("-inf")
         self._refused: NotSent | StoreDenied | None = None  # why the last look showed nothing
 
-    async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
-        parts = ("EVALSHA", script.sha, len(keys), *keys, *args)
-        return await self._send(slot_of(keys[0]) if keys else 0, parts, script)
-
-    def again(self, script: Script, parts: PackedCommand) -> Coroutine[Any, Any, Any]:
-        return self._send(slot_of(str(parts[3])), parts, script)
-
-    async def command(self, *parts: Part, key: str | None = None) -> Any:
-        if key is None:
-            key = str(parts[1]) if len(parts) > 1 else ""
-        return await self._send(slot_of(key), parts, None)
-
-    async def everywhere(self, *parts: Part) -> list[Any]:
-        due_s = self.wire.now_s() + self.wire.timeout_s
-        known = self._map
-        if known is None or self._doubted:
-            known = await self._refresh_map(known, due_s)
-        flows = [self._checked(master, parts, due_s) for master in known.masters]
-        outcomes = await self.wire.together(flows)
-        for outcome in outcomes:
-            if isinstance(outcome, StoreTrouble):
-                raise outcome
-        return outcomes
-
-    async def scan(self, pattern: str) -> list[str]:
-        known = self._map
-        if known is None or self._doubted:
-            known = await self._refresh_map(known, self.wire.now_s() + self.wire.timeout_s)
-        found: list[str] = []
-        for master in known.masters:
-
-            async def ask(*parts: Part, node: Node = master) -> Any:
-                return await self._checked(node, parts, self.wire.now_s() + self.wire.timeout_s)
-
-            found += await scan_keys(ask, pattern)
-        return found
-
-    async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
-        return await self.wire.together([self.script(*call) for call in calls])
-
-    async def _send(self, slot: int, parts: Parts, script: Script | None) -> Any:
+    async def send(self, parts: Parts, script: Script | None = None) -> Any:
+        """The reply of the master that has the key: the first one of a script, else what follows
+        the command's name. Without a key it is whoever has slot 0."""
+        place = 1 if script is None else 3
+        slot = slot_of(str(parts[place])) if len(parts) > place and parts[2:3] != (0,) else 0
         wire = self.wire
         due_s = wire.now_s() + wire.timeout_s
         known = self._map
@@ -170,6 +121,22 @@ class ClusterPort:
         if type(reply) is not ServerError:
             return reply
         return await self._pursue(slot, node, parts, script, reply, due_s)
+
+    async def each_master(self) -> list[Callable[[Parts], Awaitable[Any]]]:
+        known = self._map
+        if known is None or self._doubted:
+            known = await self._refresh_map(known, self.wire.now_s() + self.wire.timeout_s)
+        return [functools.partial(self._ask_master, master) for master in masters_of(known)]
+
+    async def _ask_master(self, node: Node, parts: Parts) -> Any:
+        try:
+            reply = await self.wire.ask(node, parts, self.wire.now_s() + self.wire.timeout_s)
+        except Unreachable:
+            self._doubted.add(node)
+            raise
+        if type(reply) is ServerError:
+            raise trouble.error_of_reply(reply, node)
+        return reply
 
     async def _elsewhere(
         self, slot: int, node: Node, parts: Parts, due_s: float, error: NotSent
@@ -220,7 +187,7 @@ class ClusterPort:
         """The slot is there now; where it is one of many that moved, the map is read anew."""
         seen = self._map
         if seen is not None:
-            self._map = seen = seen.moved(slot, target)
+            self._map = seen = [*seen[:slot], target, *seen[slot + 1 :]]
         if not self._is_fresh():
             with contextlib.suppress(Unreachable):  # what was said of this slot is enough for now
                 await self._refresh_map(seen, due_s, first=target)
@@ -261,38 +228,14 @@ class ClusterPort:
         return self.wire.now_s() - self._looked_s < REFRESH_S_MIN
 
     async def _read(self, due_s: float, first: Node | None) -> SlotMap:
-        masters = self._map.masters if self._map is not None else ()
+        masters = masters_of(self._map or [])
         known = dict.fromkeys((*([first] if first else ()), *masters, *self._seeds))
-        tellers = sorted(known, key=lambda node: node in self._doubted)[:ATTEMPTS_MAX]
-        said: object = ""
-        denied: StoreDenied | None = None
-        for place, teller in enumerate(tellers):
-            left_s = due_s - self.wire.now_s()
-            share_s = left_s / 2 if place + 1 < len(tellers) else left_s
-            try:
-                reply = await self.wire.ask(teller, ("CLUSTER", "SLOTS"), due_s - left_s + share_s)
-            except Unreachable as error:
-                said = error
-                continue
-            except StoreDenied as error:
-                denied = error
-                continue
-            if type(reply) is list and reply:
-                return SlotMap.from_reply(reply, teller)
-            if type(reply) is ServerError:
-                found = trouble.error_of_reply(reply, teller)
-                denied = found if isinstance(found, StoreDenied) else denied
-            said = reply or f"{teller} serves no slots"
-        if denied is not None:
-            raise denied
-        raise NotSent(f"no node of the cluster shows its map; nothing was sent ({said})")
-
-    async def _checked(self, node: Node, parts: Parts, due_s: float) -> Any:
-        try:
-            reply = await self.wire.ask(node, parts, due_s)
-        except Unreachable:
-            self._doubted.add(node)
-            raise
-        if type(reply) is ServerError:
-            raise trouble.error_of_reply(reply, node)
-        return reply
+        teller, ranges = await first_answer(
+            self.wire,
+            sorted(known, key=lambda node: node in self._doubted)[:ATTEMPTS_MAX],
+            ("CLUSTER", "SLOTS"),
+            due_s,
+            nothing="serves no slots",
+            failure="no node of the cluster shows its map",
+        )
+        return slot_map(ranges, teller)

@@ -1,4 +1,5 @@
-"""What goes over the wire, whatever carries it: packed commands, replies, and who is asked.
+"""What goes over the wire, whatever carries it: packed commands, replies, scripts, and what the
+async and the blocking transport have in common.
 
 RESP2 only: it has no pushes, so replies come in the order of the commands and nothing else comes.
 redis-py makes the connections (TLS, login, database); from then on the bytes are ours, since its
@@ -9,97 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import hiredis
 
-from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
+from headgate.stores.redis.client import errors as trouble
+from headgate.stores.redis.client.errors import NotSent, ServerError
 from headgate.stores.redis.client.url import Access, Node
 
 Part = str | int
 Parts = tuple[Part, ...]
 
 NOTHING = object()  # what a reader has when it has no whole reply
-
-_CODE = re.compile(r"[A-Z][A-Z0-9_]*")
-
-
-class ServerError(Exception):
-    """An error reply, as a value: it is raised by nobody."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        super().__init__(text)
-
-    @property
-    def code(self) -> str:
-        found = _CODE.match(self.text)
-        return found[0] if found else ""
-
-
-class NotSent(Unreachable):
-    """No answer, and none could be: the call never left, so it may be sent elsewhere."""
-
-    maybe_applied = False
-
-
-class RedisTransport(Protocol):
-    """Calls to nodes, async or blocking; `due_s` is a time of `now_s`, and no call outlasts it."""
-
-    timeout_s: float
-
-    def now_s(self) -> float: ...
-
-    async def ask(self, node: Node, parts: Parts, due_s: float, *, asking: bool = False) -> Any:
-        """The reply, which may be a ServerError; sent at most once. Trouble is StoreTrouble."""
-        ...
-
-    async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
-        """What each comes to, StoreTrouble as a value; at once where it can."""
-        ...
-
-    def alone(self, due_s: float) -> AbstractAsyncContextManager[None]:
-        """One at a time; NotSent for those whose turn does not come."""
-        ...
-
-    async def pause(self, pause_s: float) -> None: ...
-
-    def is_connected(self, node: Node) -> bool:
-        """Whether there is a connection to the node now."""
-        ...
-
-    def retire(self, node: Node) -> None:
-        """The connections to the node serve no further calls; the next call makes a new one."""
-        ...
-
-    async def close(self) -> None:
-        """What was sent is answered first; the rest is refused."""
-        ...
-
-    def abandon(self) -> None:
-        """Ends it at once, from whatever thread."""
-        ...
-
-
-def connection_options(node: Node, access: Access, timeout_s: float | None) -> dict[str, Any]:
-    """redis-py's keyword arguments: no retries, no health checks, RESP2."""
-    place: dict[str, Any] = {"path": node.host}
-    if node.port != 0:
-        place = {"host": node.host, "port": node.port, "socket_keepalive": True}
-    return {
-        **place,
-        **(access.tls or {}),
-        "username": access.username,
-        "password": access.password,
-        "db": access.db,
-        "protocol": 2,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-    }
 
 
 def new_reader() -> hiredis.Reader:
@@ -112,6 +39,8 @@ def new_reader() -> hiredis.Reader:
 # The stub of hiredis knows tuples of one part only.
 pack: Callable[[Parts], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
+ASKING = pack(("ASKING",))  # lets the next command use a slot that is on its way to that node
+
 
 class PackedCommand(tuple[Part, ...]):
     """A command that is sent again and again, packed once."""
@@ -122,10 +51,6 @@ class PackedCommand(tuple[Part, ...]):
         made = super().__new__(cls, parts)
         made.packed = pack(parts)
         return made
-
-
-# --------------------------------------------------------------------------------------------------
-# What the store asks of Redis: scripts, commands, and where keys live.
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +65,139 @@ class Script:
         digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "sha", digest)
 
+    def call(self, keys: Sequence[str], args: Sequence[Part]) -> Parts:
+        """The command that runs it."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
-def packed_script_call(script: Script, keys: Sequence[str], args: Sequence[Part]) -> PackedCommand:
-    """A script call that is sent again and again."""
-    return PackedCommand(("EVALSHA", script.sha, len(keys), *keys, *args))
+
+# --------------------------------------------------------------------------------------------------
+# What carries the calls.
+
+
+class RedisTransport(ABC):
+    """Calls to nodes, async or blocking; `due_s` is a time of `now_s`, and no call outlasts it.
+
+    Connections to a node are made when it is first asked. `accesses` names the nodes that are not
+    entered like the others.
+    """
+
+    now_s: Callable[[], float]
+
+    def __init__(self, access: Access, timeout_ms: int, accesses: Mapping[Node, Access]) -> None:
+        self.timeout_s = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
+        self._access = access
+        self._accesses = accesses
+        self._nodes: dict[Node, Any] = {}  # the connection to each, or a pool of them
+        self._closed = False
+
+    @abstractmethod
+    def ask(
+        self, node: Node, parts: Parts, due_s: float, *, asking: bool = False
+    ) -> Coroutine[Any, Any, Any]:
+        """The reply, which may be a ServerError; sent at most once. Trouble is StoreTrouble."""
+
+    @abstractmethod
+    async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
+        """What each comes to, StoreTrouble as a value; at once where it can."""
+
+    @abstractmethod
+    def alone(self, due_s: float) -> AbstractAsyncContextManager[None]:
+        """One at a time; NotSent for those whose turn does not come."""
+
+    @abstractmethod
+    async def pause(self, pause_s: float) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """What was sent is answered first; the rest is refused."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Ends it at once, from whatever thread."""
+
+    def is_connected(self, node: Node) -> bool:
+        """Whether there is a connection to the node now."""
+        return node in self._nodes and self._nodes[node].is_connected
+
+    def retire(self, node: Node) -> None:
+        """The connections to the node serve no further calls; the next call makes a new one."""
+        if node in self._nodes:
+            self._nodes[node].retire()
+
+    def _connections(self, node: Node) -> Any:
+        if self._closed:
+            raise trouble.store_closed()
+        return self._nodes.setdefault(node, self._connect(node))
+
+    @abstractmethod
+    def _connect(self, node: Node) -> Any:
+        """What has `is_connected` and can `retire`."""
+
+    def _new_connection(self, node: Node, kinds: Any, timeout_s: float | None) -> Any:
+        """A connection of redis-py, not yet made: no retries, no health checks, RESP2. `kinds` is
+        the module that has them, async or blocking."""
+        access = self._accesses.get(node, self._access)
+        kind = kinds.Connection if access.tls is None else kinds.SSLConnection
+        place: dict[str, Any] = {"host": node.host, "port": node.port, "socket_keepalive": True}
+        if node.port == 0:
+            kind, place = kinds.UnixDomainSocketConnection, {"path": node.host}
+        return kind(
+            **place,
+            **(access.tls or {}),
+            username=access.username,
+            password=access.password,
+            db=access.db,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+        )
+
+
+async def outcome_of(flow: Awaitable[Any]) -> Any | StoreTrouble:
+    try:
+        return await flow
+    except StoreTrouble as error:
+        return error
+
+
+# --------------------------------------------------------------------------------------------------
+# What a flow of calls does, to one master or to a cluster.
+
+
+async def first_answer(
+    wire: RedisTransport,
+    nodes: Sequence[Node],
+    question: Parts,
+    due_s: float,
+    *,
+    nothing: str,
+    failure: str,
+) -> tuple[Node, list[Any]]:
+    """The first list that one of these nodes replies, and whose it is.
+
+    Each has half of the time that is left, the last one all of it. `nothing` says what a node does
+    that has no answer, `failure` that none had.
+    """
+    said: object = "none was asked"
+    denied: StoreDenied | None = None
+    for node in nodes:
+        left_s = due_s - wire.now_s()
+        share_s = left_s if node is nodes[-1] else left_s / 2
+        try:
+            reply = await wire.ask(node, question, due_s - left_s + share_s)
+            if type(reply) is list and reply:
+                return node, reply
+            said = reply or f"{node} {nothing}"
+            if type(reply) is ServerError:
+                raise trouble.error_of_reply(reply, node)
+        except StoreDenied as error:
+            denied = error
+        except (Unreachable, trouble.Unexpected) as error:
+            said = error
+    if denied is not None:
+        raise denied
+    raise NotSent(f"{failure}; nothing was sent ({said})")
 
 
 class MissingScripts:
@@ -157,10 +211,10 @@ class MissingScripts:
 
     def __init__(self, wire: RedisTransport) -> None:
         self._wire = wire
-        self._sent_s: dict[tuple[Node | None, str], float] = {}
+        self._sent_s: dict[tuple[Node, str], float] = {}
 
     def retry(
-        self, node: Node | None, script: Script, parts: Parts, *, again: bool
+        self, node: Node, script: Script, parts: Parts, *, again: bool
     ) -> tuple[Parts, float]:
         """The parts to send and their deadline, a new one: the server has answered in time.
 
@@ -173,59 +227,3 @@ class MissingScripts:
             self._sent_s[node, script.sha] = now_s
             parts = ("EVAL", script.source, *parts[2:])
         return parts, now_s + timeout_s
-
-
-ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
-
-
-class RedisPort(Protocol):
-    slots: int  # 1 without a cluster
-
-    async def script(self, script: Script, keys: Sequence[str], args: Sequence[Part]) -> Any:
-        """What the script returns; it runs once, also where the server did not know it yet."""
-        ...
-
-    def again(self, script: Script, parts: PackedCommand) -> Awaitable[Any]:
-        """The same of a call that was packed before: `ready_call` makes one."""
-        ...
-
-    async def command(self, *parts: Part, key: str | None = None) -> Any:
-        """The reply to one command; `key` says where it goes in a cluster (else the 2nd part)."""
-        ...
-
-    async def everywhere(self, *parts: Part) -> list[Any]:
-        """The replies of every master; trouble of one is trouble of the call."""
-        ...
-
-    async def scan(self, pattern: str) -> list[str]:
-        """Keys that match, on every master; some may come twice."""
-        ...
-
-    def slot(self, key: str) -> int:
-        """Keys of one slot can be used in one call; without a cluster every key is in slot 0."""
-        ...
-
-    async def scripts(self, calls: Sequence[ScriptCall]) -> list[Any | StoreTrouble]:
-        """One outcome per call, trouble as a value; the calls are not atomic together."""
-        ...
-
-    async def close(self) -> None:
-        """No call is served any more; closing again does nothing."""
-        ...
-
-
-# --------------------------------------------------------------------------------------------------
-# A walk over the keys of one server, in small steps that block nobody.
-
-STEP = 1000
-
-
-async def scan_keys(ask: Callable[..., Awaitable[Any]], pattern: str) -> list[str]:
-    """Keys that match, as SCAN tells them: each at least once if it was there all the time."""
-    found: list[str] = []
-    cursor = "0"
-    while True:
-        cursor, names = await ask("SCAN", cursor, "MATCH", pattern, "COUNT", STEP)
-        found += names
-        if str(cursor) == "0":
-            return found

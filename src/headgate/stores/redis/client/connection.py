@@ -20,18 +20,20 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import connection as redis_py
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.commands import (
+    ASKING,
     NOTHING,
     PackedCommand,
     Parts,
-    connection_options,
+    RedisTransport,
     new_reader,
+    outcome_of,
     pack,
 )
 from headgate.stores.redis.client.url import Access, Node
@@ -40,8 +42,6 @@ from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
 # An open connection, the calls on it, and how each of them ends.
-
-ASKING = pack(("ASKING",))
 
 Future = asyncio.Future[Any]
 TICKS_PER_TIMEOUT = 10
@@ -88,38 +88,6 @@ class LoopClock:
             self._start()
 
 
-class OpenTransport(NamedTuple):
-    """An open connection; `held` keeps alive what would close it when collected."""
-
-    transport: asyncio.WriteTransport
-    held: object
-
-
-class ClosingConnection(asyncio.Protocol):
-    """Sees a given-up connection to its end, so that it stays referenced until then."""
-
-    def __init__(self, line: OpenTransport, gone: Future | None) -> None:
-        self._line: OpenTransport | None = line
-        self._gone = gone
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._line = None
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-
-
-def fail(future: Future, why: StoreTrouble, packed: bytes) -> None:
-    if packed is not ASKING:  # nobody waits for that one
-        future.set_exception(why)
-
-
-def settle(future: Future, outcome: Any) -> None:
-    if isinstance(outcome, StoreTrouble):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
 async def answer_then_cancel(answer: Future, why: asyncio.CancelledError) -> Any:
     """The answer, then the cancellation that came meanwhile, at the task's next await."""
     try:
@@ -132,10 +100,13 @@ CALLS_MAX = 10_000
 EARLY_CALLS = 16  # do not wait for the turn's end: the server works while this side goes on
 GRACE_S = 0.001
 
-Dial = Callable[[Node], Awaitable[OpenTransport]]
+# A writer is kept for as long as its transport is used: it closes that when it is collected.
+Dial = Callable[[Node], Awaitable[asyncio.StreamWriter]]
 
 
 class RedisConnection(ReusedBufferProtocol):
+    """The calls to one node, and the connection that carries them."""
+
     def __init__(self, node: Node, dial: Dial, clock: LoopClock, timeout_ms: int) -> None:
         super().__init__()
         self.node = node
@@ -145,7 +116,7 @@ class RedisConnection(ReusedBufferProtocol):
         self._timeout_ms = timeout_ms
         self._unsent: list[Entry] = []
         self._sent: deque[Entry] = deque()
-        self._line: OpenTransport | None = None
+        self._line: asyncio.StreamWriter | None = None
         self._reader = new_reader()
         self._dialing: asyncio.Task[None] | None = None
         self._gone: Future | None = None
@@ -171,7 +142,9 @@ class RedisConnection(ReusedBufferProtocol):
         else:
             self._last_due_s = due_s
         if asking:  # it works on the very next command, so the two stay together
-            self._unsent.append((self._loop.create_future(), self._last_due_s, ASKING))
+            unheard: Future = self._loop.create_future()  # nobody waits for its reply
+            unheard.set_result(None)
+            self._unsent.append((unheard, self._last_due_s, ASKING))
         self._unsent.append((future, self._last_due_s, packed))
         if not self._flush_planned:
             self._flush_planned = True
@@ -264,7 +237,7 @@ class RedisConnection(ReusedBufferProtocol):
         else:
             self._write(line)
 
-    def _write(self, line: OpenTransport) -> None:
+    def _write(self, line: asyncio.StreamWriter) -> None:
         if self._paused or self._retired or line.transport.is_closing():
             return
         unsent, self._unsent = self._unsent, []
@@ -331,7 +304,7 @@ class RedisConnection(ReusedBufferProtocol):
         line, self._line = self._line, None
         self._retired = False
         if line is not None:
-            line.transport.set_protocol(ClosingConnection(line, self._gone))
+            line.transport.set_protocol(asyncio.Protocol())  # what it still says is not for us
             line.transport.abort()
         self._fail_sent(reason)
         if self._unsent:
@@ -339,14 +312,14 @@ class RedisConnection(ReusedBufferProtocol):
 
     def _fail_sent(self, reason: object | None) -> None:
         entries, self._sent = self._sent, deque()
-        for future, _, packed in entries:
+        for future, *_ in entries:
             why = (
                 trouble.deadline_exceeded(self.node, self._timeout_ms)
                 if reason is None
                 else trouble.connection_lost(self.node, reason)
             )
             if not future.done():
-                fail(future, why, packed)
+                future.set_exception(why)
             elif future.cancelled():
                 self._answers[future] = why
 
@@ -354,9 +327,9 @@ class RedisConnection(ReusedBufferProtocol):
         """Those that were due by then, or all."""
         entries = self._unsent
         self._unsent = [entry for entry in entries if entry[1] > late_s]
-        for future, due_s, packed in entries:
+        for future, due_s, _ in entries:
             if due_s <= late_s and not future.done():
-                fail(future, type(why)(*why.args), packed)
+                future.set_exception(type(why)(*why.args))
 
     def _answer_of(self, future: Future) -> Future | None:
         """Where the answer of a cancelled caller's call arrives; None if it was never sent."""
@@ -364,7 +337,11 @@ class RedisConnection(ReusedBufferProtocol):
             return future
         answer: Future = self._loop.create_future()
         if future in self._answers:
-            settle(answer, self._answers.pop(future))
+            known = self._answers.pop(future)
+            if isinstance(known, StoreTrouble):
+                answer.set_exception(known)
+            else:
+                answer.set_result(known)
             return answer
         for place, entry in enumerate(self._sent):
             if entry[0] is future:
@@ -388,34 +365,27 @@ class RedisConnection(ReusedBufferProtocol):
 # All nodes: a connection to each, made when it is first asked.
 
 
-class AsyncRedisTransport:
-    """Bound to the loop it is made in; `accesses` names nodes that are not entered like others."""
+class AsyncRedisTransport(RedisTransport):
+    """Bound to the loop it is made in."""
 
-    def __init__(
-        self, access: Access, timeout_ms: int, accesses: Mapping[Node, Access] | None = None
-    ) -> None:
-        self.timeout_s = timeout_ms / 1000
+    def __init__(self, access: Access, timeout_ms: int, accesses: Mapping[Node, Access]) -> None:
+        super().__init__(access, timeout_ms, accesses)
         self.loop = asyncio.get_running_loop()
         self._clock = LoopClock(self.loop, self.timeout_s)
         self.now_s = self._clock.now_s
-        self._timeout_ms = timeout_ms
-        self._access = access
-        self._accesses = accesses or {}
-        self._links: dict[Node, RedisConnection] = {}
         self._turn: asyncio.Future[None] | None = None  # of the one who is alone
-        self._closed = False
 
     def ask(
         self, node: Node, parts: Parts, due_s: float, *, asking: bool = False
     ) -> Coroutine[Any, Any, Any]:
-        link = self._links.get(node) or self._new_link(node)
+        link: RedisConnection = self._nodes.get(node) or self._connections(node)
         packed = parts.packed if type(parts) is PackedCommand else pack(parts)
         return link.ask(packed, due_s, asking)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         if len(flows) == 1:
-            return [await _outcome(flows[0])]
-        return await wait_finished(asyncio.gather(*map(_outcome, flows)))
+            return [await outcome_of(flows[0])]
+        return await wait_finished(asyncio.gather(*map(outcome_of, flows)))
 
     @contextlib.asynccontextmanager
     async def alone(self, due_s: float) -> AsyncIterator[None]:
@@ -436,64 +406,33 @@ class AsyncRedisTransport:
     async def pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
 
-    def is_connected(self, node: Node) -> bool:
-        link = self._links.get(node)
-        return link is not None and link.is_connected
-
-    def retire(self, node: Node) -> None:
-        link = self._links.get(node)
-        if link is not None:
-            link.retire()
-
     async def close(self) -> None:
         self._closed = True
-        if self._links:
-            closing = [link.close() for link in self._links.values()]
+        if self._nodes:
+            closing = [link.close() for link in self._nodes.values()]
             await wait_finished(asyncio.gather(*closing))
 
     def abandon(self) -> None:
-        """Ends it from another loop or thread."""
         self._closed = True
-        for link in self._links.values():
+        for link in self._nodes.values():
             try:
                 self.loop.call_soon_threadsafe(link.abandon)
             except RuntimeError:  # the loop is closed
                 link.leave()
 
-    def _new_link(self, node: Node) -> RedisConnection:
-        if self._closed:
-            raise trouble.store_closed()
-        link = self._links[node] = RedisConnection(node, self._dial, self._clock, self._timeout_ms)
-        return link
+    def _connect(self, node: Node) -> RedisConnection:
+        return RedisConnection(node, self._dial, self._clock, self._timeout_ms)
 
-    async def _dial(self, node: Node) -> OpenTransport:
-        access = self._accesses.get(node, self._access)
-        options = connection_options(node, access, None)  # the caller ends it in time
-        connection = _kind(node, access)(**options)
+    async def _dial(self, node: Node) -> asyncio.StreamWriter:
+        connection = self._new_connection(node, redis_py, None)  # the caller ends it in time
         try:
             await connection.connect()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return _take_over(connection)
-
-
-async def _outcome(flow: Coroutine[Any, Any, Any]) -> Any | StoreTrouble:
-    try:
-        return await flow
-    except StoreTrouble as error:
-        return error
-
-
-def _kind(node: Node, access: Access) -> Any:
-    if node.port == 0:
-        return UnixDomainSocketConnection
-    return Connection if access.tls is None else SSLConnection
-
-
-def _take_over(connection: Any) -> OpenTransport:
-    """The transport under redis-py's connection, which has nothing left to say."""
-    writer, reader = connection._writer, connection._reader
-    connection._writer = connection._reader = None
-    assert not reader._buffer, "bytes nobody asked for came before the first call"
-    return OpenTransport(writer.transport, writer)
+        # redis-py has nothing left to say on it.
+        reader: Any = connection._reader
+        writer: asyncio.StreamWriter = connection._writer
+        connection._writer = connection._reader = None
+        assert not reader._buffer, "bytes nobody asked for came before the first call"
+        return writer

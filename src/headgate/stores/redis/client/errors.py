@@ -9,7 +9,6 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
-from headgate.stores.redis.client.commands import NotSent, ServerError
 from headgate.stores.redis.client.url import Node
 
 MARK = "HEADGATE"  # how our scripts begin an error of their own
@@ -45,8 +44,28 @@ _UNCODED = {
     "unauthenticated multibulk length": "NOAUTH",
     "unauthenticated bulk length": "NOAUTH",
 }
+_CODE = re.compile(r"[A-Z][A-Z0-9_]*")
 # Redis 6 wraps what a command inside a script said.
 _WRAPPED = re.compile(r"^ERR Error running script.*?: @?\w+: ?\d+: -?(?P<inner>[A-Z]+ .*)$", re.S)
+
+
+class ServerError(Exception):
+    """An error reply, as a value: it is raised by nobody."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(text)
+
+    @property
+    def code(self) -> str:
+        found = _CODE.match(self.text)
+        return found[0] if found else ""
+
+
+class NotSent(Unreachable):
+    """No answer, and none could be: the call never left, so it may be sent elsewhere."""
+
+    maybe_applied = False
 
 
 class ScriptRefused(StoreTrouble):
@@ -103,8 +122,6 @@ def _unwrap(text: str) -> str:
 
 def connect_error(error: BaseException, node: Node, timeout_ms: int) -> NotSent | StoreDenied:
     """No connection: nothing was sent."""
-    if isinstance(error, NotSent):
-        return error
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
         code = "NOPERM" if isinstance(error, NoPermissionError) else "WRONGPASS"
         return StoreDenied(

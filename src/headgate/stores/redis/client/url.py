@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -63,10 +63,10 @@ class RedisTarget:
     kind: str
     nodes: tuple[Node, ...]
     access: Access
-    service: str = ""
-    sentinel_access: Access = Access()
-    timeout_ms: int = 1000
-    connections: int = CONNECTIONS
+    service: str
+    sentinel_access: Access
+    timeout_ms: int
+    connections: int
 
 
 def parse(url: str, timeout_ms: int = 1000) -> RedisTarget:
@@ -101,19 +101,17 @@ class _UrlReader:
 
     def target(self) -> RedisTarget:
         self._only_known()
-        access = self._access()
-        target = RedisTarget(
+        access, options = self._access(), self.options
+        login = options.get("sentinel_username"), options.get("sentinel_password")
+        return RedisTarget(
             kind=self.kind,
             nodes=self._nodes(),
             access=access,
+            service=self.path[0] if self.kind == SENTINEL else "",
+            sentinel_access=Access(*login, tls=access.tls),
             timeout_ms=self.number("timeout_ms", self.timeout_ms, 1, TIMEOUT_MS_MAX),
             connections=self.number("connections", CONNECTIONS, 1, CONNECTIONS_MAX),
         )
-        if self.kind != SENTINEL:
-            return target
-        options = self.options
-        login = options.get("sentinel_username"), options.get("sentinel_password")
-        return replace(target, service=self.path[0], sentinel_access=Access(*login, tls=access.tls))
 
     def wrong(self, reason: str) -> ValidationError:
         return ValidationError("url", self.shown, reason)
