@@ -127,8 +127,9 @@ def stop(home: EngineHome, found: RunningEngine) -> None:
             time.sleep(POLL_S)
         if not _is_ours(found.pid):
             break
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(found.pid, os.WNOHANG)  # if we started it, we have to reap it
+    with contextlib.suppress(ChildProcessError):  # if we started it, we have to reap it
+        while os.waitpid(found.pid, os.WNOHANG) == (0, 0) and time.monotonic() < end_s:
+            time.sleep(POLL_S)
     home.note.unlink(missing_ok=True)
 
 
