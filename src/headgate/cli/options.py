@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.output import Answer, show
+from headgate.cli.output import Output, show
 from headgate.cli.session import Misuse, Session
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class BaseCommand(click.Command):
 
 
 class ActionCommand(BaseCommand):
-    """A command that does something. Its function gets the session first, and returns an Answer to
+    """A command that does something. Its function gets the session first, and returns an Output to
     be shown or, where it writes its output itself, an exit code."""
 
     answers = True
@@ -102,7 +102,7 @@ class ActionCommand(BaseCommand):
         session = ctx.ensure_object(Session)
         with session.stores:
             answer = ctx.invoke(self.callback, session, **ctx.params)
-        return show(session, answer) if isinstance(answer, Answer) else answer
+        return show(session, answer) if isinstance(answer, Output) else answer
 
 
 class CommandGroup(BaseCommand, click.Group):

@@ -111,7 +111,7 @@ def _cell(item: Item, column: str | Callable[[Item], object]) -> object:
     return amount(value) if isinstance(value, int) else value
 
 
-class Answer:
+class Output:
     """What a command has to say: its document with --json, else the parts; and its exit code."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Answer:
         self.exit_code = exit_code
 
 
-def show(session: Session, answer: Answer) -> int:
+def show(session: Session, answer: Output) -> int:
     """Prints the answer; returns its exit code."""
     if session.as_json:
         click.echo(as_json(answer.document))

@@ -10,7 +10,7 @@ import click
 from headgate.aws.aggregator.open import open_consumer
 from headgate.aws.aggregator.process import settings_from
 from headgate.cli.options import action_command, aws_options
-from headgate.cli.output import Answer, clean
+from headgate.cli.output import Output, clean
 from headgate.cli.session import Session
 from headgate.core.runtime import run
 
@@ -45,7 +45,7 @@ def aggregate(
     split: bool,
     drain: bool,
     **place: Any,
-) -> Answer:
+) -> Output:
     """Count usage from a table's stream until stopped; the next run continues from there."""
     settings = settings_from(
         {
@@ -82,4 +82,4 @@ def aggregate(
     totals["dead_letters"] = consumer.dead_letters_sent
     given_up = f", {consumer.dead_letters_sent} given up" if consumer.dead_letters_sent else ""
     words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
-    return Answer(totals, words)
+    return Output(totals, words)

@@ -10,7 +10,7 @@ import click
 
 from headgate.admin.documents import event_as_json
 from headgate.cli.options import combine, command_group, limit_option
-from headgate.cli.output import Answer, Columns, table_of
+from headgate.cli.output import Columns, Output, table_of
 from headgate.cli.session import Misuse, Session
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def list_(
     start: str | None,
     end: str | None,
     **archive: str | None,
-) -> Answer:
+) -> Output:
     """List changes, newest first."""
     if keys:
         session.namespace = KEYS_NAMESPACE
@@ -93,7 +93,7 @@ def list_(
     items = [event_as_json(event) for event in events]
     more = f"more: --after {following}" if following else None
     table = table_of(items, EVENT_COLUMNS, "no changes")
-    return Answer({"items": items, "next": following}, table, more)
+    return Output({"items": items, "next": following}, table, more)
 
 
 def _refuse_unused(**options: str | None) -> None:

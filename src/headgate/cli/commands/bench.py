@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from headgate.cli.options import action_command, number_option
-from headgate.cli.output import Answer, Step, progress
+from headgate.cli.output import Output, Step, progress
 from headgate.cli.session import Session
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.sync import SyncRateLimiter, SyncRepository
@@ -30,7 +30,7 @@ WARM_UP = 20
 @number_option("--count", 1, 1_000_000, 2000, "Acquires per thread.")
 @number_option("--threads", 1, 64, 1, "Threads that share one limiter.")
 @number_option("--entities", 1, 10_000, 1, "Entities to take from in turn; 1 is one hot bucket.")
-def bench(session: Session, count: int, threads: int, entities: int) -> Answer:
+def bench(session: Session, count: int, threads: int, entities: int) -> Output:
     """Measure acquire on the store, in a namespace of its own that is purged afterwards."""
     with (
         _namespace(session.repository) as home,
@@ -45,7 +45,7 @@ def bench(session: Session, count: int, threads: int, entities: int) -> Answer:
         for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
     }
     store = session.repository.capabilities.name
-    return Answer(
+    return Output(
         {
             "store": store, "acquires": calls, "threads": threads, "entities": entities,
             "per_second": per_second, "microseconds": quantiles,

@@ -8,7 +8,7 @@ import click
 
 from headgate.admin.documents import explanation_as_json
 from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
-from headgate.cli.output import Answer, Columns, duration, table_of
+from headgate.cli.output import Columns, Output, duration, table_of
 from headgate.cli.session import LIMITED, OK, Session
 from headgate.core.errors import RateLimitExceeded
 
@@ -46,7 +46,7 @@ def check(
     limits: tuple[Limit, ...],
     take: bool,
     wait_s: float | None,
-) -> Answer:
+) -> Output:
     """Check whether a request would be admitted. Takes nothing, unless --take is given.
 
     Exit code 0: admitted; 3: limited, and the answer says for how long; 4: the store is away.
@@ -57,16 +57,16 @@ def check(
     limiter = session.limiter
     if not take:
         verdict = limiter.check(entity_id, resource, amounts, override)
-        return _answer(verdict, allowed=verdict.allowed)
+        return _output(verdict, allowed=verdict.allowed)
     try:
         with limiter.acquire(entity_id, resource, amounts, override, wait=wait_s) as lease:
             available = limiter.available(entity_id, resource, override)
             taken, degraded = dict(lease.consumed), lease.degraded
     except RateLimitExceeded as refused:
-        return _answer(refused, allowed=False)
+        return _output(refused, allowed=False)
     document = {"allowed": True, "taken": taken, "available": available, "degraded": degraded}
     left = ", ".join(f"{name} {value}" for name, value in available.items())
-    return Answer(document, f"admitted; left: {left}")
+    return Output(document, f"admitted; left: {left}")
 
 
 STATUS_COLUMNS: Columns = {
@@ -76,10 +76,10 @@ STATUS_COLUMNS: Columns = {
 }  # fmt: skip
 
 
-def _answer(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Answer:
+def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
     statuses = [status.as_dict() for status in outcome.statuses]
     wait_ms = outcome.retry_after_ms
-    return Answer(
+    return Output(
         {"allowed": allowed, "retry_after_ms": wait_ms, "limits": statuses},
         "would be admitted" if allowed else f"limited; retry after {duration(wait_ms)}",
         table_of(statuses, STATUS_COLUMNS),
@@ -96,7 +96,7 @@ def _answer(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Answer:
 )
 @entity_argument
 @click.argument("resource")
-def explain(session: Session, entity_id: str, resource: str) -> Answer:
+def explain(session: Session, entity_id: str, resource: str) -> Output:
     """Show which level gave each limit, what it overrides, and the parents it cascades to."""
     found = session.limiter.explain(entity_id, resource)
-    return Answer(explanation_as_json(found), str(found))
+    return Output(explanation_as_json(found), str(found))

@@ -18,7 +18,7 @@ from headgate.cli.options import (
     parse_object,
     yes_option,
 )
-from headgate.cli.output import Answer, Columns, OutputTable, confirm, next_page, table_of
+from headgate.cli.output import Columns, Output, OutputTable, confirm, next_page, table_of
 from headgate.cli.session import Session
 from headgate.core.errors import EntityNotFoundError
 from headgate.core.limits import DEFAULT_RESOURCE
@@ -53,10 +53,10 @@ def entity() -> None:
 @click.option(
     "--metadata", type=parse_object, metavar="JSON", help="A JSON object to store with it."
 )
-def create(session: Session, /, **asked: Any) -> Answer:
+def create(session: Session, /, **asked: Any) -> Output:
     """Create an entity."""
     made = session.repository.create_entity(**asked, principal=session.audit_principal)
-    return Answer(entity_as_json(made), f"created {made.id}")
+    return Output(entity_as_json(made), f"created {made.id}")
 
 
 BUCKET_COLUMNS = {
@@ -67,7 +67,7 @@ BUCKET_COLUMNS = {
 
 @entity.command("show", examples="headgate entity show key-1")
 @entity_argument
-def show_(session: Session, entity_id: str) -> Answer:
+def show_(session: Session, entity_id: str) -> Output:
     """Show an entity, its children and its buckets; one that was never created may have buckets."""
     found = session.repository.get_entity(entity_id)
     buckets = [bucket_as_json(state) for state in session.repository.get_buckets(entity_id)]
@@ -75,7 +75,7 @@ def show_(session: Session, entity_id: str) -> Answer:
         raise EntityNotFoundError(entity_id)
     children = [child.id for child in session.repository.get_children(entity_id)]
     shown = None if found is None else entity_as_json(found)
-    return Answer(
+    return Output(
         {"entity": shown, "children": children, "buckets": buckets},
         f"{entity_id} (not registered)" if shown is None else _headline(shown),
         f"children: {', '.join(children)}" if children else "no children",
@@ -120,7 +120,7 @@ def list_(
     resource: str | None,
     limit: int,
     cursor: str | None,
-) -> Answer:
+) -> Output:
     """List entities by id."""
     if parent_id is not None and resource is not None:
         raise click.UsageError("--parent and --with-limits are two questions; ask one")
@@ -128,24 +128,24 @@ def list_(
     if resource is not None:
         ids, following = repository.list_entities_with_custom_limits(resource, limit, cursor)
         lines = "\n".join(ids) or "no entities"
-        return Answer({"items": ids, "next": following}, lines, next_page(following))
+        return Output({"items": ids, "next": following}, lines, next_page(following))
     if parent_id is not None:
         found, following = repository.get_children(parent_id), None
     else:
         found, following = repository.list_entities(limit, cursor)
     items = [entity_as_json(one) for one in found]
     table = table_of(items, ENTITY_COLUMNS, "no entities")
-    return Answer({"items": items, "next": following}, table, next_page(following))
+    return Output({"items": items, "next": following}, table, next_page(following))
 
 
 @entity.command("delete", examples="headgate entity delete key-1 --yes")
 @entity_argument
 @yes_option
-def delete(session: Session, entity_id: str, yes: bool) -> Answer:
+def delete(session: Session, entity_id: str, yes: bool) -> Output:
     """Delete an entity, its limits and its buckets; its children stay, without a parent."""
     confirm(session, f"Delete {entity_id}, its limits and its buckets?", yes=yes)
     session.repository.delete_entity(entity_id, session.audit_principal)
-    return Answer({"deleted": entity_id}, f"deleted {entity_id}")
+    return Output({"deleted": entity_id}, f"deleted {entity_id}")
 
 
 @entity.command(
@@ -161,12 +161,12 @@ def delete(session: Session, entity_id: str, yes: bool) -> Answer:
 @click.option("--cascade/--no-cascade", default=None, help="Take from the parent too, or not.")
 def set_parent(
     session: Session, entity_id: str, parent_id: str | None, alone: bool, cascade: bool | None
-) -> Answer:
+) -> Output:
     """Give an entity another parent, or none."""
     if (parent_id is None) != alone:
         raise click.UsageError("name a parent, or say --none")
     after = session.repository.set_parent(entity_id, parent_id, cascade, session.audit_principal)
-    return Answer(entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
+    return Output(entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -195,36 +195,36 @@ LIMIT_COLUMNS: Columns = {
 @resource_option
 def set_limits(
     session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str
-) -> Answer:
+) -> Output:
     """Store these limits for the entity, in place of those stored at this level."""
     session.repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
     head = f"{entity_id} on {_resource_text(resource)}:"
-    return limits_answer(limits, head, entity_id=entity_id, resource=resource)
+    return limits_output(limits, head, entity_id=entity_id, resource=resource)
 
 
 @entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
-def get_limits(session: Session, entity_id: str, resource: str) -> Answer:
+def get_limits(session: Session, entity_id: str, resource: str) -> Output:
     """Show the limits stored at this level; `headgate explain` shows what applies."""
     limits = session.repository.get_limits(entity_id, resource)
-    return limits_answer(limits, entity_id=entity_id, resource=resource)
+    return limits_output(limits, entity_id=entity_id, resource=resource)
 
 
 @entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
-def delete_limits(session: Session, entity_id: str, resource: str) -> Answer:
+def delete_limits(session: Session, entity_id: str, resource: str) -> Output:
     """Delete the limits stored at this level; the levels below it apply."""
     session.repository.delete_limits(entity_id, resource, session.audit_principal)
     document = {"entity_id": entity_id, "resource": resource, "limits": []}
-    return Answer(document, f"no limits of {entity_id} on {_resource_text(resource)}")
+    return Output(document, f"no limits of {entity_id} on {_resource_text(resource)}")
 
 
-def limits_answer(limits: Sequence[Limit], head: str | None = None, **level: str) -> Answer:
+def limits_output(limits: Sequence[Limit], head: str | None = None, **level: str) -> Output:
     """The limits of one level, which the document names first."""
     found = limits_as_json(limits)
-    return Answer({**level, "limits": found}, head, limits_table(found))
+    return Output({**level, "limits": found}, head, limits_table(found))
 
 
 def limits_table(limits: Sequence[dict[str, Any]]) -> OutputTable:
@@ -242,10 +242,10 @@ def _resource_text(resource: str) -> str:
 @entity.command("reset", examples="headgate entity reset key-1 gpt-4")
 @entity_argument
 @click.argument("resource")
-def reset(session: Session, entity_id: str, resource: str) -> Answer:
+def reset(session: Session, entity_id: str, resource: str) -> Output:
     """Make a bucket as if it had never been used: full, its debt forgiven."""
     session.repository.reset_bucket(entity_id, resource, session.audit_principal)
-    return Answer({"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
+    return Output({"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
 
 
 @entity.command(
@@ -261,14 +261,14 @@ def reset(session: Session, entity_id: str, resource: str) -> Answer:
 @click.option("--once", metavar="KEY", help="Do nothing if this key was used within a day.")
 def top_up(
     session: Session, entity_id: str, resource: str, amounts: dict[str, int], once: str | None
-) -> Answer:
+) -> Output:
     """Grant tokens, up to the capacity."""
     limiter = session.limiter
     applied = limiter.top_up(entity_id, resource, amounts, once, session.audit_principal)
     left = limiter.available(entity_id, resource)
     now = ", ".join(f"{name} {value}" for name, value in left.items())
     said = "granted" if applied else f"--once {once} was used before; nothing was granted"
-    return Answer(
+    return Output(
         {"entity_id": entity_id, "resource": resource, "applied": applied, "available": left},
         f"{said}; available: {now}",
     )
@@ -290,11 +290,11 @@ def add_mode_commands(group: CommandGroup, field: str, place: str, example: str)
         command(argument(_mode_switch(field, verb, mode)))
 
 
-def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], Answer]:
-    def switch(session: Session, name: str) -> Answer:
+def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], Output]:
+    def switch(session: Session, name: str) -> Output:
         change = getattr(session.repository, verb)
         change(**{field: name}, principal=session.audit_principal)
-        return Answer({field: name, "mode": mode}, f"{name}: {mode}")
+        return Output({field: name, "mode": mode}, f"{name}: {mode}")
 
     return switch
 

@@ -12,7 +12,7 @@ import click
 from headgate.admin.documents import limits_as_json
 from headgate.cli.options import command_group, yes_option
 from headgate.cli.output import (
-    Answer,
+    Output,
     OutputTable,
     confirm,
     pluralize,
@@ -335,14 +335,14 @@ def limits() -> None:
 )
 @_file
 @_prune
-def plan(session: Session, file: str, prune: bool) -> Answer:
+def plan(session: Session, file: str, prune: bool) -> Output:
     """Show what apply would change, and which buckets would have more in use than their limit."""
     declaration = read_declaration(file)
     core = session.repository.core
     wanted = run(plan_changes(core, declaration, prune=prune))
     with progress(session, "looking at buckets") as step:
         found = run(preview(core, wanted.levels, lambda done: step(done, None)))
-    return Answer(changes_document(wanted, found), *plan_parts(wanted, found))
+    return Output(changes_document(wanted, found), *plan_parts(wanted, found))
 
 
 @limits.command(
@@ -355,7 +355,7 @@ def plan(session: Session, file: str, prune: bool) -> Answer:
 @_file
 @_prune
 @yes_option
-def apply(session: Session, file: str, prune: bool, yes: bool) -> Answer:
+def apply(session: Session, file: str, prune: bool, yes: bool) -> Output:
     """Store what the file says. What it does not name stays, unless --prune is given."""
     declaration = read_declaration(file)
     core = session.repository.core
@@ -363,7 +363,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> Answer:
     found = run(preview(core, wanted.levels))
     if wanted and not yes:
         if not session.as_json:
-            show(session, Answer(None, *plan_parts(wanted, found)))
+            show(session, Output(None, *plan_parts(wanted, found)))
         confirm(session, "Make these changes?", yes=False)
     total = len(wanted.entities) + len(wanted.levels)
     with progress(session, "applying") as step:
@@ -371,7 +371,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> Answer:
             apply_changes(core, wanted, session.audit_principal, lambda done: step(done, total))
         )
     said = f"{pluralize(made, 'change')} made" if made else "nothing to change"
-    return Answer({**changes_document(wanted, found), "applied": made}, said)
+    return Output({**changes_document(wanted, found), "applied": made}, said)
 
 
 @limits.command(
@@ -383,12 +383,12 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> Answer:
 )
 @_file
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if file and store differ.")
-def diff(session: Session, file: str, exit_code: bool) -> Answer:
+def diff(session: Session, file: str, exit_code: bool) -> Output:
     """Show where the file and the store differ, in both directions."""
     declaration = read_declaration(file)
     wanted = run(plan_changes(session.repository.core, declaration))
     differ = bool(wanted) or bool(wanted.extra)
-    return Answer(
+    return Output(
         {"differ": differ, **changes_document(wanted, None)},
         *diff_lines(wanted),
         exit_code=ERROR if exit_code and differ else OK,

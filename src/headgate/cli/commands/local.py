@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from headgate.cli.options import command_group, number_option
-from headgate.cli.output import Answer, Step, progress
+from headgate.cli.output import Output, Step, progress
 from headgate.cli.session import OK, UNAVAILABLE, CommandFailed, Session
 
 # --------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def local() -> None:
 )
 @number_option("--port", 1, 65_535, 4566, "Where it listens, on 127.0.0.1.")
 @click.option("--install", is_flag=True, help="Install ministack first, where it is missing.")
-def up(session: Session, port: int, install: bool) -> Answer:
+def up(session: Session, port: int, install: bool) -> Output:
     """Start the engine with a table called headgate; if it runs already, say where."""
     home = engine_home()
     found = find_running(home)
@@ -255,32 +255,32 @@ def up(session: Session, port: int, install: bool) -> Answer:
     lines += [f"export {name}={value}" for name, value in CREDENTIALS.items()]
     if not has_table:
         lines.append("pip install 'headgate[dynamodb]'   # to use it")
-    return Answer({**_document(found), "table": has_table}, "\n".join(lines))
+    return Output({**_document(found), "table": has_table}, "\n".join(lines))
 
 
 @local.command("down", examples="headgate local down")
-def down(session: Session) -> Answer:
+def down(session: Session) -> Output:
     """Stop the engine; its data is lost."""
     home = engine_home()
     found = find_running(home)
     if found is None:
-        return Answer({"stopped": None}, "it does not run")
+        return Output({"stopped": None}, "it does not run")
     with progress(session, "stopping"):
         stop(home, found)
-    return Answer({"stopped": found.pid}, f"stopped process {found.pid}")
+    return Output({"stopped": found.pid}, f"stopped process {found.pid}")
 
 
 @local.command("status", examples="headgate local status --json")
-def status(session: Session) -> Answer:
+def status(session: Session) -> Output:
     """Show where the engine runs, and whether it answers; exit code 4 if it does not."""
     found = find_running(engine_home())
     if found is None:
         document = {"running": False, "answers": False}
-        return Answer(document, "it does not run", exit_code=UNAVAILABLE)
+        return Output(document, "it does not run", exit_code=UNAVAILABLE)
     document = _document(found)
     said, code = ("answers", OK) if document["answers"] else ("does not answer", UNAVAILABLE)
     where = f"process {found.pid} {said} on {found.endpoint}"
-    return Answer(document, where, found.url, exit_code=code)
+    return Output(document, where, found.url, exit_code=code)
 
 
 def _document(found: RunningEngine) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import click
 from headgate.admin.export import export_lines, read_lines
 from headgate.admin.import_ import KINDS, Existing, import_lines
 from headgate.cli.options import action_command
-from headgate.cli.output import Answer, OutputTable, Step, is_utf8_output, progress
+from headgate.cli.output import Output, OutputTable, Step, is_utf8_output, progress
 from headgate.cli.session import Session
 from headgate.core.runtime import run
 from headgate.repository import Repository
@@ -38,7 +38,7 @@ SPOOL_BYTES = 8 * 1024 * 1024
     show_default=True, type=click.Path(dir_okay=False, allow_dash=True),
 )  # fmt: skip
 @click.option("--usage/--no-usage", default=True, show_default=True, help="Include usage history.")
-def export(session: Session, output: str, usage: bool) -> Answer | None:
+def export(session: Session, output: str, usage: bool) -> Output | None:
     """Write entities, limits and usage of the namespace as lines of JSON.
 
     Buckets are not exported: in another store everybody begins with full ones. The file gets its
@@ -52,7 +52,7 @@ def export(session: Session, output: str, usage: bool) -> Answer | None:
     if output == "-":
         return None
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    return Answer({"file": output, "lines": counts}, f"{output}: {said}")
+    return Output({"file": output, "lines": counts}, f"{output}: {said}")
 
 
 async def _export(
@@ -102,7 +102,7 @@ def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
     show_default=True, help="What to do where the store has something else.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check every line; write nothing.")
-def import_(session: Session, file: str, existing: str, dry_run: bool) -> Answer:
+def import_(session: Session, file: str, existing: str, dry_run: bool) -> Output:
     """Read what an export wrote into this store and namespace.
 
     Every line is checked before the first is written. What the store has already is not changed, so
@@ -111,7 +111,7 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> Answer
     with _open_input(file) as lines:
         total = sum(1 for _ in read_lines(lines))
         if dry_run:
-            return Answer({"lines": total, "dry_run": True}, f"{total} lines can be imported")
+            return Output({"lines": total, "dry_run": True}, f"{total} lines can be imported")
         lines.seek(0)
         repository = session.repository.core
         with progress(session, "importing") as step:
@@ -126,7 +126,7 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> Answer
             )
     rows = [(kind, tally.written[kind], tally.skipped[kind]) for kind in KINDS]
     document = {"written": tally.written, "skipped": tally.skipped}
-    return Answer(document, OutputTable(("", ">written", ">skipped"), rows))
+    return Output(document, OutputTable(("", ">written", ">skipped"), rows))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import click
 
 from headgate.admin.documents import namespace_as_json
 from headgate.cli.options import command_group, yes_option
-from headgate.cli.output import Answer, OutputTable, confirm, progress, table_of
+from headgate.cli.output import Output, OutputTable, confirm, progress, table_of
 from headgate.cli.session import CommandFailed, Session
 from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.levels import Namespace
@@ -42,64 +42,64 @@ def namespace() -> None:
 
 @namespace.command("register", examples="headgate namespace register eu us")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-def register(session: Session, names: tuple[str, ...]) -> Answer:
+def register(session: Session, names: tuple[str, ...]) -> Output:
     """Create namespaces; those that exist stay as they are."""
     ids = session.repository.register_namespaces(names, session.audit_principal)
-    return Answer({"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
+    return Output({"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
 
 
 @namespace.command("list", examples="headgate namespace list")
-def list_(session: Session) -> Answer:
+def list_(session: Session) -> Output:
     """List the namespaces in use."""
-    return _list_answer(session.repository.list_namespaces(), "no namespaces")
+    return _list_output(session.repository.list_namespaces(), "no namespaces")
 
 
 @namespace.command("show", examples="headgate namespace show eu")
 @click.argument("name")
-def show_(session: Session, name: str) -> Answer:
+def show_(session: Session, name: str) -> Output:
     """Show a namespace: its id, and when it was created."""
     found = session.repository.get_namespace(name)
     if found is None:
         raise NamespaceNotFoundError(name)
-    return _answer(found)
+    return _output(found)
 
 
 @namespace.command("delete", examples="headgate namespace delete eu")
 @click.argument("name")
-def delete(session: Session, name: str) -> Answer:
+def delete(session: Session, name: str) -> Output:
     """Free the name. The data stays: recover brings it back, purge deletes it."""
     found = session.repository.get_namespace(name)
     session.repository.delete_namespace(name, session.audit_principal)
     namespace_id = found.id if found else None
     back = f"headgate namespace recover {namespace_id}"
-    return Answer({"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
+    return Output({"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
 
 
 @namespace.command("recover", examples="headgate namespace recover Zk3v9QxT1aM")
 @click.argument("namespace_id", metavar="ID")
-def recover(session: Session, namespace_id: str) -> Answer:
+def recover(session: Session, namespace_id: str) -> Output:
     """Bring a deleted namespace back, under its name.
 
     An id that begins with - needs -- before it.
     """
     with _explain_unknown_id(namespace_id):
-        return _answer(session.repository.recover_namespace(namespace_id, session.audit_principal))
+        return _output(session.repository.recover_namespace(namespace_id, session.audit_principal))
 
 
 @namespace.command("orphans", examples="headgate namespace orphans")
-def orphans(session: Session) -> Answer:
+def orphans(session: Session) -> Output:
     """List deleted namespaces whose data is still there."""
-    return _list_answer(session.repository.list_orphan_namespaces(), "no deleted namespaces")
+    return _list_output(session.repository.list_orphan_namespaces(), "no deleted namespaces")
 
 
-def _list_answer(found: Sequence[Namespace], empty: str) -> Answer:
+def _list_output(found: Sequence[Namespace], empty: str) -> Output:
     items = [namespace_as_json(one) for one in found]
-    return Answer({"items": items}, _table(items, empty))
+    return Output({"items": items}, _table(items, empty))
 
 
-def _answer(found: Namespace) -> Answer:
+def _output(found: Namespace) -> Output:
     document = namespace_as_json(found)
-    return Answer(document, _table([document]))
+    return Output(document, _table([document]))
 
 
 def _table(items: Sequence[dict[str, Any]], empty: str = "") -> OutputTable:
@@ -110,7 +110,7 @@ def _table(items: Sequence[dict[str, Any]], empty: str = "") -> OutputTable:
 @namespace.command("purge", examples="headgate namespace purge Zk3v9QxT1aM --yes")
 @click.argument("namespace_id", metavar="ID")
 @yes_option
-def purge(session: Session, namespace_id: str, yes: bool) -> Answer:
+def purge(session: Session, namespace_id: str, yes: bool) -> Output:
     """Delete all data of a deleted namespace for good.
 
     An id that begins with - needs -- before it.
@@ -118,4 +118,4 @@ def purge(session: Session, namespace_id: str, yes: bool) -> Answer:
     confirm(session, f"Purge everything of {namespace_id} for good?", yes=yes)
     with progress(session, "purging"), _explain_unknown_id(namespace_id):
         gone = session.repository.purge_namespace(namespace_id, session.audit_principal)
-    return Answer({"purged": namespace_id, "records": gone}, f"{gone} records are gone")
+    return Output({"purged": namespace_id, "records": gone}, f"{gone} records are gone")

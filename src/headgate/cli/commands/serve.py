@@ -8,7 +8,7 @@ import click
 
 from headgate.cli.app import forwarded_command, program, run_program
 from headgate.cli.options import command_group
-from headgate.cli.output import Answer, Columns, table_of
+from headgate.cli.output import Columns, Output, table_of
 from headgate.cli.session import ERROR, OK, URL_VARIABLE, Misuse, Session
 
 
@@ -70,7 +70,7 @@ def policies() -> None:
 
 @policies.command("check", examples="headgate policies check policies.yaml")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-def check(session: Session, file: str) -> Answer:
+def check(session: Session, file: str) -> Output:
     """Check a policy file; shows each fault with its line and column.
 
     Exit code 1 if there is one.
@@ -84,7 +84,7 @@ def check(session: Session, file: str) -> Answer:
         "where": lambda fault: f"{file}:{fault['line']}:{fault['column']}",
         "what": "text",
     }
-    return Answer(
+    return Output(
         {"file": file, "valid": not faults, "faults": faults},
         table_of(faults, place, f"{file} is fit for use"),
         exit_code=ERROR if faults else OK,

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from headgate.cli.options import action_command, yes_option
-from headgate.cli.output import Answer, OutputTable, confirm, progress
+from headgate.cli.output import Output, OutputTable, confirm, progress
 from headgate.cli.session import Session
 
 
@@ -24,7 +24,7 @@ from headgate.cli.session import Session
 @click.option("--usage-days", type=int, metavar="N", help="Days of usage to keep, in whole months.")
 @click.option("--audit-days", type=int, metavar="N", help="Days of changes to keep.")
 @yes_option
-def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: bool) -> Answer:
+def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: bool) -> Output:
     """Delete older usage and audit events, of every namespace."""
     if usage_days is None and audit_days is None:
         raise click.UsageError("say --usage-days, --audit-days, or both")
@@ -32,7 +32,7 @@ def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: 
     gone = session.repository.trim_history(
         usage_days=usage_days, audit_days=audit_days, principal=session.audit_principal
     )
-    return Answer({"gone": gone}, f"{gone} records are gone")
+    return Output({"gone": gone}, f"{gone} records are gone")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ FIELDS = ("version", "title", "looked_at", "moved", "done")
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--create", is_flag=True, help="Create the store's table first, if it is missing.")
-def upgrade(session: Session, dry_run: bool, create: bool) -> Answer:
+def upgrade(session: Session, dry_run: bool, create: bool) -> Output:
     """Upgrade a store from an older schema. If it is cut short, the next run continues it."""
     if create and dry_run:
         raise click.UsageError("--create makes something, --dry-run nothing; choose one")
@@ -66,7 +66,7 @@ def upgrade(session: Session, dry_run: bool, create: bool) -> Answer:
     rows = [list(one.values()) for one in found]
     columns = (">version", "step", ">looked at", ">moved", "done")
     table = OutputTable(columns, rows, "the store is up to date")
-    return Answer({"dry_run": dry_run, "steps": found}, table)
+    return Output({"dry_run": dry_run, "steps": found}, table)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ EXTRAS = {"redis": "redis", "dynamodb": "botocore", "service": "uvicorn", "cli":
     """,
 )
 @click.option("--store", "with_store", is_flag=True, help="Ask the store, too.")
-def version(session: Session, with_store: bool) -> Answer:
+def version(session: Session, with_store: bool) -> Output:
     """Show the versions of headgate, Python, the extras' packages and the store's schema."""
     import headgate
 
@@ -100,7 +100,7 @@ def version(session: Session, with_store: bool) -> Answer:
         record = dict(repository.get_version_record())
         store = document["store"] = {**asdict(repository.capabilities), "record": record}
         lines.append(f"store    {store['name']}, shared by the {store['shared']}, {record}")
-    return Answer(document, "\n".join(lines))
+    return Output(document, "\n".join(lines))
 
 
 def _installed(package: str) -> str | None:
@@ -125,11 +125,11 @@ def _installed(package: str) -> str | None:
     """,
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(session: Session, shell: str) -> Answer:
+def completion(session: Session, shell: str) -> Output:
     """Print the completion script of a shell; load it in its start file."""
     from headgate.cli.app import cli
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three"
     script = kind(cli, {}, "headgate", "_HEADGATE_COMPLETE").source()
-    return Answer({"shell": shell, "script": script}, script)
+    return Output({"shell": shell, "script": script}, script)

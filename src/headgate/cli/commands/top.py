@@ -11,7 +11,7 @@ import click
 from headgate.admin.documents import bucket_as_json
 from headgate.admin.reports import BucketSample, LimitRate, busiest, sample_buckets
 from headgate.cli.options import action_command, number_option
-from headgate.cli.output import Answer, OutputTable, amount, bar, console, pluralize, table
+from headgate.cli.output import Output, OutputTable, amount, bar, console, pluralize, table
 from headgate.cli.session import Session
 from headgate.core.history import BucketState, iso_time
 from headgate.core.runtime import run
@@ -44,7 +44,7 @@ COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">u
 )
 def top(
     session: Session, resource: str | None, count: int, interval_s: float, once: bool
-) -> Answer | None:
+) -> Output | None:
     """Show the buckets that are used fastest, live; Ctrl-C ends it.
 
     The first sample, and --once, show the emptiest: a rate needs two samples.
@@ -57,7 +57,7 @@ def top(
     seen = run(sample_buckets(core, resource))
     if once or session.as_json or not sys.stdout.isatty():
         rows = busiest(seen, None, count)
-        return Answer(_document(seen, rows), _headline(seen), _rows(rows))
+        return Output(_document(seen, rows), _headline(seen), _rows(rows))
     from rich.live import Live
 
     view = _view(seen, None, count)

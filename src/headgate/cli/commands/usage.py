@@ -10,7 +10,7 @@ import click
 
 from headgate.admin.documents import usage_as_json
 from headgate.cli.options import combine, command_group, page_options
-from headgate.cli.output import Answer, Columns, OutputTable, amount, bar, next_page, table_of
+from headgate.cli.output import Columns, Output, OutputTable, amount, bar, next_page, table_of
 from headgate.cli.session import Session
 
 BAR_WIDTH = 40
@@ -57,12 +57,12 @@ USAGE_COLUMNS: Columns = {
     help="Windows of one length.",
 )  # fmt: skip
 @page_options
-def list_(session: Session, /, cursor: str | None, **asked: Any) -> Answer:
+def list_(session: Session, /, cursor: str | None, **asked: Any) -> Output:
     """List consumption per window, newest first."""
     found, following = session.repository.get_usage_snapshots(**asked, next_key=cursor)
     items = [usage_as_json(shot) for shot in found]
     table = table_of(items, USAGE_COLUMNS, "no usage")
-    return Answer({"items": items, "next": following}, table, next_page(following))
+    return Output({"items": items, "next": following}, table, next_page(following))
 
 
 @usage.command(
@@ -78,7 +78,7 @@ def list_(session: Session, /, cursor: str | None, **asked: Any) -> Answer:
     default="hourly", show_default=True, help="Windows to sum.",
 )  # fmt: skip
 @click.option("--plot", is_flag=True, help="A bar per window.")
-def summary(session: Session, /, plot: bool, **asked: Any) -> Answer:
+def summary(session: Session, /, plot: bool, **asked: Any) -> Output:
     """Show totals and averages over windows; with --plot a bar per window."""
     found = session.repository.get_usage_summary(**asked)
     document = {**asdict(found), "window_type": asked["window_type"]}
@@ -88,7 +88,7 @@ def summary(session: Session, /, plot: bool, **asked: Any) -> Answer:
     rows = [
         (name, amount(total), f"{found.average[name]:.1f}") for name, total in found.total.items()
     ]
-    return Answer(
+    return Output(
         document,
         f"{found.snapshot_count} {asked['window_type']} windows, "
         f"{amount(found.total_events)} events",
