@@ -39,22 +39,14 @@ def test_the_reference_is_what_the_commands_say() -> None:
 
 
 @pytest.mark.parametrize(("path", "command"), TREE, ids=[path for path, _ in TREE])
-def test_every_command_and_option_is_documented(path: str, command: click.Command) -> None:
-    page = (ROOT / "docs/reference/cli.md").read_text()
-    if command is not cli:
-        assert f"# {path}\n" in page
-    for option in command.params:
-        if isinstance(option, click.Option) and option.name not in ("help", "version"):
-            assert f"`{option.opts[0]}`" in page
-            assert option.help, f"{path} {option.opts[0]} says nothing"
-
-
-@pytest.mark.parametrize(("path", "command"), TREE, ids=[path for path, _ in TREE])
 def test_every_help_has_a_sentence_and_examples_that_exist(
     path: str, command: click.Command
 ) -> None:
     assert command.help
     assert isinstance(command, BaseCommand)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help, f"{path} {option.opts[0]} says nothing"
     lines = example_lines(command.examples)
     assert any(path in line for line in lines) or command is cli, "an example of the command itself"
     for line in lines:
@@ -111,7 +103,7 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     loaded = set(done.stderr.split())
     assert not {name.split(".")[0] for name in loaded} & {"rich", "yaml", "redis", "botocore"}
     ours = {name for name in loaded if name.startswith("headgate.cli.")}
-    frame = {"app", "errors", "options", "output"}
+    frame = {"app", "errors", "options", "output", "session"}
     assert ours == {f"headgate.cli.{name}" for name in frame}
     assert "Decide:" in done.stdout
 

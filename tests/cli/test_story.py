@@ -16,12 +16,12 @@ ELSEWHERE = (
     {"serve", "demo", "policies check", "keys make"}
     | {f"local {verb}" for verb in ("up", "down", "status")}
     | {"deploy", "status", "list", "upgrade-stack", "delete", "aggregate"}  # tests/aws/infra
-    | {"lambda-export"}
 )
 
 STORY: tuple[tuple[str, set[str]], ...] = (
     ("version", {"headgate", "python", "extras"}),
     ("cfn-template", {"template"}),
+    ("lambda-export aggregator.zip", {"path", "bytes", "key"}),
     ("cost --rps 5 --entities 10", {"own_prices", "priced_on", "region", "usd_per_month", "lines",
                                     "usage_writes_per_1000"}),
     ("version --store", {"headgate", "python", "extras", "store"}),

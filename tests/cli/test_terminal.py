@@ -149,18 +149,3 @@ def test_the_demo_is_stopped_from_the_keyboard() -> None:
         assert running.end() == 0
     assert b"Traceback" not in running.seen
     assert running.seen.count(b"\n") <= 16
-
-
-def test_purging_shows_a_bar(url: str) -> None:
-    with SyncRepository(url, namespace="gone") as repository:
-        repository.register_namespace("gone")
-        for number in range(20):
-            repository.create_entity(f"key-{number}")
-        repository.delete_namespace("gone")
-        [orphan] = repository.list_orphan_namespaces()
-    with terminal("-u", url, "namespace", "purge", orphan.id) as asking:
-        asking.until(b"[y/N]")
-        asking.type("y\n")
-        assert asking.end() == 0
-    assert b"purging" in asking.seen
-    assert b"Traceback" not in asking.seen

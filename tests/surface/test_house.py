@@ -21,7 +21,6 @@ FUNCTION_LINES_MAX = 60
 CROWDED: dict[str, int] = {}
 SMALL = {
     "admin/documents.py",
-    "cli/documents.py",
     "integrations/drf.py",
     "integrations/flask.py",
     "integrations/httpx.py",

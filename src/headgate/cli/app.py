@@ -11,15 +11,9 @@ import click
 
 import headgate
 from headgate.cli.errors import report_error
-from headgate.cli.options import (
-    SETTINGS,
-    ActionCommand,
-    CommandGroup,
-    Session,
-    pass_session,
-    section,
-)
+from headgate.cli.options import SETTINGS, ActionCommand, CommandGroup, section
 from headgate.cli.output import relax_encoding
+from headgate.cli.session import CommandFailed, Session
 
 # --------------------------------------------------------------------------------------------------
 # The table of commands. A new command is one line here; its module is loaded when it is used.
@@ -112,7 +106,7 @@ def forwarded_command(
         )
         return click.command(
             name, cls=ForwardedCommand, examples=examples, context_settings=OWN_OPTIONS
-        )(taking(pass_session(function)))
+        )(taking(function))
 
     return made
 
@@ -125,7 +119,11 @@ def program(where: str, *, extra: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or module
         if f"{module}.".startswith(f"{missing}.") or not missing.startswith("headgate"):
-            raise NotInstalled(missing, extra) from error
+            raise CommandFailed(
+                f"this command needs {missing}, which is not installed",
+                "nothing was changed",
+                f"pip install 'headgate[{extra}]'",
+            ) from error
         raise
 
 
@@ -133,14 +131,6 @@ def run_program(where: str, arguments: Sequence[str], *, extra: str) -> int:
     """The exit code of a program's main."""
     code: int = program(where, extra=extra)(list(arguments)) or 0
     return code
-
-
-class NotInstalled(click.ClickException):
-    """A part of headgate whose packages are not here."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        self.advice = f"pip install 'headgate[{extra}]'"
-        super().__init__(f"this command needs {package}, which is not installed")
 
 
 EXAMPLES = """

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import click
 
-from headgate.cli.options import Misuse, Session
 from headgate.cli.output import clean, is_utf8_output
+from headgate.cli.session import ERROR, LIMITED, UNAVAILABLE, USAGE, CommandFailed, Session
 from headgate.core import errors
-
-OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
 
 
 class ErrorReport(NamedTuple):
@@ -49,8 +47,8 @@ TITLES: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 
 def error_report(error: BaseException) -> ErrorReport:
-    if isinstance(error, Misuse):
-        return ErrorReport(USAGE, error.format_message(), error.why, error.advice)
+    if isinstance(error, CommandFailed):
+        return ErrorReport(error.exit_code, error.format_message(), error.why, error.advice)
     if isinstance(error, click.UsageError):
         context = error.ctx
         why = context.get_usage() if context else "the command was not understood"
@@ -59,10 +57,7 @@ def error_report(error: BaseException) -> ErrorReport:
     if isinstance(error, (errors.StoreTrouble, errors.RateLimiterUnavailable)):
         return _store_report(error)
     if isinstance(error, click.ClickException):
-        why = getattr(error, "why", "nothing was changed")
-        return ErrorReport(
-            ERROR, error.format_message(), why, getattr(error, "advice", "see --help")
-        )
+        return ErrorReport(ERROR, error.format_message(), "nothing was changed", "see --help")
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return ErrorReport(ERROR, "stopped", "it was interrupted", "run it again to go on")
     for kind, exit_code, what, advice in TITLES:

@@ -1,4 +1,5 @@
-"""How a command is made: its examples, and the options that every command takes.
+"""How a command is made: its examples, the options that every command takes, and those that
+several do.
 
 The common options may stand before or after the command: `headgate --json entity list` and
 `headgate entity list --json` are the same.
@@ -7,92 +8,19 @@ The common options may stand before or after the command: `headgate --json entit
 from __future__ import annotations
 
 import difflib
-import os
+import json
+import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.output import Output, show
+from headgate.cli.session import Misuse, Session
+
 if TYPE_CHECKING:
-    from headgate.sync import SyncRateLimiter, SyncRepository
-
-# --------------------------------------------------------------------------------------------------
-# What a run of the command was told by its common options: which store, how to answer.
-
-URL_VARIABLE = "HEADGATE_URL"
-NAMESPACE_VARIABLE = "HEADGATE_NAMESPACE"
-
-
-class Misuse(click.UsageError):
-    """A line that cannot be done as it stands, with words of its own for why and what to do."""
-
-    def __init__(self, what: str, why: str, advice: str) -> None:
-        self.why = why
-        self.advice = advice
-        super().__init__(what)
-
-
-class CommandFailed(click.ClickException):
-    """The command could not do what it was asked to: what happened, why, and what to do."""
-
-    def __init__(self, what: str, why: str, advice: str) -> None:
-        self.why = why
-        self.advice = advice
-        super().__init__(what)
-
-
-@dataclass
-class Session:
-    """The common options, wherever on the line they stood."""
-
-    url: str | None = None
-    namespace: str | None = None
-    principal: str | None = None
-    as_json: bool = False
-    debug: bool = False
-    no_color: bool = False
-
-    @property
-    def given_url(self) -> str | None:
-        return self.url or os.environ.get(URL_VARIABLE) or None
-
-    @property
-    def store_url(self) -> str:
-        """The store to use; there is no default, since each run would begin with an empty one."""
-        url = self.given_url
-        if not url:
-            raise Misuse(
-                "no store is named",
-                f"neither --url nor {URL_VARIABLE} says where the limits are kept",
-                "give --url, e.g. --url sqlite:///limits.db",
-            )
-        return url
-
-    @property
-    def namespace_name(self) -> str:
-        return self.namespace or os.environ.get(NAMESPACE_VARIABLE) or "default"
-
-    @property
-    def audit_principal(self) -> str:
-        """Whom the audit will name."""
-        user = os.environ.get("USER") or os.environ.get("LOGNAME")
-        return self.principal or (f"cli:{user}" if user else "cli")
-
-    def repository(self) -> SyncRepository:
-        from headgate.sync import SyncRepository
-
-        return SyncRepository(self.store_url, namespace=self.namespace_name)
-
-    def limiter(self) -> SyncRateLimiter:
-        from headgate.sync import SyncRateLimiter
-
-        return SyncRateLimiter(self.store_url, namespace=self.namespace_name)
-
-
-pass_session = click.make_pass_decorator(Session, ensure=True)
-
+    from headgate.core.limits import Limit
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -150,14 +78,14 @@ class BaseCommand(click.Command):
         section(formatter, "Options of every command", common)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if not self.examples:
-            return
-        with formatter.section("Examples"):
-            formatter.write("".join(f"  {line}\n" for line in example_lines(self.examples)))
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in example_lines(self.examples)))
 
 
 class ActionCommand(BaseCommand):
-    """A command that does something, and says how it went where it `answers`."""
+    """A command that does something. Its function gets the session first, and returns an Output to
+    be shown or, where it writes its output itself, an exit code."""
 
     answers = True
 
@@ -170,7 +98,11 @@ class ActionCommand(BaseCommand):
                 "nobody could be told the answer, so nothing was done",
                 "leave it open; >/dev/null drops the answer and keeps the exit code",
             )
-        return super().invoke(ctx)
+        assert self.callback is not None
+        session = ctx.ensure_object(Session)
+        with session.stores:
+            answer = ctx.invoke(self.callback, session, **ctx.params)
+        return show(session, answer) if isinstance(answer, Output) else answer
 
 
 class CommandGroup(BaseCommand, click.Group):
@@ -211,3 +143,96 @@ def action_command(name: str, *, examples: str) -> Callable[[Callable[..., Any]]
 
 def command_group(name: str, *, examples: str) -> Callable[[Callable[..., Any]], CommandGroup]:
     return click.group(name, cls=CommandGroup, examples=examples)
+
+
+# --------------------------------------------------------------------------------------------------
+# What arguments look like: limits, amounts, JSON; each read once, before anything is opened.
+
+Decorator = Callable[[Any], Any]
+
+_AMOUNT = re.compile(r"([a-zA-Z][a-zA-Z0-9_.\-]*)=([0-9]{1,16})", re.ASCII)
+
+
+def parse_limit(text: str) -> Limit:
+    from headgate.core.errors import ValidationError
+    from headgate.core.limits import Limit
+
+    try:
+        return Limit.parse(text)
+    except ValidationError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def parse_amount(text: str) -> tuple[str, int]:
+    """`rpm=1`"""
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not an amount; write it like rpm=1")
+    return found[1], int(found[2])
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter('it must be a JSON object, e.g. \'{"plan": "gold"}\'')
+    return found
+
+
+def named_values(given: Sequence[str], option: str, example: str) -> dict[str, str]:
+    """What was said as NAME=VALUE; said twice, the last counts."""
+    for text in given:
+        if "=" not in text:
+            problem = f"{option} {text} is no NAME=VALUE"
+            raise Misuse(problem, "it has no =", f"write {option} {example}")
+    return dict(text.split("=", 1) for text in given)
+
+
+def combine(*options: Decorator) -> Decorator:
+    """One decorator that adds these options, which the help lists in this order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def number_option(name: str, least: int, most: int, default: int, text: str) -> Decorator:
+    """An option for a whole number within bounds."""
+    return click.option(
+        name, type=click.IntRange(least, most), default=default, show_default=True, metavar="N",
+        help=text,
+    )  # fmt: skip
+
+
+def _amounts(
+    context: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, int]]
+) -> dict[str, int]:
+    """The amounts by name; naming one twice is a mistake."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise click.UsageError("an amount is given twice; name each limit once")
+    return found
+
+
+entity_argument = click.argument("entity_id", metavar="ENTITY")
+limits_argument = click.argument(
+    "limits", nargs=-1, required=True, type=parse_limit, metavar="LIMIT..."
+)
+amounts_argument = click.argument(
+    "amounts", nargs=-1, required=True, type=parse_amount, metavar="NAME=AMOUNT...",
+    callback=_amounts,
+)  # fmt: skip
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+limit_option = number_option("--limit", 1, 1000, 100, "Show at most this many.")
+page_options = combine(
+    limit_option, click.option("--cursor", metavar="TEXT", help="Continue where a page ended.")
+)
+aws_options = combine(
+    click.option("--region", metavar="NAME", help="AWS region (default: as AWS's tools find it)."),
+    click.option("--endpoint", metavar="URL", help="Another address than AWS's own."),
+)

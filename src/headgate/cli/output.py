@@ -1,4 +1,7 @@
-"""Answers: one JSON document, or lines and tables for people. rich is loaded for tables only."""
+"""Answers: one JSON document, or lines and tables for people. rich is loaded for tables only.
+
+A table is a view of a document's items: what people are shown is what programs are told.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from headgate.cli.options import Misuse, Session
+from headgate.cli.session import OK, Misuse, Session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +61,11 @@ def pluralize(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
+def next_page(cursor: str | None) -> str | None:
+    """How to ask for the next page, if there is one."""
+    return None if cursor is None else f"more: --cursor '{cursor}'"
+
+
 def duration(wait_ms: int | None) -> str:
     if wait_ms is None:
         return "never"
@@ -86,18 +94,52 @@ class OutputTable:
     empty: str = "nothing there"
 
 
-def show(session: Session, document: Any, *parts: str | OutputTable) -> None:
-    """The document with --json; else the parts."""
+Item = Mapping[str, Any]
+Columns = Mapping[str, str | Callable[[Item], object]]
+
+
+def table_of(items: Sequence[Item], columns: Columns, empty: str = "nothing there") -> OutputTable:
+    """A table of a document's items: by title, the key of what a column shows, or a function."""
+    rows = [[_cell(item, column) for column in columns.values()] for item in items]
+    return OutputTable(list(columns), rows, empty)
+
+
+def _cell(item: Item, column: str | Callable[[Item], object]) -> object:
+    value = item[column] if isinstance(column, str) else column(item)
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return amount(value) if isinstance(value, int) else value
+
+
+class Output:
+    """What a command has to say: its document with --json, else the parts; and its exit code."""
+
+    def __init__(
+        self, document: Any, *parts: str | OutputTable | None, exit_code: int = OK
+    ) -> None:
+        self.document = document
+        self.parts = parts
+        self.exit_code = exit_code
+
+
+def show(session: Session, answer: Output) -> int:
+    """Prints the answer; returns its exit code."""
     if session.as_json:
-        click.echo(as_json(document))
-        return
-    for part in parts:
+        click.echo(as_json(answer.document))
+        return answer.exit_code
+    for part in answer.parts:
         if isinstance(part, str):
             click.echo("\n".join(clean(line) for line in part.split("\n")))
-        elif not part.rows:
-            click.echo(part.empty)
-        else:
-            console(session).print(table(part))
+        elif part is not None:
+            _show_table(session, part)
+    return answer.exit_code
+
+
+def _show_table(session: Session, shown: OutputTable) -> None:
+    if shown.rows:
+        console(session).print(table(shown))
+    else:
+        click.echo(shown.empty)
 
 
 def as_json(document: Any) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate import Limit
 from headgate.aws.aggregator.consumer import Stream, find_stream_arn
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService
+from headgate.core.decision import Demand
+from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.core.history import UsageQuery, UsageSnapshot
+from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Backend
 from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 from tests.stores.dynamodb.catalog.kit import port_to
@@ -20,6 +25,7 @@ from tests.stores.dynamodb.kit import fresh_table, opened
 NS = "n" * 11
 START_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000
+TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
 
 Record = dict[str, Any]
 
@@ -134,16 +140,7 @@ class Rig:
         return Table(port, self.name, gate_factory_for(None, blocking=self.blocking))
 
     async def read(self) -> list[Mapping[str, Any]]:
-        """Everything that is in the stream."""
-        stream = Stream(self.service, await find_stream_arn(self.table))
-        found: list[Mapping[str, Any]] = []
-        for shard in await stream.shards():
-            iterator: str | None = await stream.iterator(shard.id, None)
-            while iterator is not None:
-                batch = await stream.batch(iterator)
-                found += batch.records
-                iterator = batch.iterator if batch.records else None
-        return found
+        return await everything_in(self.service, await find_stream_arn(self.table))
 
     def records(self) -> list[Mapping[str, Any]]:
         return run(self.read())
@@ -172,6 +169,98 @@ class Rig:
         await self.backend.store.close()
         await self.table.port.close()
         await self.service.close()
+
+
+async def everything_in(service: BotoService, arn: str) -> list[Mapping[str, Any]]:
+    """All records of a stream."""
+    stream = Stream(service, arn)
+    found: list[Mapping[str, Any]] = []
+    for shard in await stream.shards():
+        iterator: str | None = await stream.iterator(shard.id, None)
+        while iterator is not None:
+            batch = await stream.batch(iterator)
+            found += batch.records
+            iterator = batch.iterator if batch.records else None
+    return found
+
+
+def take(rig: Rig, times: int, entity_id: str = "e") -> None:
+    """So many acquires of one token."""
+    line = Demand(BucketKey(NS, entity_id, "r"), TERMS, (1000,))
+    for _ in range(times):
+        assert run(rig.backend.store.consume([line], START_MS)).allowed
+
+
+def counted(rig: Rig, window: str = "hourly") -> dict[tuple[str, str], dict[str, int]]:
+    return totals(rig.usage(), window)
+
+
+def drop_items(rig: Rig, pk: str, sk_begins: str) -> None:
+    """Removes usage rows or checkpoints, so that the same stream can be read from its start."""
+    items = run(rig.table.every(ask.query(rig.name, pk, ask.begins(sk_begins))))
+    run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
+
+
+class Failing:
+    """A port that is in trouble for some calls of several; one call alone always gets through."""
+
+    def __init__(self, inner: Any, troubles: Iterable[Exception] = ()) -> None:
+        self.inner, self.troubles = inner, list(troubles)
+        self.now_ms = inner.now_ms
+
+    async def call(self, request: DynamoRequest) -> Any:
+        return await self.inner.call(request)
+
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> Any:
+        if not self.troubles:
+            return await self.inner.call_all(requests)
+        trouble = self.troubles.pop(0)
+        if isinstance(trouble, Unreachable):
+            await self.inner.call_all(requests)  # done, but nobody was told
+        return [trouble for _ in requests]
+
+
+class Wheel:
+    """A stream in shards of the test's own; each is a list of batches, the last one closes it."""
+
+    def __init__(self, shards: dict[str, tuple[str | None, list[list[Any]]]]) -> None:
+        self.shards = shards
+        self.read: list[str] = []
+        self.troubles: dict[str, StoreTrouble] = {}
+
+    async def close(self) -> None: ...
+
+    async def call(self, operation: str, **params: Any) -> dict[str, Any]:
+        if operation in self.troubles:
+            raise self.troubles.pop(operation)
+        if operation == "describe_stream":
+            ids = sorted(self.shards)
+            at = ids.index(params["ExclusiveStartShardId"]) + 1 if len(params) > 1 else 0
+            page: dict[str, Any] = {"Shards": [self._shard(id) for id in ids[at : at + 1]]}
+            if at + 1 < len(ids):
+                page["LastEvaluatedShardId"] = ids[at]
+            return {"StreamDescription": page}
+        if operation == "get_shard_iterator":
+            start = 0
+            batches = self.shards[params["ShardId"]][1]
+            for place, batch in enumerate(batches):
+                numbers = [record["dynamodb"]["SequenceNumber"] for record in batch]
+                if params.get("SequenceNumber") in numbers:
+                    start = place + 1
+            return {"ShardIterator": f"{params['ShardId']} {start}"}
+        name, at_text = params["ShardIterator"].split()
+        batches = self.shards[name][1]
+        self.read.append(name)
+        if int(at_text) >= len(batches):
+            return {"Records": []}
+        return {
+            "Records": batches[int(at_text)],
+            "NextShardIterator": f"{name} {int(at_text) + 1}",
+        }
+
+    def _shard(self, name: str) -> dict[str, Any]:
+        parent = self.shards[name][0]
+        return {"ShardId": name, **({"ParentShardId": parent} if parent else {})}
 
 
 class Cut(BaseException):

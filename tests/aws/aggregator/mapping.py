@@ -6,8 +6,7 @@ documents is done here, over the engine's real stream, real queue and real funct
 
 - records that no filter matches are not delivered;
 - with ReportBatchItemFailures the batch is cut at the lowest sequence number named, and comes again
-  from there on; an identifier that is empty or unknown, or an exception, fails it as a whole;
-- a batch that failed as a whole is bisected where that is asked for;
+  from there on; an identifier that is unknown fails the test;
 - after so many retries what is left of the batch is given up: where it lies, not what it holds, is
   told to the failure destination, and the shard goes on behind it.
 """
@@ -15,9 +14,8 @@ documents is done here, over the engine's real stream, real queue and real funct
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from headgate.aws.aggregator.s3 import AwsService
@@ -50,71 +48,40 @@ class Mapped:
     queue_url: str
     stream: str
     filters: Sequence[Any]
+    retries_max: int
     batch_size: int = 100
-    retries_max: int = 10
-    bisects: bool = True
-    delivered: list[int] = field(default_factory=list)  # the size of every batch, in order
-    given_up: int = 0
 
-    def deliver(self, records: Sequence[Record], shard: str = "shardId-0") -> None:
+    def deliver(self, records: Sequence[Record]) -> None:
         """The shard's records are done or given up."""
         kept = [one for one in records if any(matches(rule, one) for rule in self.filters)]
         for at in range(0, len(kept), self.batch_size):
-            self._settle(kept[at : at + self.batch_size], shard)
-
-    def _settle(self, batch: Sequence[Record], shard: str, tried: int = 0) -> None:
-        while batch:
-            left, whole = self._invoke(batch)
-            if not left:
-                return
-            tried = tried + 1 if len(left) == len(batch) else 1  # it came further: a new start
-            if whole and self.bisects and len(left) > 1:
-                half = len(left) // 2
-                self._settle(left[:half], shard, tried)
-                batch = left[half:]
-            elif tried > self.retries_max:
-                self._give_up(left, shard, tried)
-                return
-            else:
+            batch, tried = list(kept[at : at + self.batch_size]), 0
+            while batch:
+                left = self._invoke(batch)
+                tried = tried + 1 if len(left) == len(batch) else 1  # it came further: a new start
+                if left and tried > self.retries_max:
+                    self._give_up(left, tried)
+                    break
                 batch = left
 
-    def _invoke(self, batch: Sequence[Record]) -> tuple[list[Record], bool]:
-        """What has to come again, and whether the batch failed as a whole."""
-        self.delivered.append(len(batch))
-        try:
-            answer = self.handler(
-                {"Records": json.loads(json.dumps(list(batch), default=_seconds))}
-            )
-        except Exception:
-            return list(batch), True
-        named = [one.get("itemIdentifier") for one in answer.get("batchItemFailures", [])]
-        if not named:
-            return [], False
+    def _invoke(self, batch: Sequence[Record]) -> list[Record]:
+        """What has to come again."""
+        answer = self.handler({"Records": json.loads(json.dumps(batch, default=_seconds))})
+        failed = [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+        if not failed:
+            return []
         numbers = [one["dynamodb"]["SequenceNumber"] for one in batch]
-        if any(name not in numbers for name in named):
-            return list(batch), True
-        first = min(int(name) for name in named)
-        return [one for one in batch if _number(one) >= first], False
+        return list(batch[min(numbers.index(number) for number in failed) :])
 
-    def _give_up(self, batch: Sequence[Record], shard: str, invoked: int) -> None:
-        self.given_up += len(batch)
-        times = [one["dynamodb"]["ApproximateCreationDateTime"] for one in (batch[0], batch[-1])]
+    def _give_up(self, batch: Sequence[Record], invoked: int) -> None:
         message = {
             "requestContext": {
-                "requestId": "0",
-                "functionArn": "arn:aws:lambda:us-east-1:000000000000:function:aggregator",
                 "condition": "RetryAttemptsExhausted",
                 "approximateInvokeCount": invoked,
             },
-            "responseContext": {"statusCode": 200, "executedVersion": "$LATEST"},
-            "version": "1.0",
-            "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "DDBStreamBatchInfo": {
-                "shardId": shard,
                 "startSequenceNumber": batch[0]["dynamodb"]["SequenceNumber"],
                 "endSequenceNumber": batch[-1]["dynamodb"]["SequenceNumber"],
-                "approximateArrivalOfFirstRecord": str(times[0]),
-                "approximateArrivalOfLastRecord": str(times[1]),
                 "batchSize": len(batch),
                 "streamArn": self.stream,
             },
@@ -130,10 +97,6 @@ def expired(record: Record, now_s: float) -> Record:
         return record
     who = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
     return {**record, "userIdentity": who}
-
-
-def _number(record: Record) -> int:
-    return int(record["dynamodb"]["SequenceNumber"])
 
 
 def _seconds(moment: Any) -> int:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import itertools
 import json
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,31 +28,12 @@ from tests.aws.aggregator.kit import NS, Record, Rig, Tape
 NOW_MS = 1_767_225_600_000  # the first moment of a year
 EXPIRY = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
 STREAMED = {"userIdentity": {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}}
-_buckets = itertools.count()
 
 
 @pytest.fixture
-def bucket(endpoint: str) -> str:
-    name = f"archive-{os.getpid()}-{next(_buckets)}"
-    service = BotoService("s3", region="us-east-1", endpoint=endpoint, blocking=True)
-    run(service.call("create_bucket", Bucket=name))
-    run(service.close())
-    return name
-
-
-@pytest.fixture
-def objects(endpoint: str, bucket: str) -> Iterator[S3Objects]:
-    service = BotoService("s3", region="us-east-1", endpoint=endpoint, blocking=True)
-    yield S3Objects(service, bucket)
-    run(service.close())
-
-
-@pytest.fixture
-def rig(endpoint: str, objects: S3Objects) -> Iterator[Rig]:
-    found = Rig(endpoint)
-    found.aggregator = Aggregator(found.table, found.settings, objects)
-    yield found
-    run(found.close())
+def rig(rig: Rig, objects: S3Objects) -> Rig:
+    rig.aggregator = Aggregator(rig.table, rig.settings, objects)
+    return rig
 
 
 def expiry(tape: Tape, event: AuditEvent, namespace: str = NS, **how: Any) -> Record:

@@ -1,51 +1,50 @@
-"""The long-running reader: checkpoints, a kill in mid-batch, stopping; in both colours."""
+"""The long-running reader: checkpoints, a kill in mid-batch, stopping; async and blocking."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from headgate import Limit
 from headgate.aws.aggregator.consumer import CHECKPOINT_RECORDS, Consumer
 from headgate.aws.aggregator.open import open_consumer
 from headgate.aws.aggregator.process import Aggregator, BatchReport, Settings
+from headgate.cli.app import cli
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
-from headgate.core.record import BucketKey, Terms
+from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
-from tests.aws.aggregator.kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.aws.aggregator.kit import (
+    NS,
+    START_MS,
+    TERMS,
+    Cut,
+    Cutting,
+    Rig,
+    Shard,
+    Tape,
+    Wheel,
+    counted,
+    take,
+    totals,
+)
 from tests.stores.dynamodb.catalog.kit import Watched, port_to
-
-TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
-NOW_MS = 1_767_225_600_000
-
-
-@pytest.fixture
-def rig(endpoint: str) -> Iterator[Rig]:
-    found = Rig(endpoint)
-    yield found
-    run(found.close())
-
-
-def take(rig: Rig, times: int, entity_id: str = "e") -> None:
-    line = Demand(BucketKey(NS, entity_id, "r"), TERMS, (1000,))
-    for _ in range(times):
-        assert run(rig.backend.store.consume([line], NOW_MS)).allowed
 
 
 def consumer(rig: Rig, port: Any = None, **options: Any) -> Consumer:
     table = rig.table if port is None else rig.table_over(port)
     return Consumer(Aggregator(table, rig.settings), rig.service, BlockingGateFactory(), **options)
-
-
-def counted(rig: Rig) -> dict[tuple[str, str], dict[str, int]]:
-    return totals(rig.usage(), "hourly")
 
 
 def test_it_goes_on_where_it_was(rig: Rig) -> None:
@@ -90,6 +89,47 @@ def test_killed_at_every_write_nothing_is_lost_or_doubled(rig: Rig) -> None:
     assert counted(rig) == {("a", "r"): {"rpm": 8}, ("b", "r"): {"rpm": 4}, ("c", "r"): {"rpm": 4}}
 
 
+# `headgate aggregate` that is killed in mid-batch: five of its rows are written and answered.
+KILLED = """
+import os, signal
+from headgate.aws.aggregator import write
+from headgate.cli import main
+
+answers, next_request, write.AT_ONCE = [], write._next_request, 2
+
+def count(*given):
+    answers.append(given)
+    if len(answers) > 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return next_request(*given)
+
+write._next_request = count
+main()
+"""
+
+
+def test_a_process_that_is_killed_for_real_loses_and_doubles_nothing(rig: Rig) -> None:
+    names = [f"e{number}" for number in range(6)]
+    for name in names:
+        take(rig, 5, name)
+    words = ["aggregate", rig.name, "--drain", "--no-split", "--json"]
+    words += ["--region", "us-east-1", "--endpoint", rig.endpoint]
+    sources = str(Path(__file__).parents[3] / "src")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *words], capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": sources},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    wanted = {(name, "r"): {"rpm": 5} for name in names}
+    assert {} != counted(rig) != wanted
+    take(rig, 2, "e0")
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["counted"] == 32
+    wanted["e0", "r"] = {"rpm": 7}
+    assert counted(rig) == counted(rig, "daily") == wanted
+
+
 def test_two_at_once_are_no_harm(rig: Rig) -> None:
     take(rig, 30)
     readers = [consumer(rig, port_to(rig.endpoint)) for _ in range(2)]
@@ -120,11 +160,11 @@ def test_it_runs_until_it_is_stopped(rig: Rig) -> None:
     assert counted(rig) == {("e", "r"): {"rpm": 2}}
 
 
-def test_in_the_async_colour(endpoint: str) -> None:
+def test_in_an_event_loop(endpoint: str) -> None:
     async def flow() -> None:
         rig = Rig(endpoint, blocking=False)
         line = Demand(BucketKey(NS, "e", "r"), TERMS, (1000,))
-        await asyncio.gather(*(rig.backend.store.consume([line], NOW_MS) for _ in range(20)))
+        await asyncio.gather(*(rig.backend.store.consume([line], START_MS) for _ in range(20)))
         seen = asyncio.Event()
         reader = Consumer(
             rig.aggregator, rig.service, AsyncGateFactory(), idle_ms=60_000,
@@ -157,49 +197,6 @@ def test_a_table_without_a_stream_is_named(rig: Rig) -> None:
     run(rig.table.call("UpdateTable", StreamSpecification=off))
     with pytest.raises(ValidationError, match="has no stream"):
         run(consumer(rig).drain())
-
-
-class Wheel:
-    """A stream in shards of the test's own; each is a list of batches, the last one closes it."""
-
-    def __init__(self, shards: dict[str, tuple[str | None, list[list[Any]]]]) -> None:
-        self.shards = shards
-        self.read: list[str] = []
-        self.troubles: dict[str, StoreTrouble] = {}
-
-    async def close(self) -> None: ...
-
-    async def call(self, operation: str, **params: Any) -> dict[str, Any]:
-        if operation in self.troubles:
-            raise self.troubles.pop(operation)
-        if operation == "describe_stream":
-            ids = sorted(self.shards)
-            at = ids.index(params["ExclusiveStartShardId"]) + 1 if len(params) > 1 else 0
-            page: dict[str, Any] = {"Shards": [self._shard(id) for id in ids[at : at + 1]]}
-            if at + 1 < len(ids):
-                page["LastEvaluatedShardId"] = ids[at]
-            return {"StreamDescription": page}
-        if operation == "get_shard_iterator":
-            start = 0
-            batches = self.shards[params["ShardId"]][1]
-            for place, batch in enumerate(batches):
-                numbers = [record["dynamodb"]["SequenceNumber"] for record in batch]
-                if params.get("SequenceNumber") in numbers:
-                    start = place + 1
-            return {"ShardIterator": f"{params['ShardId']} {start}"}
-        name, at_text = params["ShardIterator"].split()
-        batches = self.shards[name][1]
-        self.read.append(name)
-        if int(at_text) >= len(batches):
-            return {"Records": []}
-        return {
-            "Records": batches[int(at_text)],
-            "NextShardIterator": f"{name} {int(at_text) + 1}",
-        }
-
-    def _shard(self, name: str) -> dict[str, Any]:
-        parent = self.shards[name][0]
-        return {"ShardId": name, **({"ParentShardId": parent} if parent else {})}
 
 
 def wheel_of(tape: Tape) -> Wheel:

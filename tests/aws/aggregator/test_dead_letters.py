@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headgate import Limit
-from headgate.aws.aggregator import lambda_handler
 from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer, find_stream_arn
 from headgate.aws.aggregator.dead_letters import (
     MESSAGE_BYTES_MAX,
@@ -25,29 +23,24 @@ from headgate.aws.aggregator.dead_letters import (
     SqsDeadLetters,
 )
 from headgate.aws.aggregator.open import open_dead_letters
+from headgate.aws.aggregator.process import Aggregator
 from headgate.aws.aggregator.s3 import BotoService
 from headgate.cli.app import cli
-from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable, ValidationError
-from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.transport.gates import BlockingGateFactory
-from tests.aws.aggregator.kit import NS, Rig, Shard, Tape, totals
-from tests.aws.aggregator.mapping import Mapped
-from tests.aws.aggregator.test_consumer import Wheel
-from tests.aws.aggregator.test_table import Failing
-from tests.aws.infra.rendering import Rendered
-
-TERMS = Terms((Limit.per_second("rpm", 10**6).spec,), 1)
-NOW_MS = 1_767_225_600_000
-
-
-@pytest.fixture
-def rig(endpoint: str) -> Iterator[Rig]:
-    found = Rig(endpoint)
-    yield found
-    run(found.close())
+from tests.aws.aggregator.kit import (
+    NS,
+    Failing,
+    Rig,
+    Shard,
+    Tape,
+    Wheel,
+    counted,
+    drop_items,
+    take,
+)
 
 
 class Inbox:
@@ -78,132 +71,11 @@ def inbox(endpoint: str, rig: Rig) -> Iterator[Inbox]:
     run(found.service.close())
 
 
-def take(rig: Rig, times: int, entity_id: str = "e") -> None:
-    line = Demand(BucketKey(NS, entity_id, "r"), TERMS, (1000,))
-    for _ in range(times):
-        assert run(rig.backend.store.consume([line], NOW_MS)).allowed
-
-
 def poison(rig: Rig) -> None:
     """An item under a bucket's key that no headgate wrote; the stream tells of it."""
     key = {"PK": {"S": f"{NS}/BUCKET#bad#r#0"}, "SK": {"S": "#STATE"}}
     item = {**key, "rf": {"N": "1"}, "g": {"S": "what?"}, "raw": {"B": "AAEC"}}
     run(rig.table.call("PutItem", Item=item))
-
-
-def filters() -> list[Any]:
-    """Those of the template."""
-    source = Rendered().resources["AggregatorSource"]["Properties"]
-    return [json.loads(one["Pattern"]) for one in source["FilterCriteria"]["Filters"]]
-
-
-@pytest.fixture
-def function(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The handler, told of its table as the function is."""
-    monkeypatch.setattr(lambda_handler, "_opened", [])
-    monkeypatch.setenv("HEADGATE_TABLE", rig.name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", rig.endpoint)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    yield
-    for aggregator in lambda_handler._opened:
-        run(aggregator.close())
-
-
-def mapped(rig: Rig, inbox: Inbox, handler: Any = None, **options: Any) -> Mapped:
-    stream = run(find_stream_arn(rig.table))
-    call = handler or (lambda event: lambda_handler.handle(event, None))
-    return Mapped(call, inbox.service, inbox.url, stream, filters(), **options)
-
-
-@pytest.mark.usefixtures("function")
-def test_through_the_function_the_rest_is_counted_and_the_poison_is_in_the_queue(
-    rig: Rig, inbox: Inbox
-) -> None:
-    take(rig, 30)
-    poison(rig)
-    take(rig, 30)
-    take(rig, 10, "other")
-    [bad] = [one for one in rig.buckets() if "raw" in one["dynamodb"]["NewImage"]]
-    source = mapped(rig, inbox, batch_size=25)
-    source.deliver(rig.records())
-    wanted = {("e", "r"): {"rpm": 60}, ("other", "r"): {"rpm": 10}}
-    assert totals(rig.usage(), "hourly") == totals(rig.usage(), "daily") == wanted
-    [letter] = inbox.messages()
-    place = letter["DDBStreamBatchInfo"]
-    assert place["startSequenceNumber"] == bad["dynamodb"]["SequenceNumber"]
-    assert letter["requestContext"]["condition"] == "RetryAttemptsExhausted"
-    assert source.delivered[:2] == [25, 25]
-    assert source.delivered[2:13] == [place["batchSize"]] * 10 + [
-        21
-    ]  # retried from it on, given up
-
-
-@pytest.mark.usefixtures("function")
-def test_a_function_killed_in_mid_batch_loses_and_doubles_nothing(
-    rig: Rig, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It dies at one write after another; the mapping bisects and delivers again."""
-    for entity_id in ("a", "b", "c"):
-        take(rig, 8, entity_id)
-    deaths = iter(range(6))
-
-    def dying(event: dict[str, Any]) -> dict[str, Any]:
-        at = next(deaths, None)
-        if at is not None:
-            aggregator = lambda_handler._aggregator()
-            with monkeypatch.context() as patch:
-                patch.setattr(aggregator.table, "port", _Dying(aggregator.table.port, at))
-                return lambda_handler.handle(event, None)
-        return lambda_handler.handle(event, None)
-
-    source = mapped(rig, inbox, dying, batch_size=12)
-    source.deliver(rig.records())
-    wanted = {(name, "r"): {"rpm": 8} for name in ("a", "b", "c")}
-    assert totals(rig.usage(), "hourly") == totals(rig.usage(), "daily") == wanted
-    assert len(source.delivered) > 4
-    assert (source.given_up, inbox.messages()) == (0, [])
-
-
-class _Dying:
-    """Sends as many writes as it lives for; then the process is gone, whatever was sent."""
-
-    def __init__(self, inner: Any, lives: int) -> None:
-        self.inner, self.lives = inner, lives
-        self.now_ms = inner.now_ms
-
-    async def call_all(self, requests: Any) -> Any:
-        outcomes = []
-        for request in requests:
-            if self.lives <= 0:
-                raise RuntimeError("killed")
-            self.lives -= 1
-            outcomes += await self.inner.call_all([request])
-        return outcomes
-
-
-def test_the_stand_in_bisects_and_gives_up_as_aws_does(rig: Rig, inbox: Inbox) -> None:
-    tape = Tape()
-    shard = Shard(tape)
-    shard.make(rpm=1)
-    for _ in range(7):
-        shard.write(rpm=1)
-    bad = tape.records[5]["dynamodb"]["SequenceNumber"]
-
-    def failing(event: dict[str, Any]) -> dict[str, Any]:
-        if any(one["dynamodb"]["SequenceNumber"] == bad for one in event["Records"]):
-            raise RuntimeError("no answer")
-        return {"batchItemFailures": []}
-
-    source = mapped(rig, inbox, failing, retries_max=4)
-    source.deliver(tape.records)
-    [letter] = inbox.messages()
-    assert letter["DDBStreamBatchInfo"]["startSequenceNumber"] == bad
-    assert letter["DDBStreamBatchInfo"]["endSequenceNumber"] == bad
-    assert source.delivered[:4] == [8, 4, 4, 2]
-    tape.note(f"{NS}/ENTITY#e", "#META", None, {})
-    before = len(source.delivered)
-    source.deliver(tape.records[-1:])
-    assert len(source.delivered) == before  # no filter matches it
 
 
 def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) -> None:
@@ -215,7 +87,7 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
     told = CliRunner().invoke(cli, words)
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["dead_letters"] == 1
-    assert totals(rig.usage(), "hourly") == {("e", "r"): {"rpm": 10}}
+    assert counted(rig) == {("e", "r"): {"rpm": 10}}
     [letter] = inbox.messages()
     assert letter["requestContext"] == {"condition": "Unreadable"}
     assert letter["record"]["dynamodb"]["NewImage"]["g"] == {"S": "what?"}
@@ -257,14 +129,11 @@ def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
     [line] = gzip.decompress(body).decode().splitlines()
     for text in (line, lines[0]):
         assert json.loads(text)["record"]["dynamodb"]["Keys"]["PK"]["S"] == f"{NS}/BUCKET#b#r#0"
-    assert totals(rig.usage(), "hourly") == {("a", "r"): {"rpm": 1}}
+    assert counted(rig) == {("a", "r"): {"rpm": 1}}
 
 
 def _forget_marks(rig: Rig) -> None:
-    from headgate.stores.dynamodb.table import requests as ask
-
-    items = run(rig.table.every(ask.query(rig.name, "_/SYSTEM#", ask.begins("#STREAM#"))))
-    run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
+    drop_items(rig, "_/SYSTEM#", "#STREAM#")
 
 
 class Kept:
@@ -283,8 +152,6 @@ class Kept:
 
 
 def reading(rig: Rig, tape: Tape, letters: DeadLetters, port: Any = None) -> Consumer:
-    from headgate.aws.aggregator.process import Aggregator
-
     table = rig.table if port is None else rig.table_over(port)
     wheel = Wheel({"only": (None, [tape.records])})
     return Consumer(Aggregator(table, rig.settings), wheel, BlockingGateFactory(), letters=letters)
@@ -297,17 +164,10 @@ def one_change(age_ms: int, rig: Rig) -> Tape:
     return tape
 
 
-class Refusing(Failing):
-    """A port whose marks can be written, and nothing else."""
-
-    async def call(self, request: Any) -> Any:
-        return await self.inner.call(request)
-
-
 def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None:
     for age_ms, given_up in ((0, 0), (AGE_MS_MAX - 60_000, 0), (AGE_MS_MAX + 60_000, 1)):
         kept = Kept()
-        busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
+        busy = Failing(rig.table.port, [Throttled("busy")] * 8)
         reader = reading(rig, one_change(age_ms, rig), kept, busy)
         run(reader.read_round())
         assert len(kept.letters) == given_up
@@ -316,12 +176,12 @@ def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None
 
 
 def test_without_dead_letters_old_records_are_tried_on(rig: Rig) -> None:
-    busy = Refusing(rig.table.port, [Throttled("busy")] * 8)
+    busy = Failing(rig.table.port, [Throttled("busy")] * 8)
     reader = reading(rig, one_change(AGE_MS_MAX + 60_000, rig), None, busy)  # type: ignore[arg-type]
     run(reader.read_round())
-    assert totals(rig.usage(), "hourly") == {}
+    assert counted(rig) == {}
     run(reader.drain())
-    assert totals(rig.usage(), "hourly") == {("a", "r"): {"rpm": 1}}
+    assert counted(rig) == {("a", "r"): {"rpm": 1}}
 
 
 def test_a_row_that_refuses_for_good_does_not_hold_up_the_others(rig: Rig) -> None:
@@ -330,7 +190,7 @@ def test_a_row_that_refuses_for_good_does_not_hold_up_the_others(rig: Rig) -> No
     kept = Kept()
     invalid = Rejected("ValidationException", "item size has exceeded the maximum")
 
-    class Picky(Refusing):
+    class Picky(Failing):
         async def call_all(self, requests: Any) -> Any:
             outcomes = await self.inner.call_all(
                 [one for one in requests if "ENTITY#a" not in one.params["Key"]["PK"]["S"]]
@@ -344,7 +204,7 @@ def test_a_row_that_refuses_for_good_does_not_hold_up_the_others(rig: Rig) -> No
     run(reading(rig, tape, kept, Picky(rig.table.port, [])).drain())
     [letter] = kept.letters
     assert (letter.condition, "item size" in letter.why) == ("Refused", True)
-    assert totals(rig.usage(), "hourly") == {("b", "r"): {"rpm": 5}}
+    assert counted(rig) == {("b", "r"): {"rpm": 5}}
 
 
 def test_a_letter_that_cannot_be_sent_is_sent_later(rig: Rig) -> None:

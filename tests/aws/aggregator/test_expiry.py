@@ -1,54 +1,23 @@
-"""From an audit event that expires to its line in S3 and back, by the programs people run."""
+"""From an audit event that expires to its line in S3 and back, by the commands people run."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from headgate import Limit, SyncRepository
-from headgate.aws.aggregator import lambda_handler
-from headgate.aws.aggregator.archive import read_archived
-from headgate.aws.aggregator.consumer import find_stream_arn
-from headgate.aws.aggregator.s3 import BotoService, S3Objects
+from headgate.aws.aggregator import consumer
+from headgate.aws.aggregator.s3 import S3Objects
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.table import requests as ask
 from tests.aws.aggregator.kit import Rig
-from tests.aws.aggregator.mapping import Mapped, expired
-from tests.aws.aggregator.relay import relaying
-from tests.aws.aggregator.test_dead_letters import filters
-
-
-@pytest.fixture
-def rig(endpoint: str) -> Iterator[Rig]:
-    found = Rig(endpoint)
-    yield found
-    run(found.close())
-
-
-@pytest.fixture
-def bucket(rig: Rig) -> Iterator[str]:
-    name = f"archive-{rig.name}"
-    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
-    run(service.call("create_bucket", Bucket=name))
-    yield name
-    run(service.close())
-
-
-@pytest.fixture
-def objects(rig: Rig, bucket: str) -> Iterator[S3Objects]:
-    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
-    yield S3Objects(service, bucket)
-    run(service.close())
+from tests.aws.aggregator.mapping import expired
 
 
 def changed(rig: Rig) -> tuple[str, list[Any]]:
@@ -77,50 +46,19 @@ def expire(rig: Rig, namespace: str, keep: int = 1) -> None:
         run(rig.table.write(ask.delete((item["PK"]["S"], item["SK"]["S"]))))
 
 
-def test_through_the_function_its_line_is_in_s3(
+def test_a_process_of_ones_own_archives_and_the_command_reads_back(
     rig: Rig, bucket: str, objects: S3Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lambda_handler, "_opened", [])
-    for name, value in {
-        "HEADGATE_TABLE": rig.name, "HEADGATE_ARCHIVE_BUCKET": bucket,
-        "AWS_ENDPOINT_URL": rig.endpoint, "AWS_REGION": "us-east-1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+    """`headgate aggregate`, over the streams API; then `headgate audit list --archived`."""
     namespace, events = changed(rig)
     expire(rig, namespace)
-    run(rig.table.write(ask.delete((f"{namespace}/AUDIT#$SYSTEM", "#AUDIT#none"))))
-    records = [expired(record, 1_800_000_000) for record in rig.records()]
-    source = Mapped(
-        lambda event: lambda_handler.handle(event, None), rig.service, "",
-        run(find_stream_arn(rig.table)), filters(),
-    )  # fmt: skip
-    source.deliver(records)
-    source.deliver(records)
-    assert run(read_archived(objects, namespace)) == events[1:]
-    for aggregator in lambda_handler._opened:
-        run(aggregator.close())
-
-
-@pytest.fixture
-def environment(endpoint: str) -> dict[str, str]:
-    sources = Path(__file__).parents[3] / "src"
-    return {**os.environ, "PYTHONPATH": str(sources)}
-
-
-def test_a_process_of_ones_own_archives_and_the_command_reads_back(
-    rig: Rig, bucket: str, objects: S3Objects, environment: dict[str, str]
-) -> None:
-    """`headgate aggregate` as a program, over the streams API; `headgate audit list --archived`."""
-    namespace, events = changed(rig)
-    expire(rig, namespace)
-    with relaying(rig.endpoint) as address:
-        words = ["aggregate", rig.name, "--drain", "--archive", bucket, "--json"]
-        words += ["--region", "us-east-1", "--endpoint", address]
-        done = subprocess.run(
-            [sys.executable, "-m", "headgate.cli", *words],
-            capture_output=True, text=True, timeout=120, env=environment,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    plain = consumer._as_lambda_record
+    monkeypatch.setattr(
+        consumer, "_as_lambda_record", lambda record: expired(plain(record), time.time())
+    )
+    words = ["aggregate", rig.name, "--drain", "--archive", bucket, "--json"]
+    done = CliRunner().invoke(cli, [*words, "--region", "us-east-1", "--endpoint", rig.endpoint])
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["archived"] == len(events) - 1 == 3
     [name] = run(objects.names(f"audit/namespace={namespace}/", 10))
     lines = gzip.decompress(run(objects.get(name))).decode().splitlines()

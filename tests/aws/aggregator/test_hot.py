@@ -37,8 +37,7 @@ def traffic(per_s: int, seconds: int) -> list[Change]:
     return changes(tape.records)
 
 
-@pytest.mark.parametrize("per_s", [100, 800, 801, 3000])
-@pytest.mark.parametrize("size", [10_000, 333])
+@pytest.mark.parametrize(("per_s", "size"), [(100, 333), (800, 333), (801, 333), (1500, 10_000)])
 def test_a_pace_is_told_to_the_write(per_s: int, size: int) -> None:
     paces, found = WriteRates(), []
     line = traffic(per_s, 4)

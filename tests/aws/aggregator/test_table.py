@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headgate import Limit, RateLimiter, Repository
+from headgate import Limit
 from headgate.aws.aggregator.process import Aggregator
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable
 from headgate.core.record import BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore
-from tests.aws.aggregator.kit import NS, Cut, Cutting, Rig, Shard, Tape, totals
+from tests.aws.aggregator.kit import (
+    NS,
+    Cut,
+    Cutting,
+    Failing,
+    Rig,
+    Shard,
+    Tape,
+    drop_items,
+    totals,
+)
 from tests.stores.dynamodb.catalog.kit import Watched, port_to
 from tests.stores.dynamodb.sharding.kit import Bucket
 
 TERMS = Terms((Limit.per_second("rpm", 10**6).spec, Limit.per_second("tpm", 10**9).spec), 1)
 NOW_MS = 1_767_225_600_000
-TURNS = int(os.environ.get("HEADGATE_ACQUIRES", "1600")) // 16  # of sixteen clients
-
-
-@pytest.fixture
-def rig(endpoint: str) -> Iterator[Rig]:
-    found = Rig(endpoint)
-    yield found
-    run(found.close())
 
 
 def demand(entity_id: str, resource: str = "r", rpm: int = 1, tpm: int = 10) -> Demand:
@@ -61,83 +60,6 @@ def busy(
 def counted(rig: Rig, window: str = "daily") -> dict[tuple[str, str], list[int]]:
     found = totals(rig.usage(), window)
     return {place: [sums.get("rpm", 0), sums.get("tpm", 0)] for place, sums in found.items()}
-
-
-def test_all_acquires_are_in_the_snapshots(endpoint: str) -> None:
-    """50 entities, 3 resources, 2 limits, through the limiter; then again, shuffled."""
-
-    async def flow() -> None:
-        rig = Rig(endpoint, blocking=False)
-        url = f"dynamodb://{rig.name}?region=us-east-1&endpoint={endpoint}"
-        repository = await Repository.open(f"{url}&usage=stream&timeout_ms=30000")
-        limits = [Limit.per_minute("rpm", 10**6), Limit.per_minute("tpm", 10**8)]
-        async with RateLimiter(repository, limits=limits) as limiter:
-            dice = random.Random(7)
-            spent: dict[tuple[str, str], dict[str, int]] = {}
-
-            async def client(number: int) -> None:
-                for turn in range(TURNS):
-                    at = number * TURNS + turn
-                    entity_id, resource = f"user-{at % 50}", f"model-{at % 3}"
-                    tpm = dice.randint(1, 900)
-                    async with limiter.acquire(entity_id, resource, {"rpm": 1, "tpm": tpm}):
-                        pass
-                    sums = spent.setdefault((entity_id, resource), {"rpm": 0, "tpm": 0})
-                    sums["rpm"] += 1
-                    sums["tpm"] += tpm
-
-            await asyncio.gather(*(client(number) for number in range(16)))
-            assert sum(sums["rpm"] for sums in spent.values()) == 16 * TURNS
-            records = await rig.read()
-            for at in range(0, len(records), 2500):
-                report = await rig.aggregator.process(records[at : at + 2500])
-                assert not report.failures
-            namespace = records_namespace(records)
-            before = await rig.find_usage(namespace, limit=100)
-            assert totals(before, "daily") == totals(before, "hourly") == spent
-            daily = [shot.total_events for shot in before if shot.window_type == "daily"]
-            assert sum(daily) == 16 * TURNS
-            dice.shuffle(records)
-            for at in range(0, len(records), 4000):
-                report = await rig.aggregator.process(records[at : at + 4000])
-                assert not report.failures
-                assert not report.rows
-            assert await rig.find_usage(namespace, limit=100) == before
-            await queries(repository, spent)
-            later_ms = rig.table.port.now_ms() + 2 * 86_400_000
-            gone = await rig.backend.ledger.trim(usage_before_ms=later_ms, audit_before_ms=0)
-            assert gone == len(before)
-            assert await rig.find_usage(namespace) == []
-        await repository.close()
-        await rig.close()
-
-    asyncio.run(flow())
-
-
-def records_namespace(records: list) -> str:  # type: ignore[type-arg]
-    keys = [record["dynamodb"]["Keys"] for record in records]
-    found = {key["PK"]["S"].split("/")[0] for key in keys if key["SK"]["S"] == "#STATE"}
-    [namespace] = found
-    return str(namespace)
-
-
-async def queries(repository: Repository, spent: dict[tuple[str, str], dict[str, int]]) -> None:
-    """The same through the questions that users ask, page by page."""
-    total = sum(sums["tpm"] for sums in spent.values())
-    summary = await repository.get_usage_summary(window_type="daily")
-    assert summary.total == {"rpm": 16 * TURNS, "tpm": total}
-    assert summary.total_events == 16 * TURNS
-    found, key = [], None
-    for _ in range(100):
-        page, key = await repository.get_usage_snapshots(
-            resource="model-1", window_type="daily", limit=7, next_key=key
-        )
-        found += page
-        if key is None:
-            break
-    assert len(found) >= 50
-    ours = {place: sums for place, sums in spent.items() if place[1] == "model-1"}
-    assert totals(found, "daily") == ours
 
 
 def test_usage_is_net_consumption(rig: Rig) -> None:
@@ -170,23 +92,6 @@ def test_killed_between_any_two_writes_nothing_is_lost_or_doubled(rig: Rig, sent
             break
     assert kills >= 12
     assert counted(rig) == counted(rig, "hourly") == wanted
-
-
-def test_a_bad_record_stands_in_nobody_s_way(rig: Rig) -> None:
-    wanted = busy(rig, 30)
-    records = [copy.deepcopy(dict(record)) for record in rig.buckets()]
-    poison = copy.deepcopy(records[11])
-    poison["dynamodb"]["NewImage"]["g"] = {"S": "what?"}
-    poison["dynamodb"]["SequenceNumber"] += "9"
-    poison["dynamodb"]["Keys"]["PK"]["S"] = f"{NS}/BUCKET#other#r#0"
-    batch = [*records[:11], poison, *records[11:]]
-    report = run(rig.aggregator.process(batch))
-    [failure] = report.failures
-    assert failure.unreadable
-    assert failure.sequence == poison["dynamodb"]["SequenceNumber"]
-    assert counted(rig) == wanted
-    run(rig.aggregator.process(batch[11:]))  # as Lambda delivers again
-    assert counted(rig) == wanted
 
 
 def test_what_could_not_be_read_is_counted_once_it_can(rig: Rig) -> None:
@@ -260,17 +165,18 @@ def test_a_bucket_that_was_forgotten_is_counted_on(rig: Rig) -> None:
 
 def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
     """Two limits, two windows. It is a write per window and batch."""
-    for number in range(1000):
-        assert run(rig.backend.store.consume([demand("hot")], NOW_MS + number)).allowed
-    records = rig.buckets()
-    assert len(records) == 1000
+    tape = Tape()
+    shard = Shard(tape, "hot")
+    shard.make(rpm=1, tpm=10)
+    for _ in range(999):
+        shard.write(rpm=1, tpm=10)
     writes = {}
     for size in (1000, 500, 250, 100):
         port = Watched(port_to(rig.endpoint))
         aggregator = Aggregator(rig.table_over(port), rig.settings)
-        _forget_rows(rig)
+        drop_items(rig, f"{NS}/ENTITY#hot", "#USAGE#")
         for at in range(0, 1000, size):
-            run(aggregator.process(records[at : at + size]))
+            run(aggregator.process(tape.records[at : at + size]))
         writes[size] = port.calls.count("UpdateItem")
         assert set(port.calls) == {"UpdateItem"}
         run(port.close())
@@ -279,29 +185,6 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
     for size, count in writes.items():
         assert f"| {size:,} | {count} |".replace(",", " ") in told
     assert counted(rig) == {("hot", "r"): [1000, 10_000]}
-
-
-def _forget_rows(rig: Rig) -> None:
-    from headgate.stores.dynamodb.table import requests as ask
-
-    items = run(rig.table.every(ask.query(rig.name, f"{NS}/ENTITY#hot", ask.begins("#USAGE#"))))
-    run(rig.table.delete_all([(item["PK"]["S"], item["SK"]["S"]) for item in items]))
-
-
-class Failing:
-    """A port that is in trouble for some calls."""
-
-    def __init__(self, inner, troubles) -> None:  # type: ignore[no-untyped-def]
-        self.inner, self.troubles = inner, list(troubles)
-        self.now_ms = inner.now_ms
-
-    async def call_all(self, requests):  # type: ignore[no-untyped-def]
-        if not self.troubles:
-            return await self.inner.call_all(requests)
-        trouble = self.troubles.pop(0)
-        if isinstance(trouble, Unreachable):
-            await self.inner.call_all(requests)  # done, but nobody was told
-        return [trouble for _ in requests]
 
 
 def test_trouble_that_passes_is_waited_out(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from headgate import HeadgateError, IncompatibleSchemaError, ValidationError
 from headgate.aws.infra import (
     AwsRefused,
     InfrastructureNotFoundError,
+    Port,
     Progress,
     StackOperationError,
     StackOptions,
@@ -68,13 +69,11 @@ def event(number: int, resource: str, state: str, reason: str = "") -> dict[str,
     }
 
 
-class Scripted:
+class Scripted(Port):
     """A port that shows one state of a stack after another; the last one stays."""
 
-    region = "eu-west-1"
-    endpoint = None
-
     def __init__(self, *states: dict[str, Any] | None) -> None:
+        self.region, self.endpoint = "eu-west-1", None
         self.states = list(states)
         self.events: list[dict[str, Any]] = []
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
@@ -102,6 +101,11 @@ class Scripted:
     def asked(self, operation: str) -> list[dict[str, Any]]:
         return [params for _, name, params in self.calls if name == operation]
 
+    def sent(self, operation: str) -> dict[str, str]:
+        """The parameters of the stack in the one call of that operation."""
+        (asked,) = self.asked(operation)
+        return {one["ParameterKey"]: one["ParameterValue"] for one in asked["Parameters"]}
+
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +132,20 @@ def test_a_failure_names_the_resource_that_failed_first_and_why() -> None:
     assert [one.id for one in seen] == ["e1", "e2", "e3", "e4", "e5"]
 
 
-def test_where_only_cancellations_are_told_one_of_them_is_named() -> None:
-    port = Scripted(None, entry("ROLLBACK_COMPLETE"))
-    port.events = [event(1, "AppRole", "CREATE_FAILED", "Resource creation cancelled")]
-    with pytest.raises(StackOperationError, match="AppRole"):
-        deploy(port, "limits", PLAIN)
-
-
-def test_a_failure_without_events_says_what_the_stack_says() -> None:
-    port = Scripted(None, {**entry("ROLLBACK_FAILED"), "StackStatusReason": "no permission"})
-    with pytest.raises(StackOperationError, match="no permission"):
+@pytest.mark.parametrize(
+    ("state", "reason", "events", "named"),
+    [
+        ("ROLLBACK_COMPLETE", "", [event(1, "AppRole", "CREATE_FAILED", "cancelled")], "AppRole"),
+        ("ROLLBACK_FAILED", "no permission", [], "no permission"),
+    ],
+    ids=["only cancellations", "no events"],
+)
+def test_a_failure_that_names_no_cause_says_what_is_known(
+    state: str, reason: str, events: list[dict[str, Any]], named: str
+) -> None:
+    port = Scripted(None, {**entry(state), "StackStatusReason": reason})
+    port.events = events
+    with pytest.raises(StackOperationError, match=named):
         deploy(port, "limits", PLAIN)
 
 
@@ -149,8 +157,7 @@ def test_a_new_stack_is_made_with_tags_and_every_parameter() -> None:
     tags = {one["Key"]: one["Value"] for one in asked["Tags"]}
     assert tags["team"] == "a"
     assert tags["headgate:stack"] == "1"
-    parameters = {one["ParameterKey"] for one in asked["Parameters"]}
-    assert {"EnableAggregator", "PitrDays"} <= parameters
+    assert {"EnableAggregator", "PitrDays"} <= port.sent("create_stack").keys()
     assert port.paused_ms == POLL_MS
     assert done.stack.url == "dynamodb://limits?region=eu-west-1"
 
@@ -173,9 +180,8 @@ def test_the_code_is_uploaded_between_two_steps() -> None:
     deploy(port, "limits")
     order = [name for _, name, _ in port.calls if not name.startswith("describe_")]
     assert order == ["create_stack", "put_object", "update_stack"]
-    (put,), (update,) = port.asked("put_object"), port.asked("update_stack")
-    keys = {one["ParameterKey"]: one["ParameterValue"] for one in update["Parameters"]}
-    assert keys["CodeKey"] == put["Key"]
+    (put,) = port.asked("put_object")
+    assert port.sent("update_stack")["CodeKey"] == put["Key"]
     assert put["Bucket"] == "bundles"
 
 
@@ -215,9 +221,9 @@ def test_an_upgrade_keeps_options_and_tags() -> None:
     parameters = {"EnableAggregator": "false", "PitrDays": "7", "OfAnOlderTemplate": "x"}
     port = Scripted(entry("CREATE_COMPLETE", tags={**OURS, "team": "a"}, parameters=parameters))
     upgrade(port, "limits")
-    (asked,) = port.asked("update_stack")
-    sent = {one["ParameterKey"]: one["ParameterValue"] for one in asked["Parameters"]}
+    sent = port.sent("update_stack")
     assert sent == {"EnableAggregator": "false", "PitrDays": "7", "CodeKey": ""}
+    (asked,) = port.asked("update_stack")
     assert {"Key": "team", "Value": "a"} in asked["Tags"]
 
 
@@ -342,9 +348,10 @@ def test_a_boundary_by_name_becomes_an_arn() -> None:
     me = {"Account": "123456789012", "Arn": "arn:aws-cn:iam::123456789012:user/me"}
     port.answers["get_caller_identity"] = lambda: me
     deploy(port, "limits", StackOptions(enable_aggregator=False, permission_boundary="bound"))
-    (asked,) = port.asked("create_stack")
-    sent = {one["ParameterKey"]: one["ParameterValue"] for one in asked["Parameters"]}
-    assert sent["PermissionBoundaryArn"] == "arn:aws-cn:iam::123456789012:policy/bound"
+    assert (
+        port.sent("create_stack")["PermissionBoundaryArn"]
+        == "arn:aws-cn:iam::123456789012:policy/bound"
+    )
 
 
 def test_a_bad_name_asks_nothing_of_aws() -> None:

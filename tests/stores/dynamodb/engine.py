@@ -25,6 +25,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "ministack>=1.5,<2"
+STORE_SERVICES = "dynamodb,dynamodbstreams"
 START_S_MAX = 60.0
 STOP_S_MAX = 10.0
 POLL_S = 0.05
@@ -77,7 +78,7 @@ class Engine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(owner: int | None = None, services: str = "dynamodb,dynamodbstreams") -> Engine:
+def start(owner: int | None = None, services: str = STORE_SERVICES) -> Engine:
     """A new engine on a free port, answering; it outlives its `owner` by a second at most."""
     python = environment()
     port = _free_port()
@@ -105,13 +106,14 @@ def start(owner: int | None = None, services: str = "dynamodb,dynamodbstreams") 
 
 
 @contextlib.contextmanager
-def shared(folder: Path, owner: int) -> Iterator[Engine]:
+def shared(folder: Path, owner: int, services: str = STORE_SERVICES) -> Iterator[Engine]:
     """One engine for all that name the same folder; the last to leave stops it."""
+    folder.mkdir(exist_ok=True)
     book = folder / "ministack.json"
     with _locked(folder / "ministack.lock"):
         entry = json.loads(book.read_text()) if book.exists() else {"users": 0}
         if not entry["users"]:
-            entry = {"users": 0, "engine": asdict(start(owner))}
+            entry = {"users": 0, "engine": asdict(start(owner, services))}
         entry["users"] += 1
         book.write_text(json.dumps(entry))
     engine = Engine(**entry["engine"])

@@ -123,38 +123,49 @@ class BotoService:
             if "Body" in reply:
                 reply["Body"] = reply["Body"].read()
         except ClientError as error:
-            raise _error_from_reply(self._name, operation, error) from error
+            raise _error_from_reply(f"{self._name} refused {operation}: {error}", error) from error
         except (BotoCoreError, HTTPClientError, OSError) as error:
-            raise _error_from_call(self._name, operation, error) from error
+            anonymous = isinstance(error, NoCredentialsError)
+            hint = "give this host or task a role" if anonymous else "see why"
+            raise Unreachable(
+                f"{self._name} gave no answer to {operation} ({error}); {hint}"
+            ) from error
         return reply
 
     def _get_client(self) -> Any:
         with self._lock:
             if self._client is None:
-                settings = Config(
-                    connect_timeout=self._timeout_s,
-                    read_timeout=self._timeout_s,
-                    retries={"total_max_attempts": 3, "mode": "standard"},
-                    s3={"addressing_style": "path"} if self._endpoint else None,
-                )
-                self._client = botocore.session.get_session().create_client(
-                    self._name,
-                    region_name=self._region,
-                    endpoint_url=self._endpoint,
-                    config=settings,
-                )
+                self._client = make_client(
+                    botocore.session.get_session(), self._name, self._region, self._endpoint,
+                    connect_s=self._timeout_s, read_s=self._timeout_s, attempts=3,
+                )  # fmt: skip
             return self._client
 
 
-def _error_from_reply(service: str, operation: str, error: Any) -> StoreTrouble:
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    shown = f"{service} refused {operation}: {error}"
+def make_client(
+    session: Any,
+    service: str,
+    region: str | None,
+    endpoint: str | None,
+    *,
+    connect_s: float,
+    read_s: float,
+    attempts: int,
+) -> Any:
+    """A client of botocore's for one service; an endpoint is one of another address than AWS's."""
+    config = Config(
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+        s3={"addressing_style": "path"} if endpoint else None,
+    )
+    return session.create_client(service, region_name=region, endpoint_url=endpoint, config=config)
+
+
+def _error_from_reply(shown: str, error: ClientError) -> StoreTrouble:
+    reply: dict[str, Any] = dict(error.response)
+    code = str(reply.get("Error", {}).get("Code", ""))
     if code in _THROTTLES:
         return Throttled(f"{shown}; try again in a moment")
+    status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return Unreachable(shown) if status >= 500 else Rejected(code, shown)
-
-
-def _error_from_call(service: str, operation: str, error: Exception) -> StoreTrouble:
-    hint = "give this host or task a role" if isinstance(error, NoCredentialsError) else "see why"
-    return Unreachable(f"{service} gave no answer to {operation} ({error}); {hint}")

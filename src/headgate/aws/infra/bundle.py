@@ -8,6 +8,7 @@ same bytes, so the digest of a bundle tells whether a stack runs this code.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import io
 import zipfile
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.aws.infra.control_plane import StackOperationError
 
@@ -44,6 +46,7 @@ class Bundle:
         return f"aggregator/{self.digest}.zip"
 
 
+@functools.cache  # a second's work, and the sources of a running program do not change
 def build(handler: str = HANDLER) -> Bundle:
     """The bundle of a handler's module."""
     root = resources.files(PACKAGE)
@@ -69,24 +72,24 @@ def lambda_export(path: str | Path) -> Bundle:
     return bundle
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(NamedTuple):
     path: str
     text: str
-    is_package: bool
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.endswith("/__init__.py")
 
 
 def _collect_modules(root: Traversable, start: str) -> dict[str, _Source]:
-    """The modules an import of `start` can lead to, parents included."""
+    """The modules an import of `start` can lead to, and the packages they are in."""
     found: dict[str, _Source] = {}
     todo = [start]
     while todo:
-        module = todo.pop()
-        for name in _enclosing_packages(module):
-            if name in found:
-                continue
-            source = _source(root, name)
-            if source is None:  # an attribute of a module, not a module
+        parts = todo.pop().split(".")
+        for name in [".".join(parts[: length + 1]) for length in range(len(parts))]:
+            source = None if name in found else _source(root, name)
+            if source is None:  # known already, or an attribute of a module
                 continue
             found[name] = source
             todo += _imports(name, source)
@@ -99,25 +102,13 @@ def _collect_modules(root: Traversable, start: str) -> dict[str, _Source]:
     return found
 
 
-def _enclosing_packages(module: str) -> Iterator[str]:
-    """The packages a module is in, outermost first, and itself."""
-    parts = module.split(".")
-    for length in range(1, len(parts) + 1):
-        yield ".".join(parts[:length])
-
-
 def _source(root: Traversable, module: str) -> _Source | None:
     inner = module.split(".")[1:]
-    package = root.joinpath(*inner, "__init__.py") if inner else root.joinpath("__init__.py")
-    if package.is_file():
-        path = "/".join((PACKAGE, *inner, "__init__.py"))
-        return _Source(path, package.read_text("utf-8"), is_package=True)
-    if not inner:
-        return None
-    single = root.joinpath(*inner[:-1], f"{inner[-1]}.py")
-    if not single.is_file():
-        return None
-    return _Source("/".join((PACKAGE, *inner)) + ".py", single.read_text("utf-8"), is_package=False)
+    for parts in ([*inner, "__init__.py"], [*inner[:-1], f"{inner[-1]}.py"] if inner else []):
+        file = root.joinpath(*parts)
+        if file.is_file():
+            return _Source("/".join((PACKAGE, *parts)), file.read_text("utf-8"))
+    return None
 
 
 def _imports(module: str, source: _Source) -> list[str]:
@@ -157,7 +148,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 def _data_of(root: Traversable, module: str) -> dict[str, bytes]:
     """The data files of a package, also those in folders below it."""
     inner = module.split(".")[1:]
-    folder = root.joinpath(*inner) if inner else root
+    folder = root.joinpath(*inner)
     return {"/".join((PACKAGE, *inner, name)): data for name, data in _data_in(folder)}
 
 

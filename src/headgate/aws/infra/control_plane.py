@@ -7,13 +7,13 @@ gained by calling AWS ourselves, or by an async form.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
+from headgate.aws.aggregator.s3 import make_client
 from headgate.core.errors import HeadgateError, ValidationError
 
 # --------------------------------------------------------------------------------------------------
@@ -76,22 +76,10 @@ CONNECT_S, READ_S = 5, 60
 ATTEMPTS_MAX = 5
 
 
-class Port(Protocol):
+class Port:
     """Operations go by botocore's names: `call("cloudformation", "describe_stacks", …)`."""
 
-    @property
-    def region(self) -> str: ...
-
-    @property
-    def endpoint(self) -> str | None: ...
-
-    def call(self, service: str, operation: str, /, **params: Any) -> dict[str, Any]: ...
-
-    def pause_ms(self, wait_ms: int) -> None: ...
-
-
-class AwsPort:
-    def __init__(self, session: Any, region: str, endpoint: str | None) -> None:
+    def __init__(self, session: Session, region: str, endpoint: str | None) -> None:
         self.region = region
         self.endpoint = endpoint
         self._session = session
@@ -113,15 +101,10 @@ class AwsPort:
 
     def _client(self, service: str) -> Any:
         if service not in self._clients:
-            config = Config(
-                connect_timeout=CONNECT_S,
-                read_timeout=READ_S,
-                retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
-                s3={"addressing_style": "path"} if self.endpoint else None,
-            )
-            self._clients[service] = self._session.create_client(
-                service, region_name=self.region, endpoint_url=self.endpoint, config=config
-            )
+            self._clients[service] = make_client(
+                self._session, service, self.region, self.endpoint,
+                connect_s=CONNECT_S, read_s=READ_S, attempts=ATTEMPTS_MAX,
+            )  # fmt: skip
         return self._clients[service]
 
 
@@ -137,4 +120,4 @@ def open_port(*, region: str | None = None, endpoint: str | None = None) -> Port
         raise AwsUnreachable("the profile", error) from error
     if not found:
         raise ValidationError("region", region, "is nowhere to be found; name it, or AWS_REGION")
-    return AwsPort(session, found, endpoint)
+    return Port(session, found, endpoint)

@@ -90,10 +90,6 @@ class Progress:
     status: str
     reason: str
 
-    @property
-    def is_failure(self) -> bool:
-        return self.status.endswith("_FAILED")
-
 
 def status(port: Port, name: str) -> Stack:
     """The stack of that name (or id), if it is one of headgate's."""
@@ -193,6 +189,16 @@ def ignore_progress(progress: Progress) -> None:
     """Does nothing: the default report."""
 
 
+def change_stack(
+    port: Port, operation: str, stack: Stack, what: str, report: Report, **request: Any
+) -> Stack | None:
+    """Asks CloudFormation to update or delete a stack, and waits until it is at rest."""
+    seen: set[str] = set()
+    new_events(port, stack.id, seen)  # what happened before tells nothing about this change
+    port.call(CLOUDFORMATION, operation, StackName=stack.id, **request)
+    return wait_until_at_rest(port, stack.id, what, seen, report)
+
+
 def wait_until_at_rest(
     port: Port, stack_id: str, what: str, seen: set[str], report: Report = ignore_progress
 ) -> Stack | None:
@@ -224,10 +230,17 @@ def wait_until_at_rest(
 
 def operation_error(stack: Stack, what: str, happened: list[Progress]) -> StackOperationError:
     """The first resource that failed and why; the rest failed because of it."""
-    failed = [event for event in happened if event.is_failure and event.resource != stack.name]
+    failed = [
+        event
+        for event in happened
+        if event.status.endswith("_FAILED") and event.resource != stack.name
+    ]
     first = next((one for one in failed if ECHO not in one.reason.lower()), None)
     first = first or next(iter(failed), None)
-    advice = _advice(stack)
+    advice = ADVICE.get(
+        stack.status,
+        f"the stack is {stack.status}; the CloudFormation console can continue or delete it",
+    )
     if first is None:
         return StackOperationError(stack.name, what, stack.reason or stack.status, advice=advice)
     resource = f"{first.resource} ({first.type})"
@@ -236,11 +249,9 @@ def operation_error(stack: Stack, what: str, happened: list[Progress]) -> StackO
     )
 
 
-def _advice(stack: Stack) -> str:
-    if stack.status == "UPDATE_ROLLBACK_COMPLETE":
-        return "the stack is as it was before; mend the cause and run it again"
-    if stack.status == "ROLLBACK_COMPLETE":
-        return "what was made has been removed; mend the cause and deploy again"
-    if stack.status == "DELETE_FAILED":
-        return "mend the cause and delete again: what is gone is gone, the rest is still there"
-    return f"the stack is {stack.status}; the CloudFormation console can continue or delete it"
+ADVICE = {
+    "UPDATE_ROLLBACK_COMPLETE": "the stack is as it was before; mend the cause and run it again",
+    "ROLLBACK_COMPLETE": "what was made has been removed; mend the cause and deploy again",
+    "DELETE_FAILED": "mend the cause and delete again: what is gone is gone, the rest is still "
+    "there",
+}

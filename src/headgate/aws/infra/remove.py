@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 from headgate.aws.infra.control_plane import AwsRefused, Port, StackOperationError
 from headgate.aws.infra.inspect import (
-    CLOUDFORMATION,
     Report,
+    change_stack,
     ignore_progress,
-    new_events,
     resources_of,
     status,
-    wait_until_at_rest,
 )
 from headgate.core.errors import ValidationError
 
@@ -94,9 +92,7 @@ def delete(
     _unprotect(port, resources.get("Table"))
     if bundles := resources.get("BundleBucket"):
         empty_bucket(port, bundles)
-    seen = {event.id for event in new_events(port, found.id, set())}
-    port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
-    wait_until_at_rest(port, found.id, f"the stack {found.name} was not deleted", seen, report)
+    change_stack(port, "delete_stack", found, f"the stack {found.name} was not deleted", report)
     if archive is not None and not keep_archive:
         remove_bucket(port, archive)
     return Deleted(found.name, archive if keep_archive else None)

@@ -25,9 +25,9 @@ from headgate.aws.infra.inspect import (
     VERSION_TAG,
     Report,
     Stack,
+    change_stack,
     find_stack,
     ignore_progress,
-    new_events,
     status,
     wait_until_at_rest,
 )
@@ -69,11 +69,8 @@ def prepare_table(stack: Stack, options: StackOptions) -> None:
 
 def upgrade_table(stack: Stack) -> tuple[Any, ...]:
     """Upgrades the table to this version's schema; returns the steps that did it."""
-    repository = SyncRepository(_patient_url(stack))
-    try:
+    with SyncRepository(_patient_url(stack)) as repository:
         return tuple(repository.upgrade())
-    finally:
-        repository.close()
 
 
 def _patient_url(stack: Stack) -> str:
@@ -179,9 +176,7 @@ def _find_usable(port: Port, name: str, report: Report) -> Stack | None:
     if STACK_TAG not in found.tags:
         raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
     if found.status in DEAD_STATUSES:  # it holds nothing, and AWS can only delete it
-        seen = {event.id for event in new_events(port, found.id, set())}
-        port.call(CLOUDFORMATION, "delete_stack", StackName=found.id)
-        wait_until_at_rest(port, found.id, f"removing what was left of {name}", seen, report)
+        change_stack(port, "delete_stack", found, f"removing what was left of {name}", report)
         return None
     _check_at_rest(found)
     check_version(found)
@@ -207,15 +202,13 @@ def _update(
     tags: list[dict[str, str]],
     report: Report,
 ) -> Deployed:
-    seen = {event.id for event in new_events(port, stack.id, set())}
+    what = f"the stack {stack.name} was not changed"
     try:
-        port.call(CLOUDFORMATION, "update_stack", StackName=stack.name, **_request(wanted, tags))
+        at_rest = change_stack(port, "update_stack", stack, what, report, **_request(wanted, tags))
     except AwsRefused as error:
         if NOTHING_TO_DO not in error.message:
             raise
         return Deployed(stack, False)
-    what = f"the stack {stack.name} was not changed"
-    at_rest = wait_until_at_rest(port, stack.id, what, seen, report)
     if at_rest is None:
         raise InfrastructureNotFoundError(stack.name, "the stack was deleted meanwhile")
     return Deployed(at_rest, True)

@@ -73,20 +73,9 @@ _TABLE_ARN = re.compile(r"arn:aws[a-z\-]*:dynamodb:[a-z0-9\-]+:\d{12}:table/[a-z
 
 REGISTRY_KEY = "_/SYSTEM#"
 USAGE_ATTRIBUTES = (
-    "PK",
-    "SK",
-    "GSI2PK",
-    "GSI2SK",
-    "GSI4PK",
-    "GSI4SK",
-    "entity_id",
-    "resource",
-    "window",
-    "window_start",
-    "ttl",
-    "total_events",
-    "u_*",
-)
+    "PK", "SK", "GSI2PK", "GSI2SK", "GSI4PK", "GSI4SK", "entity_id", "resource", "window",
+    "window_start", "ttl", "total_events", "u_*",
+)  # fmt: skip
 
 
 def namespace_policy(

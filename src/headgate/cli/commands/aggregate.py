@@ -9,9 +9,9 @@ import click
 
 from headgate.aws.aggregator.open import open_consumer
 from headgate.aws.aggregator.process import settings_from
-from headgate.cli.arguments import aws_options
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import clean, show
+from headgate.cli.options import action_command, aws_options
+from headgate.cli.output import Output, clean
+from headgate.cli.session import Session
 from headgate.core.runtime import run
 
 
@@ -34,7 +34,6 @@ from headgate.core.runtime import run
 )  # fmt: skip
 @click.option("--split/--no-split", default=True, show_default=True, help="Split hot buckets.")
 @click.option("--drain", is_flag=True, help="Stop when everything has been read.")
-@pass_session
 def aggregate(
     session: Session,
     /,
@@ -46,7 +45,7 @@ def aggregate(
     split: bool,
     drain: bool,
     **place: Any,
-) -> None:
+) -> Output:
     """Count usage from a table's stream until stopped; the next run continues from there."""
     settings = settings_from(
         {
@@ -83,4 +82,4 @@ def aggregate(
     totals["dead_letters"] = consumer.dead_letters_sent
     given_up = f", {consumer.dead_letters_sent} given up" if consumer.dead_letters_sent else ""
     words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
-    show(session, totals, words)
+    return Output(totals, words)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import click
 
 from headgate.admin.documents import event_as_json
-from headgate.cli.arguments import combine, limit_option
-from headgate.cli.options import Misuse, Session, command_group, pass_session
-from headgate.cli.output import OutputTable, show
+from headgate.cli.options import combine, command_group, limit_option
+from headgate.cli.output import Columns, Output, table_of
+from headgate.cli.session import Misuse, Session
 
 if TYPE_CHECKING:
     from headgate.core.history import AuditEvent
 
 BUCKET_OUTPUT = "ArchiveBucketName"  # of a stack
 KEYS_NAMESPACE = "headgate.keys"  # where the service keeps keys and their history
-
+EVENT_COLUMNS: Columns = {
+    "time": "timestamp", "of": "entity_id", "action": "action", "resource": "resource",
+    "by": "principal", "details": lambda event: json.dumps(event["details"], ensure_ascii=False),
+}  # fmt: skip
 
 archive_options = combine(
     click.option("--start", metavar="TIME", help="Archived events from then on: ISO 8601."),
@@ -61,7 +63,6 @@ def audit() -> None:
 @click.option("--after", "start_event_id", metavar="EVENT", help="Continue after that event.")
 @click.option("--archived", is_flag=True, help="Expired events, from S3; by default of everybody.")
 @archive_options
-@pass_session
 def list_(
     session: Session,
     /,
@@ -76,10 +77,10 @@ def list_(
     start: str | None,
     end: str | None,
     **archive: str | None,
-) -> None:
+) -> Output:
     """List changes, newest first."""
     if keys:
-        session = replace(session, namespace=KEYS_NAMESPACE)
+        session.namespace = KEYS_NAMESPACE
     of_file = keys and entity_id is None
     subject = _subject(entity_id, system, resource, policies, of_file, needed=not archived)
     if archived:
@@ -87,19 +88,12 @@ def list_(
     else:
         _refuse_unused(start=start, end=end, **archive)
         assert subject is not None
-        with session.repository() as repository:
-            events = repository.get_audit_events(subject, limit, start_event_id)
+        events = session.repository.get_audit_events(subject, limit, start_event_id)
     following = events[-1].event_id if len(events) == limit else None
-    document = {"items": [event_as_json(event) for event in events], "next": following}
-    rows = [
-        (
-            event.timestamp, event.entity_id, event.action, event.resource, event.principal,
-            json.dumps(dict(event.details), ensure_ascii=False),
-        )
-        for event in events
-    ]  # fmt: skip
-    table = OutputTable(("time", "of", "action", "resource", "by", "details"), rows, "no changes")
-    show(session, document, table, *([f"more: --after {following}"] if following else []))
+    items = [event_as_json(event) for event in events]
+    more = f"more: --after {following}" if following else None
+    table = table_of(items, EVENT_COLUMNS, "no changes")
+    return Output({"items": items, "next": following}, table, more)
 
 
 def _refuse_unused(**options: str | None) -> None:
@@ -208,8 +202,7 @@ def _namespace_id(session: Session) -> str:
     """The archive is sorted by id, because a name may be given to another namespace later."""
     from headgate.core.errors import NamespaceNotFoundError
 
-    with session.repository() as repository:
-        found = repository.get_namespace(session.namespace_name)
+    found = session.repository.get_namespace(session.namespace_name)
     if found is None:
         raise NamespaceNotFoundError(session.namespace_name)
     return found.id

@@ -7,12 +7,10 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import click
-
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import Step, progress, show
+from headgate.cli.options import action_command, number_option
+from headgate.cli.output import Output, Step, progress
+from headgate.cli.session import Session
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.sync import SyncRateLimiter, SyncRepository
 
@@ -29,42 +27,32 @@ WARM_UP = 20
     headgate -u redis://localhost:6379/0 bench --count 20000 --threads 8
     """,
 )
-@click.option(
-    "--count", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, metavar="N",
-    help="Acquires per thread.",
-)  # fmt: skip
-@click.option(
-    "--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
-    help="Threads that share one limiter.",
-)  # fmt: skip
-@click.option(
-    "--entities", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="N",
-    help="Entities to take from in turn; 1 is one hot bucket.",
-)  # fmt: skip
-@pass_session
-def bench(session: Session, count: int, threads: int, entities: int) -> None:
+@number_option("--count", 1, 1_000_000, 2000, "Acquires per thread.")
+@number_option("--threads", 1, 64, 1, "Threads that share one limiter.")
+@number_option("--entities", 1, 10_000, 1, "Entities to take from in turn; 1 is one hot bucket.")
+def bench(session: Session, count: int, threads: int, entities: int) -> Output:
     """Measure acquire on the store, in a namespace of its own that is purged afterwards."""
     with (
-        session.repository() as repository,
-        _namespace(repository) as home,
+        _namespace(session.repository) as home,
         SyncRateLimiter(home, limits=LIMITS) as limiter,
         progress(session, "acquiring") as step,
     ):
         times_ns, elapsed_ns = _measure(limiter, count, threads, entities, step)
     calls = len(times_ns)
-    document: dict[str, Any] = {
-        "store": repository.capabilities.name,
-        "acquires": calls,
-        "threads": threads,
-        "entities": entities,
-        "per_second": round(calls * 1e9 / max(1, elapsed_ns), 1),
-        "microseconds": {
-            name: round(times_ns[min(calls - 1, int(part * calls))] / 1000, 1)
-            for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-        },
+    per_second = round(calls * 1e9 / max(1, elapsed_ns), 1)
+    quantiles = {
+        name: round(times_ns[min(calls - 1, int(part * calls))] / 1000, 1)
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
     }
-    waits = "  ".join(f"{name} {value:g} µs" for name, value in document["microseconds"].items())
-    show(session, document, f"{document['per_second']:g} acquires/s on {document['store']}", waits)
+    store = session.repository.capabilities.name
+    return Output(
+        {
+            "store": store, "acquires": calls, "threads": threads, "entities": entities,
+            "per_second": per_second, "microseconds": quantiles,
+        },
+        f"{per_second:g} acquires/s on {store}",
+        "  ".join(f"{name} {value:g} µs" for name, value in quantiles.items()),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

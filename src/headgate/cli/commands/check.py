@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from headgate.admin.documents import explanation_as_json
-from headgate.cli.arguments import amounts_argument, amounts_of, parse_limit
-from headgate.cli.documents import status_rows
-from headgate.cli.errors import LIMITED, OK
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import duration, show
+from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
+from headgate.cli.output import Columns, Output, duration, table_of
+from headgate.cli.session import LIMITED, OK, Session
 from headgate.core.errors import RateLimitExceeded
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     headgate check key-1 gpt-4 rpm=1 --json
     """,
 )
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @click.argument("resource")
 @amounts_argument
 @click.option(
@@ -40,52 +38,53 @@ if TYPE_CHECKING:
     "--wait", "wait_s", type=click.FloatRange(0, 86_400), metavar="SECONDS",
     help="With --take: wait up to this long instead of being limited.",
 )  # fmt: skip
-@pass_session
 def check(
     session: Session,
     entity_id: str,
     resource: str,
-    amounts: tuple[tuple[str, int], ...],
+    amounts: dict[str, int],
     limits: tuple[Limit, ...],
     take: bool,
     wait_s: float | None,
-) -> int:
+) -> Output:
     """Check whether a request would be admitted. Takes nothing, unless --take is given.
 
     Exit code 0: admitted; 3: limited, and the answer says for how long; 4: the store is away.
     """
-    wanted = amounts_of(amounts)
     if wait_s is not None and not take:
         raise click.UsageError("--wait is for --take: a check that takes nothing never waits")
     override = list(limits) or None
-    with session.limiter() as limiter:
-        if not take:
-            verdict = limiter.check(entity_id, resource, wanted, override)
-            return _answer(session, verdict, allowed=verdict.allowed)
-        try:
-            with limiter.acquire(entity_id, resource, wanted, override, wait=wait_s) as lease:
-                document: dict[str, Any] = {
-                    "allowed": True,
-                    "taken": dict(lease.consumed),
-                    "available": limiter.available(entity_id, resource, override),
-                    "degraded": lease.degraded,
-                }
-        except RateLimitExceeded as refused:
-            return _answer(session, refused, allowed=False)
-    left = ", ".join(f"{name} {value}" for name, value in document["available"].items())
-    show(session, document, f"admitted; left: {left}")
-    return OK
+    limiter = session.limiter
+    if not take:
+        verdict = limiter.check(entity_id, resource, amounts, override)
+        return _output(verdict, allowed=verdict.allowed)
+    try:
+        with limiter.acquire(entity_id, resource, amounts, override, wait=wait_s) as lease:
+            available = limiter.available(entity_id, resource, override)
+            taken, degraded = dict(lease.consumed), lease.degraded
+    except RateLimitExceeded as refused:
+        return _output(refused, allowed=False)
+    document = {"allowed": True, "taken": taken, "available": available, "degraded": degraded}
+    left = ", ".join(f"{name} {value}" for name, value in available.items())
+    return Output(document, f"admitted; left: {left}")
 
 
-def _answer(session: Session, outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> int:
-    document = {
-        "allowed": allowed,
-        "retry_after_ms": outcome.retry_after_ms,
-        "limits": [status.as_dict() for status in outcome.statuses],
-    }
-    wait = f"limited; retry after {duration(outcome.retry_after_ms)}"
-    show(session, document, "would be admitted" if allowed else wait, status_rows(outcome.statuses))
-    return OK if allowed else LIMITED
+STATUS_COLUMNS: Columns = {
+    "entity": "entity_id", "resource": "resource", "limit": "limit_name", ">asked": "requested",
+    ">available": "available", ">capacity": "capacity", "from": "source",
+    "": lambda status: "exceeded" if status["exceeded"] else "",
+}  # fmt: skip
+
+
+def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
+    statuses = [status.as_dict() for status in outcome.statuses]
+    wait_ms = outcome.retry_after_ms
+    return Output(
+        {"allowed": allowed, "retry_after_ms": wait_ms, "limits": statuses},
+        "would be admitted" if allowed else f"limited; retry after {duration(wait_ms)}",
+        table_of(statuses, STATUS_COLUMNS),
+        exit_code=OK if allowed else LIMITED,
+    )
 
 
 @action_command(
@@ -95,11 +94,9 @@ def _answer(session: Session, outcome: Verdict | RateLimitExceeded, *, allowed: 
     headgate explain key-1 gpt-4 --json
     """,
 )
-@click.argument("entity_id", metavar="ENTITY")
+@entity_argument
 @click.argument("resource")
-@pass_session
-def explain(session: Session, entity_id: str, resource: str) -> None:
+def explain(session: Session, entity_id: str, resource: str) -> Output:
     """Show which level gave each limit, what it overrides, and the parents it cascades to."""
-    with session.limiter() as limiter:
-        found = limiter.explain(entity_id, resource)
-    show(session, explanation_as_json(found), str(found))
+    found = session.limiter.explain(entity_id, resource)
+    return Output(explanation_as_json(found), str(found))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.admin.documents import limits_as_json
-from headgate.cli.arguments import limits_argument
-from headgate.cli.commands.entity import add_mode_commands, show_limits
-from headgate.cli.documents import limit_rows
-from headgate.cli.options import Session, command_group, pass_session
-from headgate.cli.output import OutputTable, show
+from headgate.cli.commands.entity import add_mode_commands, limits_output, limits_table
+from headgate.cli.options import command_group, limits_argument
+from headgate.cli.output import Output, OutputTable
+from headgate.cli.session import Session
 
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
@@ -36,47 +35,40 @@ def resource() -> None:
 )
 @name_argument
 @limits_argument
-@pass_session
-def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> None:
+def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> Output:
     """Store the limits that everybody has on a resource, in place of those stored."""
-    with session.repository() as repository:
-        repository.set_resource_defaults(name, list(limits), session.audit_principal)
-    show_limits(session, {"resource": name}, limits, f"everybody on {name}:")
+    session.repository.set_resource_defaults(name, list(limits), session.audit_principal)
+    return limits_output(limits, f"everybody on {name}:", resource=name)
 
 
 @resource.command("get-defaults", examples="headgate resource get-defaults gpt-4")
 @name_argument
-@pass_session
-def get_defaults(session: Session, name: str) -> None:
+def get_defaults(session: Session, name: str) -> Output:
     """Show the default limits of a resource."""
-    with session.repository() as repository:
-        limits = repository.get_resource_defaults(name)
-    show_limits(session, {"resource": name}, limits)
+    return limits_output(session.repository.get_resource_defaults(name), resource=name)
 
 
 @resource.command("delete-defaults", examples="headgate resource delete-defaults gpt-4")
 @name_argument
-@pass_session
-def delete_defaults(session: Session, name: str) -> None:
+def delete_defaults(session: Session, name: str) -> Output:
     """Delete the default limits of a resource; those of the system apply."""
-    with session.repository() as repository:
-        repository.delete_resource_defaults(name, session.audit_principal)
-    show(session, {"resource": name, "limits": []}, f"no defaults for {name}")
+    session.repository.delete_resource_defaults(name, session.audit_principal)
+    return Output({"resource": name, "limits": []}, f"no defaults for {name}")
 
 
 @resource.command("list", examples="headgate resource list")
-@pass_session
-def list_(session: Session) -> None:
+def list_(session: Session) -> Output:
     """List resources that have default limits, or limits of some entity."""
-    with session.repository() as repository:
-        with_defaults = repository.list_resources_with_defaults()
-        of_entities = repository.list_resources_with_entity_configs()
-    document = {"with_defaults": with_defaults, "with_entity_limits": of_entities}
+    with_defaults = session.repository.list_resources_with_defaults()
+    of_entities = session.repository.list_resources_with_entity_configs()
     rows = [
         (name, "yes" if name in with_defaults else "", "yes" if name in of_entities else "")
         for name in sorted({*with_defaults, *of_entities})
     ]
-    show(session, document, OutputTable(("resource", "defaults", "limits of entities"), rows))
+    return Output(
+        {"with_defaults": with_defaults, "with_entity_limits": of_entities},
+        OutputTable(("resource", "defaults", "limits of entities"), rows),
+    )
 
 
 add_mode_commands(resource, "resource", "on a resource", "gpt-4")
@@ -103,37 +95,35 @@ def system() -> None:
     "--on-unavailable", type=click.Choice(["allow", "block"]),
     help="What an acquire does while the store does not answer (default: unchanged).",
 )  # fmt: skip
-@pass_session
 def set_system_defaults(
     session: Session, limits: tuple[Limit, ...], on_unavailable: str | None
-) -> None:
+) -> Output:
     """Store the system's limits, in place of those stored."""
     from headgate.core.levels import OnUnavailable
 
     rule = OnUnavailable(on_unavailable) if on_unavailable else None
-    with session.repository() as repository:
-        repository.set_system_defaults(list(limits), rule, session.audit_principal)
-        _show(session, *repository.get_system_defaults())
+    session.repository.set_system_defaults(list(limits), rule, session.audit_principal)
+    return _system_defaults(session)
 
 
 @system.command("get-defaults", examples="headgate system get-defaults --json")
-@pass_session
-def get_system_defaults(session: Session) -> None:
+def get_system_defaults(session: Session) -> Output:
     """Show the system's limits and its rule for outages."""
-    with session.repository() as repository:
-        _show(session, *repository.get_system_defaults())
+    return _system_defaults(session)
 
 
 @system.command("delete-defaults", examples="headgate system delete-defaults")
-@pass_session
-def delete_system_defaults(session: Session) -> None:
+def delete_system_defaults(session: Session) -> Output:
     """Delete the system's limits and its rule for outages."""
-    with session.repository() as repository:
-        repository.delete_system_defaults(session.audit_principal)
-        _show(session, *repository.get_system_defaults())
+    session.repository.delete_system_defaults(session.audit_principal)
+    return _system_defaults(session)
 
 
-def _show(session: Session, limits: list[Limit], rule: object) -> None:
-    said = getattr(rule, "value", None)
-    document = {"limits": limits_as_json(limits), "on_unavailable": said}
-    show(session, document, limit_rows(limits), f"while the store is away: {said or 'not set'}")
+def _system_defaults(session: Session) -> Output:
+    limits, rule = session.repository.get_system_defaults()
+    found, said = limits_as_json(limits), rule.value if rule else None
+    return Output(
+        {"limits": found, "on_unavailable": said},
+        limits_table(found),
+        f"while the store is away: {said or 'not set'}",
+    )

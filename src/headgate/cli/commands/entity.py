@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.admin.documents import bucket_as_json, entity_as_json, limits_as_json
-from headgate.cli.arguments import (
+from headgate.cli.options import (
+    CommandGroup,
     amounts_argument,
-    amounts_of,
+    command_group,
     entity_argument,
     limits_argument,
     page_options,
     parse_object,
     yes_option,
 )
-from headgate.cli.documents import (
-    bucket_rows,
-    entity_rows,
-    limit_rows,
-)
-from headgate.cli.options import CommandGroup, Session, command_group, pass_session
-from headgate.cli.output import confirm, show
+from headgate.cli.output import Columns, Output, OutputTable, confirm, next_page, table_of
+from headgate.cli.session import Session
 from headgate.core.errors import EntityNotFoundError
 from headgate.core.limits import DEFAULT_RESOURCE
 
@@ -57,46 +53,37 @@ def entity() -> None:
 @click.option(
     "--metadata", type=parse_object, metavar="JSON", help="A JSON object to store with it."
 )
-@pass_session
-def create(
-    session: Session,
-    entity_id: str,
-    name: str | None,
-    parent_id: str | None,
-    cascade: bool,
-    metadata: dict[str, Any] | None,
-) -> None:
+def create(session: Session, /, **asked: Any) -> Output:
     """Create an entity."""
-    with session.repository() as repository:
-        made = repository.create_entity(
-            entity_id, name, parent_id, cascade, metadata, session.audit_principal
-        )  # fmt: skip
-    show(session, entity_as_json(made), f"created {made.id}")
+    made = session.repository.create_entity(**asked, principal=session.audit_principal)
+    return Output(entity_as_json(made), f"created {made.id}")
+
+
+BUCKET_COLUMNS = {
+    "resource": "resource", "limit": "limit", ">available": "tokens_remaining",
+    ">capacity": "tokens_capacity", ">consumed": "total_consumed",
+}  # fmt: skip
 
 
 @entity.command("show", examples="headgate entity show key-1")
 @entity_argument
-@pass_session
-def show_(session: Session, entity_id: str) -> None:
+def show_(session: Session, entity_id: str) -> Output:
     """Show an entity, its children and its buckets; one that was never created may have buckets."""
-    with session.repository() as repository:
-        found = repository.get_entity(entity_id)
-        buckets = repository.get_buckets(entity_id)
-        if found is None and not buckets:
-            raise EntityNotFoundError(entity_id)
-        children = repository.get_children(entity_id)
-    document = {
-        "entity": None if found is None else entity_as_json(found),
-        "children": [child.id for child in children],
-        "buckets": [bucket_as_json(state) for state in buckets],
-    }
-    named = f"{entity_id} (not registered)" if found is None else _headline(document)
-    below = f"children: {', '.join(child.id for child in children)}" if children else "no children"
-    show(session, document, named, below, bucket_rows(buckets))
+    found = session.repository.get_entity(entity_id)
+    buckets = [bucket_as_json(state) for state in session.repository.get_buckets(entity_id)]
+    if found is None and not buckets:
+        raise EntityNotFoundError(entity_id)
+    children = [child.id for child in session.repository.get_children(entity_id)]
+    shown = None if found is None else entity_as_json(found)
+    return Output(
+        {"entity": shown, "children": children, "buckets": buckets},
+        f"{entity_id} (not registered)" if shown is None else _headline(shown),
+        f"children: {', '.join(children)}" if children else "no children",
+        table_of(buckets, BUCKET_COLUMNS, "no buckets in use"),
+    )
 
 
-def _headline(document: dict[str, Any]) -> str:
-    found = document["entity"]
+def _headline(found: dict[str, Any]) -> str:
     parts = [found["id"]]
     if found["name"]:
         parts.append(repr(found["name"]))
@@ -106,6 +93,11 @@ def _headline(document: dict[str, Any]) -> str:
     if found["mode"] != "normal":
         parts.append(found["mode"].upper())
     return "  ".join([*parts, f"version {found['version']}", f"created {found['created_at']}"])
+
+
+ENTITY_COLUMNS = {
+    "entity": "id", "name": "name", "parent": "parent_id", "cascade": "cascade", "mode": "mode",
+}  # fmt: skip
 
 
 @entity.command(
@@ -122,46 +114,38 @@ def _headline(document: dict[str, Any]) -> str:
     help="Only ids with own limits on it; _default_ for limits on every resource.",
 )  # fmt: skip
 @page_options
-@pass_session
 def list_(
     session: Session,
     parent_id: str | None,
     resource: str | None,
     limit: int,
     cursor: str | None,
-) -> None:
+) -> Output:
     """List entities by id."""
     if parent_id is not None and resource is not None:
         raise click.UsageError("--parent and --with-limits are two questions; ask one")
-    following: str | None = None
-    with session.repository() as repository:
-        if resource is not None:
-            ids, following = repository.list_entities_with_custom_limits(resource, limit, cursor)
-            document: dict[str, Any] = {"items": ids, "next": following}
-            show(session, document, "\n".join(ids) or "no entities", *_more(following))
-            return
-        if parent_id is not None:
-            found = repository.get_children(parent_id)
-        else:
-            found, following = repository.list_entities(limit, cursor)
-    document = {"items": [entity_as_json(one) for one in found], "next": following}
-    show(session, document, entity_rows(found), *_more(following))
-
-
-def _more(cursor: str | None) -> list[str]:
-    return [] if cursor is None else [f"more: --cursor '{cursor}'"]
+    repository = session.repository
+    if resource is not None:
+        ids, following = repository.list_entities_with_custom_limits(resource, limit, cursor)
+        lines = "\n".join(ids) or "no entities"
+        return Output({"items": ids, "next": following}, lines, next_page(following))
+    if parent_id is not None:
+        found, following = repository.get_children(parent_id), None
+    else:
+        found, following = repository.list_entities(limit, cursor)
+    items = [entity_as_json(one) for one in found]
+    table = table_of(items, ENTITY_COLUMNS, "no entities")
+    return Output({"items": items, "next": following}, table, next_page(following))
 
 
 @entity.command("delete", examples="headgate entity delete key-1 --yes")
 @entity_argument
 @yes_option
-@pass_session
-def delete(session: Session, entity_id: str, yes: bool) -> None:
+def delete(session: Session, entity_id: str, yes: bool) -> Output:
     """Delete an entity, its limits and its buckets; its children stay, without a parent."""
     confirm(session, f"Delete {entity_id}, its limits and its buckets?", yes=yes)
-    with session.repository() as repository:
-        repository.delete_entity(entity_id, session.audit_principal)
-    show(session, {"deleted": entity_id}, f"deleted {entity_id}")
+    session.repository.delete_entity(entity_id, session.audit_principal)
+    return Output({"deleted": entity_id}, f"deleted {entity_id}")
 
 
 @entity.command(
@@ -175,16 +159,14 @@ def delete(session: Session, entity_id: str, yes: bool) -> None:
 @click.argument("parent_id", metavar="PARENT", required=False)
 @click.option("--none", "alone", is_flag=True, help="Remove the parent.")
 @click.option("--cascade/--no-cascade", default=None, help="Take from the parent too, or not.")
-@pass_session
 def set_parent(
     session: Session, entity_id: str, parent_id: str | None, alone: bool, cascade: bool | None
-) -> None:
+) -> Output:
     """Give an entity another parent, or none."""
     if (parent_id is None) != alone:
         raise click.UsageError("name a parent, or say --none")
-    with session.repository() as repository:
-        after = repository.set_parent(entity_id, parent_id, cascade, session.audit_principal)
-    show(session, entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
+    after = session.repository.set_parent(entity_id, parent_id, cascade, session.audit_principal)
+    return Output(entity_as_json(after), f"{entity_id}: parent {after.parent_id or 'none'}")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -194,6 +176,11 @@ resource_option = click.option(
     "--resource", "-r", default=DEFAULT_RESOURCE, metavar="RESOURCE",
     help="On one resource (default: on every one).",
 )  # fmt: skip
+LIMIT_COLUMNS: Columns = {
+    "limit": "name", ">capacity": "capacity", ">refill": "refill_amount",
+    "per": lambda limit: f"{limit['refill_period_seconds']} s",
+    "soft": lambda limit: "soft" if limit["soft"] else "",
+}  # fmt: skip
 
 
 @entity.command(
@@ -206,43 +193,42 @@ resource_option = click.option(
 @entity_argument
 @limits_argument
 @resource_option
-@pass_session
-def set_limits(session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str) -> None:
+def set_limits(
+    session: Session, entity_id: str, limits: tuple[Limit, ...], resource: str
+) -> Output:
     """Store these limits for the entity, in place of those stored at this level."""
-    with session.repository() as repository:
-        repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
+    session.repository.set_limits(entity_id, list(limits), resource, session.audit_principal)
     head = f"{entity_id} on {_resource_text(resource)}:"
-    show_limits(session, {"entity_id": entity_id, "resource": resource}, limits, head)
+    return limits_output(limits, head, entity_id=entity_id, resource=resource)
 
 
 @entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
-@pass_session
-def get_limits(session: Session, entity_id: str, resource: str) -> None:
+def get_limits(session: Session, entity_id: str, resource: str) -> Output:
     """Show the limits stored at this level; `headgate explain` shows what applies."""
-    with session.repository() as repository:
-        limits = repository.get_limits(entity_id, resource)
-    show_limits(session, {"entity_id": entity_id, "resource": resource}, limits)
+    limits = session.repository.get_limits(entity_id, resource)
+    return limits_output(limits, entity_id=entity_id, resource=resource)
 
 
 @entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
-@pass_session
-def delete_limits(session: Session, entity_id: str, resource: str) -> None:
+def delete_limits(session: Session, entity_id: str, resource: str) -> Output:
     """Delete the limits stored at this level; the levels below it apply."""
-    with session.repository() as repository:
-        repository.delete_limits(entity_id, resource, session.audit_principal)
+    session.repository.delete_limits(entity_id, resource, session.audit_principal)
     document = {"entity_id": entity_id, "resource": resource, "limits": []}
-    show(session, document, f"no limits of {entity_id} on {_resource_text(resource)}")
+    return Output(document, f"no limits of {entity_id} on {_resource_text(resource)}")
 
 
-def show_limits(
-    session: Session, level: dict[str, Any], limits: Sequence[Limit], *head: str
-) -> None:
+def limits_output(limits: Sequence[Limit], head: str | None = None, **level: str) -> Output:
     """The limits of one level, which the document names first."""
-    show(session, {**level, "limits": limits_as_json(limits)}, *head, limit_rows(limits))
+    found = limits_as_json(limits)
+    return Output({**level, "limits": found}, head, limits_table(found))
+
+
+def limits_table(limits: Sequence[dict[str, Any]]) -> OutputTable:
+    return table_of(limits, LIMIT_COLUMNS, "no limits stored there")
 
 
 def _resource_text(resource: str) -> str:
@@ -256,12 +242,10 @@ def _resource_text(resource: str) -> str:
 @entity.command("reset", examples="headgate entity reset key-1 gpt-4")
 @entity_argument
 @click.argument("resource")
-@pass_session
-def reset(session: Session, entity_id: str, resource: str) -> None:
+def reset(session: Session, entity_id: str, resource: str) -> Output:
     """Make a bucket as if it had never been used: full, its debt forgiven."""
-    with session.repository() as repository:
-        repository.reset_bucket(entity_id, resource, session.audit_principal)
-    show(session, {"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
+    session.repository.reset_bucket(entity_id, resource, session.audit_principal)
+    return Output({"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
 
 
 @entity.command(
@@ -275,25 +259,19 @@ def reset(session: Session, entity_id: str, resource: str) -> None:
 @click.argument("resource")
 @amounts_argument
 @click.option("--once", metavar="KEY", help="Do nothing if this key was used within a day.")
-@pass_session
 def top_up(
-    session: Session,
-    entity_id: str,
-    resource: str,
-    amounts: tuple[tuple[str, int], ...],
-    once: str | None,
-) -> None:
+    session: Session, entity_id: str, resource: str, amounts: dict[str, int], once: str | None
+) -> Output:
     """Grant tokens, up to the capacity."""
-    granted = amounts_of(amounts)
-    with session.limiter() as limiter:
-        applied = limiter.top_up(entity_id, resource, granted, once, session.audit_principal)
-        left = limiter.available(entity_id, resource)
-    document = {
-        "entity_id": entity_id, "resource": resource, "applied": applied, "available": left,
-    }  # fmt: skip
+    limiter = session.limiter
+    applied = limiter.top_up(entity_id, resource, amounts, once, session.audit_principal)
+    left = limiter.available(entity_id, resource)
     now = ", ".join(f"{name} {value}" for name, value in left.items())
     said = "granted" if applied else f"--once {once} was used before; nothing was granted"
-    show(session, document, f"{said}; available: {now}")
+    return Output(
+        {"entity_id": entity_id, "resource": resource, "applied": applied, "available": left},
+        f"{said}; available: {now}",
+    )
 
 
 MODES = (
@@ -309,14 +287,14 @@ def add_mode_commands(group: CommandGroup, field: str, place: str, example: str)
         examples = f"headgate {group.name} {verb} {example}"
         argument = click.argument("name", metavar=str(group.name).upper())
         command = group.command(verb, help=text.format(place), examples=examples)
-        command(argument(pass_session(_mode_switch(field, verb, mode))))
+        command(argument(_mode_switch(field, verb, mode)))
 
 
-def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], None]:
-    def switch(session: Session, name: str) -> None:
-        with session.repository() as repository:
-            getattr(repository, verb)(**{field: name}, principal=session.audit_principal)
-        show(session, {field: name, "mode": mode}, f"{name}: {mode}")
+def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], Output]:
+    def switch(session: Session, name: str) -> Output:
+        change = getattr(session.repository, verb)
+        change(**{field: name}, principal=session.audit_principal)
+        return Output({field: name, "mode": mode}, f"{name}: {mode}")
 
     return switch
 

@@ -10,10 +10,17 @@ from typing import Any, TypeVar
 import click
 
 from headgate.admin.documents import limits_as_json
-from headgate.cli.arguments import yes_option
-from headgate.cli.errors import ERROR
-from headgate.cli.options import CommandFailed, Session, command_group, pass_session
-from headgate.cli.output import OutputTable, amount, confirm, pluralize, progress, show
+from headgate.cli.options import command_group, yes_option
+from headgate.cli.output import (
+    Output,
+    OutputTable,
+    confirm,
+    pluralize,
+    progress,
+    show,
+    table_of,
+)
+from headgate.cli.session import ERROR, OK, CommandFailed, Session
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level, OnUnavailable
 from headgate.core.limits import (
@@ -25,14 +32,13 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.runtime import run
-from headgate.declare.apply import OverLimit, Preview, apply_changes, plan_changes, preview
+from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
 from headgate.declare.declaration import (
     Action,
     Changes,
     Declaration,
     DeclaredEntity,
     DeclaredLevel,
-    EntityChange,
     LevelChange,
 )
 from headgate.declare.yaml_fields import FieldReader, kind_of
@@ -206,29 +212,22 @@ def level_text(level: Level) -> str:
 
 def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "entities": [_entity_document(change) for change in changes.entities],
+        "entities": [
+            {**asdict(change), "action": change.action.value} for change in changes.entities
+        ],
         "levels": [_level_document(change) for change in changes.levels],
         "not_declared": [_place(level) for level in changes.extra],
     }
     if found is not None:
-        document["over"] = [_over_document(one) for one in found.over]
+        document["over"] = _over_documents(found)
         document["buckets_looked_at"] = found.looked_at
         document["all_buckets"] = found.whole
     return document
 
 
-def _over_document(over: OverLimit) -> dict[str, Any]:
-    fields = asdict(over)
-    return {"limit": fields.pop("limit_name"), **fields}
-
-
-def _entity_document(change: EntityChange) -> dict[str, Any]:
-    return {
-        "action": change.action.value,
-        "entity_id": change.entity_id,
-        "before": dict(change.before),
-        "after": dict(change.after),
-    }
+def _over_documents(found: Preview) -> list[dict[str, Any]]:
+    documents = [asdict(over) for over in found.over]
+    return [{"limit": one.pop("limit_name"), **one} for one in documents]
 
 
 def _level_document(change: LevelChange) -> dict[str, Any]:
@@ -243,6 +242,12 @@ def _level_document(change: LevelChange) -> dict[str, Any]:
 
 def _place(level: Level) -> dict[str, Any]:
     return {"entity_id": level.entity_id, "resource": level.resource}
+
+
+OVER_COLUMNS = {
+    "entity": "entity_id", "resource": "resource", "limit": "limit", ">in use": "in_use",
+    ">capacity now": "capacity_before", ">then": "capacity_after",
+}  # fmt: skip
 
 
 def plan_parts(changes: Changes, found: Preview) -> list[str | OutputTable]:
@@ -261,23 +266,10 @@ def plan_parts(changes: Changes, found: Preview) -> list[str | OutputTable]:
         parts.append(f"none of {found.looked_at} buckets in use would be over its limit")
     else:
         parts.append(f"{pluralize(len(found.over), 'limit')} of buckets in use would be over:")
-        parts.append(_over_rows(found))
+        parts.append(table_of(_over_documents(found), OVER_COLUMNS))
     if not found.whole:
         parts.append(f"only the first {found.looked_at} buckets were looked at")
     return parts
-
-
-def _over_rows(found: Preview) -> OutputTable:
-    return OutputTable(
-        ("entity", "resource", "limit", ">in use", ">capacity now", ">then"),
-        [
-            (
-                one.entity_id, one.resource, one.limit_name, amount(one.in_use),
-                amount(one.capacity_before), amount(one.capacity_after),
-            )
-            for one in found.over
-        ],
-    )  # fmt: skip
 
 
 def diff_lines(changes: Changes) -> list[str]:
@@ -298,7 +290,9 @@ def diff_lines(changes: Changes) -> list[str]:
 
 
 def _limit_lines(change: LevelChange) -> list[str]:
-    before, after = _by_name(change.before), _by_name(change.after)
+    before, after = (
+        {limit.name: limit for limit in limits} for limits in (change.before, change.after)
+    )
     lines = []
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) == after.get(name):
@@ -314,10 +308,6 @@ def _limit_lines(change: LevelChange) -> list[str]:
 
 def _limit_text(limit: Limit) -> str:
     return f"{limit}{' soft' if limit.soft else ''}"
-
-
-def _by_name(limits: Sequence[Limit]) -> dict[str, Limit]:
-    return {limit.name: limit for limit in limits}
 
 
 def _fields_text(values: Mapping[str, Any]) -> str:
@@ -345,16 +335,14 @@ def limits() -> None:
 )
 @_file
 @_prune
-@pass_session
-def plan(session: Session, file: str, prune: bool) -> None:
+def plan(session: Session, file: str, prune: bool) -> Output:
     """Show what apply would change, and which buckets would have more in use than their limit."""
     declaration = read_declaration(file)
-    with session.repository() as repository:
-        wanted = run(plan_changes(repository.core, declaration, prune=prune))
-        with progress(session, "looking at buckets") as step:
-            found = run(preview(repository.core, wanted.levels, lambda done: step(done, None)))
-    document = changes_document(wanted, found)
-    show(session, document, *plan_parts(wanted, found))
+    core = session.repository.core
+    wanted = run(plan_changes(core, declaration, prune=prune))
+    with progress(session, "looking at buckets") as step:
+        found = run(preview(core, wanted.levels, lambda done: step(done, None)))
+    return Output(changes_document(wanted, found), *plan_parts(wanted, found))
 
 
 @limits.command(
@@ -367,27 +355,23 @@ def plan(session: Session, file: str, prune: bool) -> None:
 @_file
 @_prune
 @yes_option
-@pass_session
-def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
+def apply(session: Session, file: str, prune: bool, yes: bool) -> Output:
     """Store what the file says. What it does not name stays, unless --prune is given."""
     declaration = read_declaration(file)
-    with session.repository() as repository:
-        wanted = run(plan_changes(repository.core, declaration, prune=prune))
-        found = run(preview(repository.core, wanted.levels))
-        if wanted and not yes:
-            parts = plan_parts(wanted, found)
-            if not session.as_json:
-                show(session, None, *parts)
-            confirm(session, "Make these changes?", yes=False)
-        total = len(wanted.entities) + len(wanted.levels)
-        with progress(session, "applying") as step:
-            made = run(
-                apply_changes(
-                    repository.core, wanted, session.audit_principal, lambda done: step(done, total)
-                )
-            )
-    document: dict[str, Any] = {**changes_document(wanted, found), "applied": made}
-    show(session, document, f"{pluralize(made, 'change')} made" if made else "nothing to change")
+    core = session.repository.core
+    wanted = run(plan_changes(core, declaration, prune=prune))
+    found = run(preview(core, wanted.levels))
+    if wanted and not yes:
+        if not session.as_json:
+            show(session, Output(None, *plan_parts(wanted, found)))
+        confirm(session, "Make these changes?", yes=False)
+    total = len(wanted.entities) + len(wanted.levels)
+    with progress(session, "applying") as step:
+        made = run(
+            apply_changes(core, wanted, session.audit_principal, lambda done: step(done, total))
+        )
+    said = f"{pluralize(made, 'change')} made" if made else "nothing to change"
+    return Output({**changes_document(wanted, found), "applied": made}, said)
 
 
 @limits.command(
@@ -399,16 +383,16 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> None:
 )
 @_file
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if file and store differ.")
-@pass_session
-def diff(session: Session, file: str, exit_code: bool) -> int:
+def diff(session: Session, file: str, exit_code: bool) -> Output:
     """Show where the file and the store differ, in both directions."""
     declaration = read_declaration(file)
-    with session.repository() as repository:
-        wanted = run(plan_changes(repository.core, declaration))
+    wanted = run(plan_changes(session.repository.core, declaration))
     differ = bool(wanted) or bool(wanted.extra)
-    document = {"differ": differ, **changes_document(wanted, None)}
-    show(session, document, *diff_lines(wanted))
-    return ERROR if exit_code and differ else 0
+    return Output(
+        {"differ": differ, **changes_document(wanted, None)},
+        *diff_lines(wanted),
+        exit_code=ERROR if exit_code and differ else OK,
+    )
 
 
 def read_declaration(file: str) -> Declaration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -11,15 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from headgate.cli.options import CommandFailed, Session, command_group, pass_session
-from headgate.cli.output import progress, show
+from headgate.cli.options import command_group, number_option
+from headgate.cli.output import Output, Step, progress
+from headgate.cli.session import OK, UNAVAILABLE, CommandFailed, Session
 
 # --------------------------------------------------------------------------------------------------
 # A local AWS engine (ministack) as a process that outlives the command: start, find, stop.
@@ -36,11 +36,8 @@ STOP_S_MAX = 10.0
 POLL_S = 0.05
 LOG_TAIL = 400
 
-Tick = Callable[[], None]
 
-
-@dataclass(frozen=True, slots=True)
-class RunningEngine:
+class RunningEngine(NamedTuple):
     """The engine as the note file names it."""
 
     pid: int
@@ -55,28 +52,18 @@ class RunningEngine:
         return f"dynamodb://headgate?region=us-east-1&endpoint={self.endpoint}"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineHome:
+class EngineHome(NamedTuple):
     """Where the note, the log and the environment are kept."""
 
-    folder: Path
+    note: Path
+    log: Path
+    environment: Path
 
-    @classmethod
-    def found(cls) -> EngineHome:
-        return cls(Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".headgate"))
 
-    @property
-    def note(self) -> Path:
-        return self.folder / "local.json"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "local.log"
-
-    @property
-    def environment(self) -> Path:
-        named = os.environ.get("HEADGATE_MINISTACK_VENV")
-        return Path(named) if named else self.folder / "ministack"
+def engine_home() -> EngineHome:
+    folder = Path(os.environ.get("HEADGATE_HOME") or Path.home() / ".headgate")
+    environment = os.environ.get("HEADGATE_MINISTACK_VENV") or folder / "ministack"
+    return EngineHome(folder / "local.json", folder / "local.log", Path(environment))
 
 
 def find_running(home: EngineHome) -> RunningEngine | None:
@@ -88,7 +75,7 @@ def find_running(home: EngineHome) -> RunningEngine | None:
     return noted if _is_ours(noted.pid) else None
 
 
-def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
+def start(home: EngineHome, port: int, step: Step) -> RunningEngine:
     """Starts an engine and waits until it answers."""
     python = home.environment / "bin" / "python"
     if not has_engine(home):
@@ -98,30 +85,33 @@ def start(home: EngineHome, port: int, tick: Tick) -> RunningEngine:
             "headgate local up --install; or name its environment with HEADGATE_MINISTACK_VENV",
         )
     _check_free(port)
-    home.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = home.note.parent
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with home.log.open("wb") as out:
         process = subprocess.Popen(
             [str(python), "-c", PROGRAM],
-            env=_settings(port, home),
-            cwd=home.folder,
+            env=_settings(port, folder),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,  # it goes on when this terminal is closed
         )
     found = RunningEngine(process.pid, port)
-    home.note.write_text(json.dumps(asdict(found)))
+    home.note.write_text(json.dumps(found._asdict()))
     end_s = time.monotonic() + START_S_MAX
-    while not is_answering(port):
+    for turn in itertools.count(1):
+        if is_answering(port):
+            break
         if process.poll() is not None or time.monotonic() > end_s:
             process.kill()
             process.wait()
             home.note.unlink(missing_ok=True)
-            said = " ".join(home.log.read_text(errors="replace").split())[-LOG_TAIL:]
+            said = _tail(home.log.read_bytes())
             raise CommandFailed(
                 "the local AWS engine did not start", said or "it said nothing", f"see {home.log}"
             )
-        tick()
+        step(turn, None)
         time.sleep(POLL_S)
     process.returncode = 0  # it is meant to outlive this command, which must not warn of that
     return found
@@ -137,8 +127,9 @@ def stop(home: EngineHome, found: RunningEngine) -> None:
             time.sleep(POLL_S)
         if not _is_ours(found.pid):
             break
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(found.pid, os.WNOHANG)  # if we started it, we have to reap it
+    with contextlib.suppress(ChildProcessError):  # if we started it, we have to reap it
+        while os.waitpid(found.pid, os.WNOHANG) == (0, 0) and time.monotonic() < end_s:
+            time.sleep(POLL_S)
     home.note.unlink(missing_ok=True)
 
 
@@ -156,11 +147,15 @@ def install_engine(home: EngineHome) -> None:
             check=True, capture_output=True,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or b"").decode(errors="replace").split())[-LOG_TAIL:]
         raise CommandFailed(
-            "ministack could not be installed", said or str(error),
+            "ministack could not be installed", _tail(error.stderr or b"") or str(error),
             f"python3 -m venv {folder} && {folder}/bin/pip install '{PACKAGE}'",
         ) from error  # fmt: skip
+
+
+def _tail(output: bytes) -> str:
+    """The last of what a program said, on one line."""
+    return " ".join(output.decode(errors="replace").split())[-LOG_TAIL:]
 
 
 def has_engine(home: EngineHome) -> bool:
@@ -208,7 +203,7 @@ def _is_ours(pid: int) -> bool:
         return not line.parent.parent.exists()  # without /proc the id has to be enough
 
 
-def _settings(port: int, home: EngineHome) -> dict[str, str]:
+def _settings(port: int, folder: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
         "BIND_HOST": HOST,
@@ -216,7 +211,7 @@ def _settings(port: int, home: EngineHome) -> dict[str, str]:
         "MINISTACK_HOST": HOST,
         "SERVICES": "dynamodb,dynamodbstreams",
         "LOG_LEVEL": "WARNING",
-        "TMPDIR": str(home.folder),
+        "TMPDIR": str(folder),
         "SFTP_ENABLED": "0",
         "IOT_MTLS_ENABLED": "0",
     }
@@ -243,57 +238,49 @@ def local() -> None:
     headgate local up --port 4567 --json
     """,
 )
-@click.option(
-    "--port", type=click.IntRange(1, 65_535), default=4566, show_default=True, metavar="N",
-    help="Where it listens, on 127.0.0.1.",
-)  # fmt: skip
+@number_option("--port", 1, 65_535, 4566, "Where it listens, on 127.0.0.1.")
 @click.option("--install", is_flag=True, help="Install ministack first, where it is missing.")
-@pass_session
-def up(session: Session, port: int, install: bool) -> None:
+def up(session: Session, port: int, install: bool) -> Output:
     """Start the engine with a table called headgate; if it runs already, say where."""
-    home = EngineHome.found()
+    home = engine_home()
     found = find_running(home)
     if found is None:
         with progress(session, "starting") as step:
             if install and not has_engine(home):
                 install_engine(home)
-            ticks = iter(range(1, 1_000_000))
-            found = start(home, port, lambda: step(next(ticks), None))
+            found = start(home, port, step)
     has_table = _make_table(found)
-    document = {**_document(found), "table": has_table}
     lines = [f"the local AWS engine answers on {found.endpoint} (process {found.pid})"]
     lines += ["", f"export HEADGATE_URL='{found.url}'"]
     lines += [f"export {name}={value}" for name, value in CREDENTIALS.items()]
     if not has_table:
         lines.append("pip install 'headgate[dynamodb]'   # to use it")
-    show(session, document, "\n".join(lines))
+    return Output({**_document(found), "table": has_table}, "\n".join(lines))
 
 
 @local.command("down", examples="headgate local down")
-@pass_session
-def down(session: Session) -> None:
+def down(session: Session) -> Output:
     """Stop the engine; its data is lost."""
-    home = EngineHome.found()
+    home = engine_home()
     found = find_running(home)
-    if found is not None:
-        with progress(session, "stopping"):
-            stop(home, found)
-    said = "it does not run" if found is None else f"stopped process {found.pid}"
-    show(session, {"stopped": None if found is None else found.pid}, said)
+    if found is None:
+        return Output({"stopped": None}, "it does not run")
+    with progress(session, "stopping"):
+        stop(home, found)
+    return Output({"stopped": found.pid}, f"stopped process {found.pid}")
 
 
 @local.command("status", examples="headgate local status --json")
-@pass_session
-def status(session: Session) -> int:
+def status(session: Session) -> Output:
     """Show where the engine runs, and whether it answers; exit code 4 if it does not."""
-    found = find_running(EngineHome.found())
+    found = find_running(engine_home())
     if found is None:
-        show(session, {"running": False, "answers": False}, "it does not run")
-        return 4
+        document = {"running": False, "answers": False}
+        return Output(document, "it does not run", exit_code=UNAVAILABLE)
     document = _document(found)
-    said = "answers" if document["answers"] else "does not answer"
-    show(session, document, f"process {found.pid} {said} on {found.endpoint}", found.url)
-    return 0 if document["answers"] else 4
+    said, code = ("answers", OK) if document["answers"] else ("does not answer", UNAVAILABLE)
+    where = f"process {found.pid} {said} on {found.endpoint}"
+    return Output(document, where, found.url, exit_code=code)
 
 
 def _document(found: RunningEngine) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import click
 
 from headgate.admin.export import export_lines, read_lines
 from headgate.admin.import_ import KINDS, Existing, import_lines
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import OutputTable, is_utf8_output, progress, show
+from headgate.cli.options import action_command
+from headgate.cli.output import Output, OutputTable, Step, is_utf8_output, progress
+from headgate.cli.session import Session
 from headgate.core.runtime import run
 from headgate.repository import Repository
 
@@ -37,8 +38,7 @@ SPOOL_BYTES = 8 * 1024 * 1024
     show_default=True, type=click.Path(dir_okay=False, allow_dash=True),
 )  # fmt: skip
 @click.option("--usage/--no-usage", default=True, show_default=True, help="Include usage history.")
-@pass_session
-def export(session: Session, output: str, usage: bool) -> None:
+def export(session: Session, output: str, usage: bool) -> Output | None:
     """Write entities, limits and usage of the namespace as lines of JSON.
 
     Buckets are not exported: in another store everybody begins with full ones. The file gets its
@@ -46,32 +46,26 @@ def export(session: Session, output: str, usage: bool) -> None:
     """
     if session.as_json and output == "-":
         raise click.UsageError("--json and the export cannot both have standard output; give -o")
-    counts: dict[str, Any] = {}
-    with (
-        session.repository() as repository,
-        progress(session, "exporting") as step,
-        _open_output(output) as write,
-    ):
-        run(_export(repository.core, usage, write, counts, step))
-    counts.pop("kind")
-    if output != "-":
-        show(session, {"file": output, "lines": counts}, f"{output}: {_counts_text(counts)}")
+    repository = session.repository.core
+    with progress(session, "exporting") as step, _open_output(output) as write:
+        counts = run(_export(repository, usage, write, step))
+    if output == "-":
+        return None
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    return Output({"file": output, "lines": counts}, f"{output}: {said}")
 
 
 async def _export(
-    repository: Repository,
-    usage: bool,
-    write: Callable[[str], Any],
-    counts: dict[str, Any],
-    step: Callable[[int, int | None], None],
-) -> None:
+    repository: Repository, usage: bool, write: Callable[[str], Any], step: Step
+) -> dict[str, int]:
+    """How many lines of each kind were written, as the last line says."""
     done = 0
+    line: dict[str, Any] = {}
     async for line in export_lines(repository, usage=usage):
         write(json.dumps(line, ensure_ascii=not is_utf8_output(), separators=(",", ":")) + "\n")
-        if line["kind"] == "end":
-            counts.update(line)
         done += 1
         step(done, None)
+    return {kind: count for kind, count in line.items() if kind != "kind"}
 
 
 @contextlib.contextmanager
@@ -108,8 +102,7 @@ def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
     show_default=True, help="What to do where the store has something else.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check every line; write nothing.")
-@pass_session
-def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
+def import_(session: Session, file: str, existing: str, dry_run: bool) -> Output:
     """Read what an export wrote into this store and namespace.
 
     Every line is checked before the first is written. What the store has already is not changed, so
@@ -118,13 +111,13 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
     with _open_input(file) as lines:
         total = sum(1 for _ in read_lines(lines))
         if dry_run:
-            show(session, {"lines": total, "dry_run": True}, f"{total} lines can be imported")
-            return
+            return Output({"lines": total, "dry_run": True}, f"{total} lines can be imported")
         lines.seek(0)
-        with session.repository() as repository, progress(session, "importing") as step:
+        repository = session.repository.core
+        with progress(session, "importing") as step:
             tally = run(
                 import_lines(
-                    repository.core,
+                    repository,
                     read_lines(lines),
                     existing=Existing(existing),
                     principal=session.audit_principal,
@@ -133,7 +126,7 @@ def import_(session: Session, file: str, existing: str, dry_run: bool) -> None:
             )
     rows = [(kind, tally.written[kind], tally.skipped[kind]) for kind in KINDS]
     document = {"written": tally.written, "skipped": tally.skipped}
-    show(session, document, OutputTable(("", ">written", ">skipped"), rows))
+    return Output(document, OutputTable(("", ">written", ">skipped"), rows))
 
 
 @contextlib.contextmanager
@@ -147,7 +140,3 @@ def _open_input(file: str) -> Iterator[IO[bytes]]:
         shutil.copyfileobj(sys.stdin.buffer, kept)
         kept.seek(0)
         yield kept
-
-
-def _counts_text(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items())

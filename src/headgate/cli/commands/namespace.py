@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 from headgate.admin.documents import namespace_as_json
-from headgate.cli.arguments import yes_option
-from headgate.cli.documents import namespace_rows
-from headgate.cli.options import CommandFailed, Session, command_group, pass_session
-from headgate.cli.output import confirm, progress, show
+from headgate.cli.options import command_group, yes_option
+from headgate.cli.output import Output, OutputTable, confirm, progress, table_of
+from headgate.cli.session import CommandFailed, Session
 from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.levels import Namespace
 
@@ -42,87 +42,80 @@ def namespace() -> None:
 
 @namespace.command("register", examples="headgate namespace register eu us")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@pass_session
-def register(session: Session, names: tuple[str, ...]) -> None:
+def register(session: Session, names: tuple[str, ...]) -> Output:
     """Create namespaces; those that exist stay as they are."""
-    with session.repository() as repository:
-        ids = repository.register_namespaces(names, session.audit_principal)
-    show(session, {"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
+    ids = session.repository.register_namespaces(names, session.audit_principal)
+    return Output({"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
 
 
 @namespace.command("list", examples="headgate namespace list")
-@pass_session
-def list_(session: Session) -> None:
+def list_(session: Session) -> Output:
     """List the namespaces in use."""
-    with session.repository() as repository:
-        _show_all(session, repository.list_namespaces(), "no namespaces")
+    return _list_output(session.repository.list_namespaces(), "no namespaces")
 
 
 @namespace.command("show", examples="headgate namespace show eu")
 @click.argument("name")
-@pass_session
-def show_(session: Session, name: str) -> None:
+def show_(session: Session, name: str) -> Output:
     """Show a namespace: its id, and when it was created."""
-    with session.repository() as repository:
-        found = repository.get_namespace(name)
+    found = session.repository.get_namespace(name)
     if found is None:
         raise NamespaceNotFoundError(name)
-    show(session, namespace_as_json(found), namespace_rows([found], ""))
+    return _output(found)
 
 
 @namespace.command("delete", examples="headgate namespace delete eu")
 @click.argument("name")
-@pass_session
-def delete(session: Session, name: str) -> None:
+def delete(session: Session, name: str) -> Output:
     """Free the name. The data stays: recover brings it back, purge deletes it."""
-    with session.repository() as repository:
-        found = repository.get_namespace(name)
-        repository.delete_namespace(name, session.audit_principal)
+    found = session.repository.get_namespace(name)
+    session.repository.delete_namespace(name, session.audit_principal)
     namespace_id = found.id if found else None
     back = f"headgate namespace recover {namespace_id}"
-    show(session, {"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
+    return Output({"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
 
 
 @namespace.command("recover", examples="headgate namespace recover Zk3v9QxT1aM")
 @click.argument("namespace_id", metavar="ID")
-@pass_session
-def recover(session: Session, namespace_id: str) -> None:
+def recover(session: Session, namespace_id: str) -> Output:
     """Bring a deleted namespace back, under its name.
 
     An id that begins with - needs -- before it.
     """
-    with session.repository() as repository, _explain_unknown_id(namespace_id):
-        found = repository.recover_namespace(namespace_id, session.audit_principal)
-    show(session, namespace_as_json(found), namespace_rows([found], ""))
+    with _explain_unknown_id(namespace_id):
+        return _output(session.repository.recover_namespace(namespace_id, session.audit_principal))
 
 
 @namespace.command("orphans", examples="headgate namespace orphans")
-@pass_session
-def orphans(session: Session) -> None:
+def orphans(session: Session) -> Output:
     """List deleted namespaces whose data is still there."""
-    with session.repository() as repository:
-        _show_all(session, repository.list_orphan_namespaces(), "no deleted namespaces")
+    return _list_output(session.repository.list_orphan_namespaces(), "no deleted namespaces")
 
 
-def _show_all(session: Session, found: Sequence[Namespace], empty: str) -> None:
-    document = {"items": [namespace_as_json(one) for one in found]}
-    show(session, document, namespace_rows(found, empty))
+def _list_output(found: Sequence[Namespace], empty: str) -> Output:
+    items = [namespace_as_json(one) for one in found]
+    return Output({"items": items}, _table(items, empty))
+
+
+def _output(found: Namespace) -> Output:
+    document = namespace_as_json(found)
+    return Output(document, _table([document]))
+
+
+def _table(items: Sequence[dict[str, Any]], empty: str = "") -> OutputTable:
+    columns = ("name", "id", "state", "created_at", "deleted_at")
+    return table_of(items, {key.removesuffix("_at"): key for key in columns}, empty)
 
 
 @namespace.command("purge", examples="headgate namespace purge Zk3v9QxT1aM --yes")
 @click.argument("namespace_id", metavar="ID")
 @yes_option
-@pass_session
-def purge(session: Session, namespace_id: str, yes: bool) -> None:
+def purge(session: Session, namespace_id: str, yes: bool) -> Output:
     """Delete all data of a deleted namespace for good.
 
     An id that begins with - needs -- before it.
     """
     confirm(session, f"Purge everything of {namespace_id} for good?", yes=yes)
-    with (
-        session.repository() as store,
-        progress(session, "purging"),
-        _explain_unknown_id(namespace_id),
-    ):
-        gone = store.purge_namespace(namespace_id, session.audit_principal)
-    show(session, {"purged": namespace_id, "records": gone}, f"{gone} records are gone")
+    with progress(session, "purging"), _explain_unknown_id(namespace_id):
+        gone = session.repository.purge_namespace(namespace_id, session.audit_principal)
+    return Output({"purged": namespace_id, "records": gone}, f"{gone} records are gone")

@@ -7,9 +7,9 @@ import os
 import click
 
 from headgate.cli.app import forwarded_command, program, run_program
-from headgate.cli.errors import ERROR
-from headgate.cli.options import URL_VARIABLE, Misuse, Session, command_group, pass_session
-from headgate.cli.output import OutputTable, show
+from headgate.cli.options import command_group
+from headgate.cli.output import Columns, Output, table_of
+from headgate.cli.session import ERROR, OK, URL_VARIABLE, Misuse, Session
 
 
 @forwarded_command(
@@ -70,25 +70,25 @@ def policies() -> None:
 
 @policies.command("check", examples="headgate policies check policies.yaml")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@pass_session
-def check(session: Session, file: str) -> int:
+def check(session: Session, file: str) -> Output:
     """Check a policy file; shows each fault with its line and column.
 
     Exit code 1 if there is one.
     """
     read = program("headgate.service.policies.policies:check_file", extra="service")
-    found = read(file)
-    faults = getattr(found, "faults", ())
-    document = {
-        "file": file,
-        "valid": not faults,
-        "faults": [
-            {"line": one.line, "column": one.column, "text": one.text} for one in faults
-        ],
-    }  # fmt: skip
-    rows = [(f"{file}:{one.line}:{one.column}", one.text) for one in faults]
-    show(session, document, OutputTable(("where", "what"), rows, f"{file} is fit for use"))
-    return ERROR if faults else 0
+    faults = [
+        {"line": one.line, "column": one.column, "text": one.text}
+        for one in getattr(read(file), "faults", ())
+    ]
+    place: Columns = {
+        "where": lambda fault: f"{file}:{fault['line']}:{fault['column']}",
+        "what": "text",
+    }
+    return Output(
+        {"file": file, "valid": not faults, "faults": faults},
+        table_of(faults, place, f"{file} is fit for use"),
+        exit_code=ERROR if faults else OK,
+    )
 
 
 @command_group("keys", examples="headgate keys make --help")

@@ -15,9 +15,16 @@ import click
 from headgate.aws import infra
 from headgate.aws.infra import Port, Progress
 from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION
-from headgate.cli.arguments import Decorator, aws_options, combine, named_values, yes_option
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import OutputTable, clean, confirm, show
+from headgate.cli.options import (
+    Decorator,
+    action_command,
+    aws_options,
+    combine,
+    named_values,
+    yes_option,
+)
+from headgate.cli.output import Output, OutputTable, clean, confirm, table_of
+from headgate.cli.session import Session
 
 # --------------------------------------------------------------------------------------------------
 # The help of each option of a stack.
@@ -125,50 +132,45 @@ def _progress_printer(session: Session) -> Callable[[Progress], None]:
 @with_port
 @TAG_OPTION
 @options_for(infra.StackOptions, OPTION_HELP)
-@pass_session
-def deploy(session: Session, /, name: str, port: Port, **options: Any) -> None:
+def deploy(session: Session, /, name: str, port: Port, **options: Any) -> Output:
     """Create or change a stack: the table, the aggregator, alarms, policies."""
     options["tags"] = named_values(options["tags"], "--tag", "team=payments")
     wanted = infra.StackOptions(**options)
     done = infra.deploy(port, name, wanted, report=_progress_printer(session))
     words = "is as you asked" if done.changed else "was so already"
     document = {"changed": done.changed, **done.stack.as_dict()}
-    show(session, document, f"{name} {words}; open it with\n  --url '{done.stack.url}'")
+    return Output(document, f"{name} {words}; open it with\n  --url '{done.stack.url}'")
 
 
 @action_command("upgrade-stack", examples="headgate upgrade-stack limits --region eu-west-1")
 @click.argument("name")
 @with_port
-@pass_session
-def upgrade_stack(session: Session, name: str, port: Port) -> None:
+def upgrade_stack(session: Session, name: str, port: Port) -> Output:
     """Bring a stack to this version's template and function; its options stay."""
     done = infra.upgrade(port, name, report=_progress_printer(session))
     words = "was upgraded" if done.changed else "was up to date"
-    show(session, {"changed": done.changed, **done.stack.as_dict()}, f"{name} {words}")
+    return Output({"changed": done.changed, **done.stack.as_dict()}, f"{name} {words}")
 
 
 @action_command("status", examples="headgate status limits --region eu-west-1")
 @click.argument("name")
 @with_port
-@pass_session
-def status(session: Session, name: str, port: Port) -> None:
+def status(session: Session, name: str, port: Port) -> Output:
     """Show the status of a stack and the names of its parts."""
     stack = infra.status(port, name)
     rows = sorted(stack.outputs.items())
     current = "current" if infra.is_current(stack) else "older: headgate upgrade-stack"
     head = f"{stack.name}: {stack.status} {stack.reason or ''}\ntemplate {current}"
-    show(session, stack.as_dict(), head, OutputTable(("output", "value"), rows, "no outputs"))
+    return Output(stack.as_dict(), head, OutputTable(("output", "value"), rows, "no outputs"))
 
 
 @action_command("list", examples="headgate list --region eu-west-1")
 @with_port
-@pass_session
-def list_(session: Session, port: Port) -> None:
+def list_(session: Session, port: Port) -> Output:
     """List the headgate stacks of a region."""
-    found = list(infra.list_stacks(port))
-    rows = [(one.name, one.status, one.headgate_version, one.url) for one in found]
-    table = OutputTable(("stack", "status", "version", "url"), rows, "no headgate stacks here")
-    show(session, [one.as_dict() for one in found], table)
+    found = [one.as_dict() for one in infra.list_stacks(port)]
+    columns = {"stack": "name", "status": "status", "version": "headgate_version", "url": "url"}
+    return Output(found, table_of(found, columns, "no headgate stacks here"))
 
 
 @action_command("delete", examples="headgate delete limits --region eu-west-1 --yes")
@@ -176,38 +178,30 @@ def list_(session: Session, port: Port) -> None:
 @yes_option
 @click.option("--keep-archive", is_flag=True, help="Keep the bucket of archived audit events.")
 @with_port
-@pass_session
-def delete(session: Session, name: str, yes: bool, keep_archive: bool, port: Port) -> None:
+def delete(session: Session, name: str, yes: bool, keep_archive: bool, port: Port) -> Output:
     """Delete a stack with everything in its table."""
     confirm(session, f"Delete the stack {name} and all its limits, buckets and usage?", yes=yes)
     done = infra.delete(
         port, name, confirm=name, keep_archive=keep_archive, report=_progress_printer(session)
     )
     left = f"; the archive {done.kept_bucket} is left" if done.kept_bucket else ""
-    document = {"name": done.name, "kept_bucket": done.kept_bucket}
-    show(session, document, f"{name} is gone{left}")
+    return Output({"name": done.name, "kept_bucket": done.kept_bucket}, f"{name} is gone{left}")
 
 
 @action_command("cfn-template", examples="headgate cfn-template > headgate.yaml")
-@pass_session
-def cfn_template(session: Session) -> None:
+def cfn_template(session: Session) -> Output:
     """Print the CloudFormation template, for pipelines of your own."""
     text = infra.cfn_template()
-    if session.as_json:
-        show(session, {"template": text})
-    else:
-        click.echo(text, nl=False)
+    return Output({"template": text}, text.removesuffix("\n"))
 
 
 @action_command("lambda-export", examples="headgate lambda-export aggregator.zip")
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
-@pass_session
-def lambda_export(session: Session, path: Path) -> None:
+def lambda_export(session: Session, path: Path) -> Output:
     """Write the aggregator's function to a zip file."""
     bundle = infra.lambda_export(path)
     size = path.stat().st_size
-    document = {"path": str(path), "bytes": size, "key": bundle.key}
-    show(session, document, f"{path}: {size} bytes")
+    return Output({"path": str(path), "bytes": size, "key": bundle.key}, f"{path}: {size} bytes")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -227,8 +221,7 @@ def lambda_export(session: Session, path: Path) -> None:
     "--price", "given", metavar="NAME=USD", multiple=True,
     help="A price you pay; may be repeated. docs/reference/cost.md has the names.",
 )  # fmt: skip
-@pass_session
-def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
+def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> Output:
     """Estimate the dollars a month on DynamoDB, on demand; the docs say what is assumed."""
     prices = PUBLISHED.with_overrides(named_values(given, "--price", "million_writes=0.7125"))
     found = infra.cost(infra.Load(**load), prices)
@@ -236,5 +229,6 @@ def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> None:
     rows.append(("together", "", "", f"{found.usd:,.2f}"))
     own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())
     head = f"AWS's prices for {REGION} as published in {PRICED_ON}, on demand{own}"
-    table = OutputTable(("what", ">units", "of", ">USD a month"), rows)
-    show(session, found.as_dict(), head, table)
+    return Output(
+        found.as_dict(), head, OutputTable(("what", ">units", "of", ">USD a month"), rows)
+    )

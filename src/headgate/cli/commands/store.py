@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from headgate.cli.arguments import yes_option
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import OutputTable, confirm, progress, show
+from headgate.cli.options import action_command, yes_option
+from headgate.cli.output import Output, OutputTable, confirm, progress
+from headgate.cli.session import Session
 
 
 @action_command(
@@ -23,17 +24,15 @@ from headgate.cli.output import OutputTable, confirm, progress, show
 @click.option("--usage-days", type=int, metavar="N", help="Days of usage to keep, in whole months.")
 @click.option("--audit-days", type=int, metavar="N", help="Days of changes to keep.")
 @yes_option
-@pass_session
-def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: bool) -> None:
+def trim(session: Session, usage_days: int | None, audit_days: int | None, yes: bool) -> Output:
     """Delete older usage and audit events, of every namespace."""
     if usage_days is None and audit_days is None:
         raise click.UsageError("say --usage-days, --audit-days, or both")
     confirm(session, "Delete history that is older, for good?", yes=yes)
-    with session.repository() as repository:
-        gone = repository.trim_history(
-            usage_days=usage_days, audit_days=audit_days, principal=session.audit_principal
-        )
-    show(session, {"gone": gone}, f"{gone} records are gone")
+    gone = session.repository.trim_history(
+        usage_days=usage_days, audit_days=audit_days, principal=session.audit_principal
+    )
+    return Output({"gone": gone}, f"{gone} records are gone")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -52,22 +51,22 @@ FIELDS = ("version", "title", "looked_at", "moved", "done")
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--create", is_flag=True, help="Create the store's table first, if it is missing.")
-@pass_session
-def upgrade(session: Session, dry_run: bool, create: bool) -> None:
+def upgrade(session: Session, dry_run: bool, create: bool) -> Output:
     """Upgrade a store from an older schema. If it is cut short, the next run continues it."""
     if create and dry_run:
         raise click.UsageError("--create makes something, --dry-run nothing; choose one")
-    with session.repository() as repository, progress(session, "upgrading") as step:
+    repository = session.repository
+    with progress(session, "upgrading") as step:
         if create:
             repository.create_table()
         steps = repository.upgrade(
             dry_run=dry_run, report=lambda progress: step(progress.looked_at, None)
         )
     found = [{name: getattr(one, name, None) for name in FIELDS} for one in steps]
-    document = {"dry_run": dry_run, "steps": found}
     rows = [list(one.values()) for one in found]
     columns = (">version", "step", ">looked at", ">moved", "done")
-    show(session, document, OutputTable(columns, rows, "the store is up to date"))
+    table = OutputTable(columns, rows, "the store is up to date")
+    return Output({"dry_run": dry_run, "steps": found}, table)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -85,8 +84,7 @@ EXTRAS = {"redis": "redis", "dynamodb": "botocore", "service": "uvicorn", "cli":
     """,
 )
 @click.option("--store", "with_store", is_flag=True, help="Ask the store, too.")
-@pass_session
-def version(session: Session, with_store: bool) -> None:
+def version(session: Session, with_store: bool) -> Output:
     """Show the versions of headgate, Python, the extras' packages and the store's schema."""
     import headgate
 
@@ -98,12 +96,11 @@ def version(session: Session, with_store: bool) -> None:
     lines = [f"headgate {document['headgate']}", f"python   {document['python']}"]
     lines += [f"{name:8} {found or 'not installed'}" for name, found in document["extras"].items()]
     if with_store:
-        document["store"] = _store(session)
-        found = document["store"]
-        lines.append(
-            f"store    {found['name']}, shared by the {found['shared']}, {found['record']}"
-        )
-    show(session, document, "\n".join(lines))
+        repository = session.repository
+        record = dict(repository.get_version_record())
+        store = document["store"] = {**asdict(repository.capabilities), "record": record}
+        lines.append(f"store    {store['name']}, shared by the {store['shared']}, {record}")
+    return Output(document, "\n".join(lines))
 
 
 def _installed(package: str) -> str | None:
@@ -113,13 +110,6 @@ def _installed(package: str) -> str | None:
         return f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
         return None
-
-
-def _store(session: Session) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    with session.repository() as repository:
-        return {**asdict(repository.capabilities), "record": dict(repository.get_version_record())}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -135,15 +125,11 @@ def _store(session: Session) -> dict[str, Any]:
     """,
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@pass_session
-def completion(session: Session, shell: str) -> None:
+def completion(session: Session, shell: str) -> Output:
     """Print the completion script of a shell; load it in its start file."""
     from headgate.cli.app import cli
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three"
     script = kind(cli, {}, "headgate", "_HEADGATE_COMPLETE").source()
-    if session.as_json:
-        show(session, {"shell": shell, "script": script})
-        return
-    click.echo(script)
+    return Output({"shell": shell, "script": script}, script)

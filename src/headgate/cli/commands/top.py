@@ -10,8 +10,9 @@ import click
 
 from headgate.admin.documents import bucket_as_json
 from headgate.admin.reports import BucketSample, LimitRate, busiest, sample_buckets
-from headgate.cli.options import Session, action_command, pass_session
-from headgate.cli.output import OutputTable, amount, bar, console, pluralize, show, table
+from headgate.cli.options import action_command, number_option
+from headgate.cli.output import Output, OutputTable, amount, bar, console, pluralize, table
+from headgate.cli.session import Session
 from headgate.core.history import BucketState, iso_time
 from headgate.core.runtime import run
 
@@ -31,10 +32,7 @@ COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">u
     """,
 )
 @click.option("--resource", "-r", metavar="RESOURCE", help="Buckets of one resource.")
-@click.option(
-    "--count", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N",
-    help="Show at most this many rows.",
-)  # fmt: skip
+@number_option("--count", 1, 500, 20, "Show at most this many rows.")
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
     show_default=True, metavar="SECONDS", help="Time between two samples.",
@@ -44,8 +42,9 @@ COLUMNS = ("entity", "resource", "limit", "left", ">available", ">capacity", ">u
     is_flag=True,
     help="One sample, no live view; also with --json, or if output is no terminal.",
 )
-@pass_session
-def top(session: Session, resource: str | None, count: int, interval_s: float, once: bool) -> None:
+def top(
+    session: Session, resource: str | None, count: int, interval_s: float, once: bool
+) -> Output | None:
     """Show the buckets that are used fastest, live; Ctrl-C ends it.
 
     The first sample, and --once, show the emptiest: a rate needs two samples.
@@ -54,25 +53,22 @@ def top(session: Session, resource: str | None, count: int, interval_s: float, o
         from headgate.core.limits import parse_resource
 
         parse_resource(resource)
-    with session.repository() as repository:
-        seen = run(sample_buckets(repository.core, resource))
-        if once or session.as_json or not sys.stdout.isatty():
-            rows = busiest(seen, None, count)
-            show(session, _document(seen, rows), _headline(seen), _rows(rows))
-            return
-        from rich.live import Live
+    core = session.repository.core
+    seen = run(sample_buckets(core, resource))
+    if once or session.as_json or not sys.stdout.isatty():
+        rows = busiest(seen, None, count)
+        return Output(_document(seen, rows), _headline(seen), _rows(rows))
+    from rich.live import Live
 
-        try:
-            with Live(
-                _view(seen, None, count), console=console(session), screen=True,
-                auto_refresh=False,
-            ) as live:  # fmt: skip
-                while True:
-                    time.sleep(interval_s)
-                    before, seen = seen, run(sample_buckets(repository.core, resource))
-                    live.update(_view(seen, before, count), refresh=True)
-        except KeyboardInterrupt:
-            return
+    view = _view(seen, None, count)
+    try:
+        with Live(view, console=console(session), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_s)
+                before, seen = seen, run(sample_buckets(core, resource))
+                live.update(_view(seen, before, count), refresh=True)
+    except KeyboardInterrupt:
+        return None
 
 
 def _view(seen: BucketSample, before: BucketSample | None, count: int) -> RenderableType:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from headgate.admin.documents import usage_as_json
-from headgate.cli.arguments import combine, page_options
-from headgate.cli.options import Session, command_group, pass_session
-from headgate.cli.output import OutputTable, amount, bar, show
-from headgate.core.history import UsageSnapshot
+from headgate.cli.options import combine, command_group, page_options
+from headgate.cli.output import Columns, Output, OutputTable, amount, bar, next_page, table_of
+from headgate.cli.session import Session
 
 BAR_WIDTH = 40
 WINDOWS_PLOTTED_MAX = 400
@@ -41,6 +40,16 @@ def usage() -> None:
     """What was consumed per hour, day and month."""
 
 
+def _counters_text(shot: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {amount(used)}" for name, used in shot["counters"].items())
+
+
+USAGE_COLUMNS: Columns = {
+    "window": "window_start", "type": "window_type", "entity": "entity_id", "resource": "resource",
+    "consumed": _counters_text, ">events": "total_events",
+}  # fmt: skip
+
+
 @usage.command("list", examples="headgate usage list --entity key-1 --window hourly --limit 24")
 @_filters
 @click.option(
@@ -48,27 +57,12 @@ def usage() -> None:
     help="Windows of one length.",
 )  # fmt: skip
 @page_options
-@pass_session
-def list_(
-    session: Session, /, limit: int, cursor: str | None, window_type: str | None, **asked: Any
-) -> None:
+def list_(session: Session, /, cursor: str | None, **asked: Any) -> Output:
     """List consumption per window, newest first."""
-    with session.repository() as repository:
-        found, following = repository.get_usage_snapshots(
-            **asked, window_type=window_type, limit=limit, next_key=cursor
-        )
-    document = {"items": [usage_as_json(shot) for shot in found], "next": following}
-    rows = [
-        (
-            shot.window_start, shot.window_type, shot.entity_id, shot.resource,
-            ", ".join(f"{name} {amount(used)}" for name, used in shot.counters.items()),
-            amount(shot.total_events),
-        )
-        for shot in found
-    ]  # fmt: skip
-    columns = ("window", "type", "entity", "resource", "consumed", ">events")
-    more = [f"more: --cursor '{following}'"] if following else []
-    show(session, document, OutputTable(columns, rows, "no usage"), *more)
+    found, following = session.repository.get_usage_snapshots(**asked, next_key=cursor)
+    items = [usage_as_json(shot) for shot in found]
+    table = table_of(items, USAGE_COLUMNS, "no usage")
+    return Output({"items": items, "next": following}, table, next_page(following))
 
 
 @usage.command(
@@ -84,37 +78,31 @@ def list_(
     default="hourly", show_default=True, help="Windows to sum.",
 )  # fmt: skip
 @click.option("--plot", is_flag=True, help="A bar per window.")
-@pass_session
-def summary(session: Session, /, window_type: str, plot: bool, **asked: Any) -> None:
+def summary(session: Session, /, plot: bool, **asked: Any) -> Output:
     """Show totals and averages over windows; with --plot a bar per window."""
-    with session.repository() as repository:
-        found = repository.get_usage_summary(**asked, window_type=window_type)
-        series = _series(repository, asked, window_type) if plot else None
-    document = {**asdict(found), "window_type": window_type}
-    if series is not None:
+    found = session.repository.get_usage_summary(**asked)
+    document = {**asdict(found), "window_type": asked["window_type"]}
+    series = _series(session.repository, asked) if plot else []
+    if plot:
         document["windows"] = [{"window_start": start, **totals} for start, totals in series]
     rows = [
         (name, amount(total), f"{found.average[name]:.1f}") for name, total in found.total.items()
     ]
-    span = f"{found.snapshot_count} {window_type} windows, {amount(found.total_events)} events"
-    parts: list[str | OutputTable] = [
-        span,
+    return Output(
+        document,
+        f"{found.snapshot_count} {asked['window_type']} windows, "
+        f"{amount(found.total_events)} events",
         OutputTable(("limit", ">total", ">average"), rows, "no usage"),
-    ]
-    show(session, document, *parts, *_bars(series or []))
+        *_bars(series),
+    )
 
 
-def _series(
-    repository: Any, asked: dict[str, Any], window_type: str
-) -> list[tuple[str, dict[str, int]]]:
+def _series(repository: Any, asked: dict[str, Any]) -> list[tuple[str, dict[str, int]]]:
     """Consumption by window, oldest first; only the newest WINDOWS_PLOTTED_MAX windows."""
     found: dict[str, dict[str, int]] = {}
     cursor: str | None = None
     while True:
-        shots: Sequence[UsageSnapshot]
-        shots, cursor = repository.get_usage_snapshots(
-            **asked, window_type=window_type, limit=PAGE, next_key=cursor
-        )
+        shots, cursor = repository.get_usage_snapshots(**asked, limit=PAGE, next_key=cursor)
         for shot in shots:
             if shot.window_start not in found and len(found) >= WINDOWS_PLOTTED_MAX:
                 cursor = None

@@ -1,0 +1,90 @@
+"""What one run of the command was told by its common options, and the store it opened."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from headgate.sync import SyncRateLimiter, SyncRepository
+
+OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
+URL_VARIABLE = "HEADGATE_URL"
+NAMESPACE_VARIABLE = "HEADGATE_NAMESPACE"
+
+
+class CommandFailed(click.ClickException):
+    """The command could not do what it was asked to: what happened, why, and what to do."""
+
+    exit_code = ERROR
+
+    def __init__(self, what: str, why: str, advice: str) -> None:
+        self.why = why
+        self.advice = advice
+        super().__init__(what)
+
+
+class Misuse(CommandFailed):
+    """A line that cannot be done as it stands."""
+
+    exit_code = USAGE
+
+
+@dataclass
+class Session:
+    """The common options, wherever on the line they stood."""
+
+    url: str | None = None
+    namespace: str | None = None
+    principal: str | None = None
+    as_json: bool = False
+    debug: bool = False
+    no_color: bool = False
+    stores: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def given_url(self) -> str | None:
+        return self.url or os.environ.get(URL_VARIABLE) or None
+
+    @property
+    def store_url(self) -> str:
+        """The store to use; there is no default, since each run would begin with an empty one."""
+        url = self.given_url
+        if not url:
+            raise Misuse(
+                "no store is named",
+                f"neither --url nor {URL_VARIABLE} says where the limits are kept",
+                "give --url, e.g. --url sqlite:///limits.db",
+            )
+        return url
+
+    @property
+    def namespace_name(self) -> str:
+        return self.namespace or os.environ.get(NAMESPACE_VARIABLE) or "default"
+
+    @property
+    def audit_principal(self) -> str:
+        """Whom the audit will name."""
+        user = os.environ.get("USER") or os.environ.get("LOGNAME")
+        return self.principal or (f"cli:{user}" if user else "cli")
+
+    @functools.cached_property
+    def repository(self) -> SyncRepository:
+        """Opened when it is first used; closed when the command has ended, before its answer."""
+        from headgate.sync import SyncRepository
+
+        opened = SyncRepository(self.store_url, namespace=self.namespace_name)
+        return self.stores.enter_context(opened)
+
+    @functools.cached_property
+    def limiter(self) -> SyncRateLimiter:
+        """Opened and closed as the repository is."""
+        from headgate.sync import SyncRateLimiter
+
+        opened = SyncRateLimiter(self.store_url, namespace=self.namespace_name)
+        return self.stores.enter_context(opened)
