@@ -48,7 +48,7 @@ class Lease(LeaseAccount):
         await finish(self.settlements.settle(self, actual))
 
 
-class AcquireRequest:
+class AcquireCall:
     """What an acquire asks for. It can be entered once: two blocks would share one lease."""
 
     __slots__ = ("_engine", "_on_error", "_on_unavailable", "_wait_s", "_wants")
@@ -68,7 +68,7 @@ class AcquireRequest:
         self._wait_s = wait_s
 
 
-class PendingAcquire(AcquireRequest):
+class PendingAcquire(AcquireCall):
     """An acquire on its way: `async with` gets the lease."""
 
     __slots__ = ("_lease",)

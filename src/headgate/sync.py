@@ -22,7 +22,7 @@ from headgate.core.plan_cache import CacheStats
 from headgate.core.runtime import Clock, Observer, run
 from headgate.core.store import Capabilities
 from headgate.limiter import (
-    AcquireRequest,
+    AcquireCall,
     RateLimiter,
     already_entered_error,
     also_requests,
@@ -193,7 +193,7 @@ class SyncLease(LeaseAccount):
         run(self.settlements.settle(self, actual))
 
 
-class SyncPendingAcquire(AcquireRequest):
+class SyncPendingAcquire(AcquireCall):
     """An acquire on its way: `with` gets the lease."""
 
     __slots__ = ("_lease",)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from headgate.admin.documents import stored_as_json, stored_from_json
 from headgate.core.errors import Unreachable
 from headgate.core.history import AuditEvent
 from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
-from headgate.core.store import stored_as_json, stored_from_json
 
 VERSION_HERE = "@"  # a script that commits writes the version in its place
 
