@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headgate.admin.documents import entity_as_json, stored_as_json
 from headgate.core.errors import (
+    Contended,
     EntityExistsError,
     EntityNotFoundError,
     NamespaceNotFoundError,
@@ -43,6 +44,10 @@ from headgate.stores.records import (
     Records,
     retry_if_changed,
 )
+
+# Of one deletion. A step takes as much as a commit of the store, so this is for a family that
+# grows as fast as it is taken apart, not for a large one.
+DELETE_STEPS_MAX = 10_000
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -147,8 +152,13 @@ class RecordsCatalog:
         That is one step, unless there is more than one commit of the store takes. Then some go in
         steps before, and a deletion that was cut short is finished by the next.
         """
-        while not await self._delete_some(namespace, entity_id, principal, now_ms):
-            pass
+        for _ in range(DELETE_STEPS_MAX):
+            if await self._delete_some(namespace, entity_id, principal, now_ms):
+                return
+        raise Contended(
+            f"entity {entity_id!r} still has children or limits after {DELETE_STEPS_MAX} steps of "
+            f"its deletion; those of the steps are gone: see who keeps adding some, and repeat it"
+        )
 
     @change
     async def _delete_some(
