@@ -446,7 +446,7 @@ def test_check_and_available_say_so_too() -> None:
             call()
 
 
-def test_is_available_never_raises() -> None:
+async def test_is_available_never_raises() -> None:
     limiter, _, _ = broken()
     limiter.core.backend.catalog.get_version_record = _down  # type: ignore[method-assign]
     assert limiter.is_available() is False
@@ -454,12 +454,9 @@ def test_is_available_never_raises() -> None:
     async def hangs() -> Any:
         await asyncio.sleep(3600)
 
-    async def flow() -> None:
-        hung = RateLimiter("memory://", limits=[RPM])
-        hung.backend.catalog.get_version_record = hangs  # type: ignore[method-assign]
-        assert await hung.is_available(timeout=0.01) is False
-
-    asyncio.run(flow())
+    hung = RateLimiter("memory://", limits=[RPM])
+    hung.backend.catalog.get_version_record = hangs  # type: ignore[method-assign]
+    assert await hung.is_available(timeout=0.01) is False
 
 
 @pytest.mark.parametrize("wrong", ["block", "allow", "BLOCK", True, 0])
