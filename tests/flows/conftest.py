@@ -129,3 +129,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 async def spend(limiter: Any, entity_id: str, resource: str, **amounts: int) -> None:
     async with limiter.acquire(entity_id, resource, amounts):
         pass
+
+
+def take(limiter: SyncRateLimiter, *args: Any, **options: Any) -> None:
+    with limiter.acquire(*args, **options):
+        pass
