@@ -143,7 +143,7 @@ MUTANTS = [
         "return _mark_stale(Verdict(False, demands, held, now_ms)), held",
         "return _mark_stale(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
         (
-            "tests/core/test_traps.py::test_a_refusal_by_the_second_bucket_takes_nothing_from_the_first",
+            "tests/core/test_traps.py::test_two_callers_do_not_both_get_the_last_token",
         ),
     ),
     Mutant(

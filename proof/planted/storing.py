@@ -135,7 +135,7 @@ MUTANTS = [
         "limits._parse",
         "    if pattern.fullmatch(text) is None:\n",
         '    if re.match(f"^(?:{pattern.pattern})$", text) is None:\n',
-        ("tests/core/test_traps.py::test_a_trailing_newline_is_not_part_of_a_name",),
+        ("tests/core/test_words.py::test_a_name_that_could_reach_elsewhere_is_refused",),
     ),
     Mutant(
         "names: the separator is a letter",
