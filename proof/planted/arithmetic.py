@@ -142,9 +142,7 @@ MUTANTS = [
         "decision.decide",
         "return _mark_stale(Verdict(False, demands, held, now_ms)), held",
         "return _mark_stale(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
-        (
-            "tests/core/test_traps.py::test_two_callers_do_not_both_get_the_last_token",
-        ),
+        ("tests/core/test_traps.py::test_two_callers_do_not_both_get_the_last_token",),
     ),
     Mutant(
         "a dry run looks at the first bucket alone",

@@ -44,7 +44,7 @@ Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 class PeekResult(NamedTuple):
     """Buckets as they were at one moment of the store's time; None where there is none.
 
-    `judged` decides a dry run where the records alone do not tell the waits.
+    `judge_with` decides a dry run where the records alone do not tell the waits.
     """
 
     now_ms: int
