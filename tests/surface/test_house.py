@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -61,11 +62,16 @@ LOCKS = ("from threading import Lock", "from threading import RLock")
 VENDORS = ("stores/sqlite/", "stores/redis/")
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_and_functions_fit(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= LINES_MAX, "it is two things: split it"
-    tree = ast.parse(text)
+    tree = tree_of(path)
     assert ast.get_docstring(tree), "the first line of a module says what it is for"
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -118,7 +124,7 @@ def test_a_class_name_means_one_class() -> None:
     found = Counter(
         node.name
         for path in OURS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, times in found.items() if times > 1} == AMBIGUOUS
@@ -139,7 +145,7 @@ def test_lines_stay_within_their_budget() -> None:
 def imported_roots(path: Path) -> set[str]:
     """What a module imports of the standard library and of others; a lock alone is no thread."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and ast.unparse(node) not in LOCKS:
