@@ -69,7 +69,7 @@ MUTANTS = [
     fault("a refusal keeps what it took from the first bucket", "decision.decide",
           "return _mark_stale(Verdict(False, demands, held, now_ms)), held",
           "return _mark_stale(Verdict(False, demands, held, now_ms)), [*after, *held[len(after) :]]",
-          "tests/core/test_traps.py::test_a_refusal_by_the_second_bucket_takes_nothing_from_the_first"),
+          "tests/core/test_traps.py::test_two_callers_do_not_both_get_the_last_token"),
     fault("a dry run looks at the first bucket alone", "judge",
           "allowed = all(fits(record, demand, now_ms) for demand, record in pairs)",
           "allowed = any(fits(record, demand, now_ms) for demand, record in pairs)",

@@ -74,33 +74,20 @@ __all__ = [
     "VersionMismatchError",
 ]
 
-_PLACES = {
-    "core.plan_cache": "CacheStats",
-    "core.decision": "LimitStatus Verdict",
-    "core.levels": "Entity OnUnavailable",
-    "core.errors": (
-        "DemandTooLarge DisabledError EntityExistsError EntityNotFoundError HeadgateError "
-        "IncompatibleSchemaError InvalidIdentifierError InvalidNameError "
-        "LeaseExpiredError NamespaceNotFoundError NamespaceStateError RateLimitExceeded "
-        "RateLimiterUnavailable StoreDenied ValidationError VersionMismatchError"
-    ),
-    "core.history": "AuditEvent BucketState UsageSnapshot",
-    "limiter": "Lease RateLimiter",
-    "core.limits": "Limit",
-    "core.runtime": "Event",
-    "repository": "Repository",
-    "sync": "SyncLease SyncRateLimiter SyncRepository",
-}
-_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+# Where the names above live, from the light modules to those that load many others.
+_HOMES = (
+    "core.errors", "core.limits", "core.levels", "core.runtime", "core.decision", "core.history",
+    "core.plan_cache", "repository", "limiter", "sync",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"headgate.{module}"), name)
+    modules = (import_module(f"headgate.{home}") for home in _HOMES)
+    found = next(getattr(module, name) for module in modules if hasattr(module, name))
     globals()[name] = found  # from now on it is found without coming here
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import Any, Self
 
 from headgate.admin.operations import Operations
@@ -49,10 +48,10 @@ class Lease(LeaseAccount):
         await finish(self.settlements.settle(self, actual))
 
 
-class PendingAcquire:
-    """An acquire on its way: `async with` gets the lease."""
+class AcquireCall:
+    """What an acquire asks for. It can be entered once: two blocks would share one lease."""
 
-    __slots__ = ("_engine", "_lease", "_on_error", "_on_unavailable", "_wait_s", "_wants")
+    __slots__ = ("_engine", "_on_error", "_on_unavailable", "_wait_s", "_wants")
 
     def __init__(
         self,
@@ -67,6 +66,12 @@ class PendingAcquire:
         self._on_unavailable = on_unavailable
         self._on_error = on_error
         self._wait_s = wait_s
+
+
+class PendingAcquire(AcquireCall):
+    """An acquire on its way: `async with` gets the lease."""
+
+    __slots__ = ("_lease",)
 
     async def __aenter__(self) -> Lease:
         engine, self._engine = self._engine, None
@@ -91,12 +96,7 @@ class PendingAcquire:
             await lease.settlements.leave(lease, True)
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         lease: Lease = self._lease
         if kind is None and lease.owed is None:
             lease.closed = True
@@ -249,12 +249,7 @@ class RateLimiter(Operations):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _report_shadowed(self, refusal: Verdict) -> None:
@@ -266,7 +261,6 @@ class RateLimiter(Operations):
 
 
 def already_entered_error() -> ValidationError:
-    """Two blocks of one acquire would share one lease."""
     return ValidationError(
         "acquire", "it", "was entered before; call limiter.acquire(…) anew for each block"
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from headgate.admin.namespaces import NamespaceAdmin
@@ -107,14 +107,21 @@ def _sqlite(request: OpenRequest) -> Backend:
     )
 
 
-def _redis(request: OpenRequest) -> Backend:
+@contextmanager
+def _extra(name: str, request: OpenRequest) -> Iterator[None]:
+    """Imports of a store whose packages come with an extra; without them, says which."""
     try:
-        from headgate.stores.redis import open_redis
+        yield
     except ModuleNotFoundError as error:
         raise ValidationError(
             "url", request.parts.scheme + "://…",
-            f"needs a package that is not installed ({error.name}): pip install 'headgate[redis]'",
+            f"needs a package that is not installed ({error.name}): pip install 'headgate[{name}]'",
         ) from error  # fmt: skip
+
+
+def _redis(request: OpenRequest) -> Backend:
+    with _extra("redis", request):
+        from headgate.stores.redis import open_redis
     usage = request.one_of("usage", "on", "off")
     rest = urlencode([pair for pair in request.options.items() if pair[0] != "usage"])
     url = request.url.split("?", 1)[0] + ("?" + rest if rest else "")
@@ -122,14 +129,8 @@ def _redis(request: OpenRequest) -> Backend:
 
 
 def _dynamodb(request: OpenRequest) -> Backend:
-    try:
+    with _extra("dynamodb", request):
         from headgate.stores.dynamodb import open_dynamodb
-    except ModuleNotFoundError as error:
-        raise ValidationError(
-            "url", "dynamodb://…",
-            f"needs a package that is not installed ({error.name}): "
-            f"pip install 'headgate[dynamodb]'",
-        ) from error  # fmt: skip
     request.only(*_DYNAMODB)
     name = request.parts.netloc
     if not _TABLE.fullmatch(name) or request.parts.path not in ("", "/"):
@@ -277,23 +278,19 @@ class Repository(NamespaceAdmin, Operations):
         namespace: str = DEFAULT_NAMESPACE,
         config_cache_ttl: float = CACHE_TTL_S,
         clock: Clock | None = None,
-        _blocking: bool = False,
     ) -> Self:
         """A repository whose store is there and whose namespace is registered."""
-        repository = cls(
-            url,
-            namespace=namespace,
-            config_cache_ttl=config_cache_ttl,
-            clock=clock,
-            _blocking=_blocking,
-        )
-        try:
-            await repository.create_table()
-            await repository.configs.namespace_id()
-        except BaseException:
-            await repository.close()
-            raise
+        repository = cls(url, namespace=namespace, config_cache_ttl=config_cache_ttl, clock=clock)
+        await repository._make_ready()
         return repository
+
+    async def _make_ready(self) -> None:
+        try:
+            await self.create_table()
+            await self.configs.namespace_id()
+        except BaseException:
+            await self.close()
+            raise
 
     @classmethod
     def builder(cls) -> Builder:
@@ -322,12 +319,7 @@ class Repository(NamespaceAdmin, Operations):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
@@ -338,28 +330,25 @@ def _drives_time(backend: Backend, clock: Clock | None) -> bool:
 
 
 class BuilderOptions:
-    """The choices of a builder."""
+    """The choices of a builder: the arguments of `open`, one call each."""
 
     def __init__(self) -> None:
-        self._url: str | None = None
-        self._namespace = DEFAULT_NAMESPACE
-        self._config_cache_ttl = CACHE_TTL_S
-        self._clock: Clock | None = None
+        self._options: dict[str, Any] = {}
 
     def url(self, url: str) -> Self:
-        self._url = url
-        return self
+        return self._choose(url=url)
 
     def namespace(self, name: str) -> Self:
-        self._namespace = name
-        return self
+        return self._choose(namespace=name)
 
     def config_cache_ttl(self, seconds: float) -> Self:
-        self._config_cache_ttl = seconds
-        return self
+        return self._choose(config_cache_ttl=seconds)
 
     def clock(self, clock: Clock) -> Self:
-        self._clock = clock
+        return self._choose(clock=clock)
+
+    def _choose(self, **option: Any) -> Self:
+        self._options |= option
         return self
 
 
@@ -367,9 +356,4 @@ class Builder(BuilderOptions):
     """`await Repository.builder().url("sqlite:///limits.db").namespace("eu").build()`"""
 
     async def build(self) -> Repository:
-        return await Repository.open(
-            self._url,
-            namespace=self._namespace,
-            config_cache_ttl=self._config_cache_ttl,
-            clock=self._clock,
-        )
+        return await Repository.open(**self._options)

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
-from headgate.core.engine import Engine, Request
+from headgate.core.engine import Request
 from headgate.core.lease import LeaseAccount
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import DEFAULT_NAMESPACE, Limit
 from headgate.core.plan_cache import CacheStats
 from headgate.core.runtime import Clock, Observer, blocking, run
 from headgate.core.store import Capabilities
-from headgate.limiter import RateLimiter, already_entered_error, also_requests, parse_requests
+from headgate.limiter import (
+    AcquireCall,
+    RateLimiter,
+    already_entered_error,
+    also_requests,
+    parse_requests,
+)
 from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
 
 
 class SyncAdmin:
     """Entities, stored limits, buckets and history for blocking code."""
 
-    @property
-    def core(self) -> Operations:
-        """The flows that are run."""
-        raise NotImplementedError
+    core: Operations  # the flows that are run
 
     create_entity = blocking(Operations.create_entity)
     get_entity = blocking(Operations.get_entity)
@@ -66,6 +68,8 @@ class SyncAdmin:
 class SyncRepository(SyncAdmin):
     """All that is stored, seen from one namespace; see Repository."""
 
+    core: Repository
+
     def __init__(
         self,
         url: str | None = None,
@@ -75,7 +79,7 @@ class SyncRepository(SyncAdmin):
         clock: Clock | None = None,
         _core: Repository | None = None,
     ) -> None:
-        self._core = _core or Repository(
+        self.core = _core or Repository(
             url,
             namespace=namespace,
             config_cache_ttl=config_cache_ttl,
@@ -92,31 +96,20 @@ class SyncRepository(SyncAdmin):
         config_cache_ttl: float = CACHE_TTL_S,
         clock: Clock | None = None,
     ) -> Self:
-        core = run(
-            Repository.open(
-                url,
-                namespace=namespace,
-                config_cache_ttl=config_cache_ttl,
-                clock=clock,
-                _blocking=True,
-            )
-        )
-        return cls(_core=core)
+        made = cls(url, namespace=namespace, config_cache_ttl=config_cache_ttl, clock=clock)
+        run(made.core._make_ready())
+        return made
 
     @classmethod
     def builder(cls) -> SyncBuilder:
         return SyncBuilder()
 
     @property
-    def core(self) -> Repository:
-        return self._core
-
-    @property
     def namespace_name(self) -> str:
-        return self._core.namespace_name
+        return self.core.namespace_name
 
     def namespace(self, name: str) -> SyncRepository:
-        return SyncRepository(_core=self._core.namespace(name))
+        return SyncRepository(_core=self.core.namespace(name))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -149,12 +142,7 @@ class SyncRepository(SyncAdmin):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -162,12 +150,7 @@ class SyncBuilder(BuilderOptions):
     """`SyncRepository.builder().url("sqlite:///limits.db").namespace("eu").build()`"""
 
     def build(self) -> SyncRepository:
-        return SyncRepository.open(
-            self._url,
-            namespace=self._namespace,
-            config_cache_ttl=self._config_cache_ttl,
-            clock=self._clock,
-        )
+        return SyncRepository.open(**self._options)
 
 
 class SyncLease(LeaseAccount):
@@ -188,24 +171,10 @@ class SyncLease(LeaseAccount):
         run(self.settlements.settle(self, actual))
 
 
-class SyncPendingAcquire:
+class SyncPendingAcquire(AcquireCall):
     """An acquire on its way: `with` gets the lease."""
 
-    __slots__ = ("_engine", "_lease", "_on_error", "_on_unavailable", "_wait_s", "_wants")
-
-    def __init__(
-        self,
-        engine: Engine,
-        wants: list[Request],
-        on_unavailable: OnUnavailable | None,
-        on_error: str,
-        wait_s: float | None,
-    ) -> None:
-        self._engine: Engine | None = engine  # None once it was entered
-        self._wants = wants
-        self._on_unavailable = on_unavailable
-        self._on_error = on_error
-        self._wait_s = wait_s
+    __slots__ = ("_lease",)
 
     def __enter__(self) -> SyncLease:
         engine, self._engine = self._engine, None
@@ -218,12 +187,7 @@ class SyncPendingAcquire:
         )
         return lease
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         lease: SyncLease = self._lease
         if kind is None and lease.owed is None:
             lease.closed = True
@@ -233,6 +197,8 @@ class SyncPendingAcquire:
 
 class SyncRateLimiter(SyncAdmin):
     """RateLimiter for blocking code; safe to share between threads."""
+
+    core: RateLimiter
 
     def __init__(
         self,
@@ -250,7 +216,7 @@ class SyncRateLimiter(SyncAdmin):
         shadow: bool = False,
     ) -> None:
         home = repository_or_url
-        self._core = RateLimiter(
+        self.core = RateLimiter(
             home.core if isinstance(home, SyncRepository) else home,
             namespace=namespace,
             limits=limits,
@@ -264,11 +230,7 @@ class SyncRateLimiter(SyncAdmin):
             shadow=shadow,
             _blocking=True,
         )
-        self.engine = self._core.engine
-
-    @property
-    def core(self) -> RateLimiter:
-        return self._core
+        self.engine = self.core.engine
 
     def acquire(
         self,
@@ -321,7 +283,7 @@ class SyncRateLimiter(SyncAdmin):
     def is_available(self, timeout: float = 1.0) -> bool:
         answers: list[bool] = []
         asking = threading.Thread(
-            target=lambda: answers.append(run(self._core.repository.ping())), daemon=True
+            target=lambda: answers.append(run(self.core.repository.ping())), daemon=True
         )
         asking.start()
         asking.join(timeout)
@@ -330,10 +292,5 @@ class SyncRateLimiter(SyncAdmin):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

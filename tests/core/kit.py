@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from headgate.core import bucket
 from headgate.core.bucket import Rate
+from proof.size import sized
 from tests.core.oracle import Oracle
 
-LAW = settings(deadline=None, max_examples=200, derandomize=True, database=None)
-WIDE = settings(LAW, max_examples=100)
+LAW = settings(deadline=None, max_examples=sized(80, 400, 2000), derandomize=True, database=None)
 
 DAY_MS = 86_400_000
 DECADES_MS = 40 * 366 * DAY_MS

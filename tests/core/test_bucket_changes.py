@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.bucket import Rate, div_ceil, refilled_milli
+from headgate.core.bucket import MILLI, Rate, div_ceil, forecast, refilled_milli
 from tests.core.kit import (
     DAY_MS,
     LAW,
@@ -136,3 +136,19 @@ def test_full_at_is_exact(kept: Kept, story: list[Step]) -> None:
 def test_div_ceil_is_the_ceiling(dividend: int, divisor: int) -> None:
     found = div_ceil(dividend, divisor)
     assert (found - 1) * divisor < dividend <= found * divisor
+
+
+@LAW
+@given(states, gaps_ms)
+def test_a_forecast_says_at_once_what_the_slower_functions_say(kept: Kept, gap_ms: int) -> None:
+    whole_tokens = kept.rate.capacity_milli // MILLI * MILLI or MILLI
+    kept = kept._replace(rate=kept.rate._replace(capacity_milli=whole_tokens))
+    kept = kept._replace(tokens_milli=min(kept.tokens_milli, whole_tokens))
+    now_ms = kept.epoch_ms + gap_ms
+    whole, wait_ms, full_ms = forecast(kept.tokens_milli, kept.epoch_ms, now_ms, kept.rate)
+    assert whole == kept.level(now_ms) // MILLI
+    if whole * MILLI == whole_tokens:
+        assert (wait_ms, full_ms) == (None, now_ms)
+    else:
+        assert wait_ms == kept.wait_ms(now_ms, (whole + 1) * MILLI)
+        assert full_ms == kept.full_at_ms()

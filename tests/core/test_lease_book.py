@@ -89,7 +89,8 @@ others = st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 60)), max_size
 def test_a_late_refund_makes_no_burst_the_bucket_would_not_have_had(
     used: int, before: list[tuple[int, int]], tokens: int, story: list[tuple[int, int]]
 ) -> None:
-    """Beside a bucket that never saw the lease: after the refund it stands no higher."""
+    """Beside a bucket that never saw the lease: after the refund it stands no higher, but for less
+    than a millitoken. That much may have been under way, and whoever tries again gets it."""
     record, now_ms = new_record(ONLY_RPM, NOW_MS - DAY_MS), NOW_MS - DAY_MS
     for gap_ms, amount in before:
         now_ms += gap_ms
@@ -108,7 +109,7 @@ def test_a_late_refund_makes_no_burst_the_bucket_would_not_have_had(
         leased = adjust_record(leased, refund, now_ms)
     (mine,), (theirs,) = cells_of(leased), cells_of(without)
     for later_ms in (now_ms, now_ms + 1, now_ms + 10_007, now_ms + DAY_MS):
-        assert mine.level_milli(later_ms) <= theirs.level_milli(later_ms)
+        assert mine.level_milli(later_ms) <= theirs.level_milli(later_ms) + 1
 
 
 def test_an_immediate_refund_gives_everything_back() -> None:

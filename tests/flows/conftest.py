@@ -1,22 +1,21 @@
-"""Every flow is tested on every embedded store in both colours, through one async-shaped face."""
+"""Every flow on every embedded store, async and blocking, through one async-shaped face."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate import RateLimiter, SyncRateLimiter
+from headgate import RateLimiter, SyncRateLimiter, SyncRepository
 from headgate.testing import FakeClock
 
 STORES = {
     "memory": lambda folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/flows.db",
 }
-Flow = Callable[["World"], Coroutine[Any, Any, None]]
 
 
 class Blocking:
@@ -96,8 +95,6 @@ class World:
 
 
 def _sync_home(core: Any) -> Any:
-    from headgate import SyncRepository
-
     return SyncRepository(_core=core)
 
 
@@ -107,17 +104,33 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["async", "blocking"])
-def play(request: pytest.FixtureRequest, url: str) -> Callable[[Flow], None]:
-    """Runs a flow in a fresh world and closes it."""
+def world(request: pytest.FixtureRequest, url: str) -> World:
+    return World(url, request.param == "blocking")
 
-    def run_flow(flow: Flow) -> None:
-        async def whole() -> None:
-            world = World(url, request.param == "blocking")
-            try:
-                await flow(world)
-            finally:
-                await world.close()
 
-        asyncio.run(whole())
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs tests that are coroutines, and closes the world of those that have one."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
 
-    return run_flow
+    async def whole() -> None:
+        try:
+            await pyfuncitem.obj(**given)
+        finally:
+            if "world" in given:
+                await given["world"].close()
+
+    asyncio.run(whole())
+    return True
+
+
+async def spend(limiter: Any, entity_id: str, resource: str, **amounts: int) -> None:
+    async with limiter.acquire(entity_id, resource, amounts):
+        pass
+
+
+def take(limiter: SyncRateLimiter, *args: Any, **options: Any) -> None:
+    with limiter.acquire(*args, **options):
+        pass

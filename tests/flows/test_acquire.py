@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from headgate import (
@@ -14,336 +11,268 @@ from headgate import (
     RateLimitExceeded,
     ValidationError,
 )
+from tests.flows.conftest import World, spend
 
-Play = Callable[[Any], None]
 RPM = Limit.per_minute("rpm", 10)
 TPM = Limit.per_minute("tpm", 1000)
 
 
-def test_acquire_takes_at_once_and_leaving_keeps_it(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, TPM])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 500}) as lease:
-            assert lease.consumed == {"rpm": 1, "tpm": 500}
-            assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 500}
+async def test_acquire_takes_at_once_and_leaving_keeps_it(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, TPM])
+    async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 500}) as lease:
+        assert lease.consumed == {"rpm": 1, "tpm": 500}
         assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 500}
+    assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 500}
 
-    play(flow)
+
+async def test_refusal_names_the_limit_and_the_exact_wait(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, TPM])
+    await spend(limiter, "key", "gpt-4", rpm=8, tpm=10)
+    with pytest.raises(RateLimitExceeded) as caught:
+        async with limiter.acquire("key", "gpt-4", {"rpm": 5, "tpm": 10}):
+            raise AssertionError("must not be entered")
+    error = caught.value
+    assert [status.limit_name for status in error.violations] == ["rpm"]
+    assert [status.limit_name for status in error.passed] == ["tpm"]
+    assert error.primary_violation.deficit == 3
+    assert error.retry_after_seconds == 18.0
+    assert error.retry_after_header == "18"
+    assert error.as_dict()["retry_after_ms"] == 18_000
+    assert "retry after 18 s" in str(error)
+    world.clock.advance(17_999)
+    with pytest.raises(RateLimitExceeded):
+        await spend(limiter, "key", "gpt-4", rpm=5)
+    world.clock.advance(1)
+    await spend(limiter, "key", "gpt-4", rpm=5)
 
 
-def test_refusal_names_the_limit_and_the_exact_wait(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, TPM])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 8, "tpm": 10}):
+async def test_a_demand_over_capacity_is_an_error_of_its_own(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    with pytest.raises(DemandTooLarge, match="never holds more than 10"):
+        await spend(limiter, "key", "gpt-4", rpm=11)
+    assert await limiter.available("key", "gpt-4") == {"rpm": 10}
+
+
+async def test_an_exception_refunds(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, TPM])
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 4, "tpm": 100}) as lease:
+            await lease.adjust(tpm=50)
+            raise ZeroDivisionError
+    assert await limiter.available("key", "gpt-4") == {"rpm": 10, "tpm": 1000}
+
+
+async def test_a_late_refund_makes_no_burst(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 4}):
+            world.clock.advance(12_000)  # two of the four have been refilled meanwhile
+            await spend(limiter, "key", "gpt-4", rpm=8)
+            raise ZeroDivisionError
+    assert await limiter.available("key", "gpt-4") == {"rpm": 2}
+
+
+async def test_on_error_keep_keeps(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 4}, on_error="keep"):
+            raise ZeroDivisionError
+    assert await limiter.available("key", "gpt-4") == {"rpm": 6}
+    with pytest.raises(ValidationError, match="on_error"):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1}, on_error="maybe"):
             pass
-        with pytest.raises(RateLimitExceeded) as caught:
-            async with limiter.acquire("key", "gpt-4", {"rpm": 5, "tpm": 10}):
-                raise AssertionError("must not be entered")
-        error = caught.value
-        assert [status.limit_name for status in error.violations] == ["rpm"]
-        assert [status.limit_name for status in error.passed] == ["tpm"]
-        assert error.primary_violation.deficit == 3
-        assert error.retry_after_seconds == 18.0
-        assert error.retry_after_header == "18"
-        assert error.as_dict()["retry_after_ms"] == 18_000
-        assert "retry after 18 s" in str(error)
-        world.clock.advance(17_999)
+
+
+async def test_adjust_may_go_into_debt_and_gives_back_no_more_than_was_taken(world: World) -> None:
+    limiter = world.limiter(limits=[TPM])
+    async with limiter.acquire("key", "gpt-4", {"tpm": 500}) as lease:
+        await lease.adjust(tpm=1500)
+        assert lease.consumed == {"tpm": 2000}
+        assert await limiter.available("key", "gpt-4") == {"tpm": -1000}
+        await lease.adjust(tpm=-5000)
+        assert lease.consumed == {"tpm": 0}
+    assert await limiter.available("key", "gpt-4") == {"tpm": 1000}
+
+
+async def test_settle_is_absolute_and_idempotent_and_survives_an_exception(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, TPM])
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 500}) as lease:
+            await lease.settle(tpm=320)
+            await lease.settle(tpm=320)
+            assert lease.consumed == {"rpm": 1, "tpm": 320}
+            raise ZeroDivisionError
+    assert await limiter.available("key", "gpt-4") == {"rpm": 10, "tpm": 680}
+
+
+async def test_consume_more_may_be_refused_and_release_gives_back(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    async with limiter.acquire("key", "gpt-4", {"rpm": 4}) as lease:
+        await lease.consume(rpm=5)
         with pytest.raises(RateLimitExceeded):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 5}):
-                pass
-        world.clock.advance(1)
-        async with limiter.acquire("key", "gpt-4", {"rpm": 5}):
-            pass
-
-    play(flow)
-
-
-def test_a_demand_over_capacity_is_an_error_of_its_own(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        with pytest.raises(DemandTooLarge, match="never holds more than 10"):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 11}):
-                pass
-        assert await limiter.available("key", "gpt-4") == {"rpm": 10}
-
-    play(flow)
-
-
-def test_an_exception_refunds(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, TPM])
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 4, "tpm": 100}) as lease:
-                await lease.adjust(tpm=50)
-                raise ZeroDivisionError
-        assert await limiter.available("key", "gpt-4") == {"rpm": 10, "tpm": 1000}
-
-    play(flow)
-
-
-def test_a_late_refund_makes_no_burst(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 4}):
-                world.clock.advance(12_000)  # two of the four have been refilled meanwhile
-                async with limiter.acquire("key", "gpt-4", {"rpm": 8}):
-                    pass
-                raise ZeroDivisionError
-        assert await limiter.available("key", "gpt-4") == {"rpm": 2}
-
-    play(flow)
-
-
-def test_on_error_keep_keeps(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 4}, on_error="keep"):
-                raise ZeroDivisionError
-        assert await limiter.available("key", "gpt-4") == {"rpm": 6}
-        with pytest.raises(ValidationError, match="on_error"):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1}, on_error="maybe"):
-                pass
-
-    play(flow)
-
-
-def test_adjust_may_go_into_debt_and_gives_back_no_more_than_was_taken(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[TPM])
-        async with limiter.acquire("key", "gpt-4", {"tpm": 500}) as lease:
-            await lease.adjust(tpm=1500)
-            assert lease.consumed == {"tpm": 2000}
-            assert await limiter.available("key", "gpt-4") == {"tpm": -1000}
-            await lease.adjust(tpm=-5000)
-            assert lease.consumed == {"tpm": 0}
-        assert await limiter.available("key", "gpt-4") == {"tpm": 1000}
-
-    play(flow)
-
-
-def test_settle_is_absolute_and_idempotent_and_survives_an_exception(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, TPM])
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 500}) as lease:
-                await lease.settle(tpm=320)
-                await lease.settle(tpm=320)
-                assert lease.consumed == {"rpm": 1, "tpm": 320}
-                raise ZeroDivisionError
-        assert await limiter.available("key", "gpt-4") == {"rpm": 10, "tpm": 680}
-
-    play(flow)
-
-
-def test_consume_more_may_be_refused_and_release_gives_back(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 4}) as lease:
-            await lease.consume(rpm=5)
-            with pytest.raises(RateLimitExceeded):
-                await lease.consume(rpm=2)
-            with pytest.raises(DemandTooLarge):
-                await lease.consume(rpm=11)
-            assert lease.consumed == {"rpm": 9}
-            await lease.release(rpm=6)
-            assert lease.consumed == {"rpm": 3}
-            with pytest.raises(ValidationError, match="more than the lease holds"):
-                await lease.release(rpm=4)
-        assert await limiter.available("key", "gpt-4") == {"rpm": 7}
-
-    play(flow)
-
-
-def test_a_lease_ends_with_its_block(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 1}) as lease:
-            pass
-        for verb in (lease.adjust, lease.consume, lease.release, lease.settle):
-            with pytest.raises(LeaseExpiredError):
-                await verb(rpm=1)
-        assert await limiter.available("key", "gpt-4") == {"rpm": 9}
-
-    play(flow)
-
-
-def test_check_consumes_nothing_and_tells_the_same(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, TPM])
-        for _ in range(30):
-            verdict = await limiter.check("key", "gpt-4", {"rpm": 1, "tpm": 1000})
-            assert verdict.allowed
-            assert [status.available for status in verdict.statuses] == [10, 1000]
-            assert [status.source for status in verdict.statuses] == ["limiter", "limiter"]
-        async with limiter.acquire("key", "gpt-4", {"tpm": 400}):
-            pass
-        verdict = await limiter.check("key", "gpt-4", {"tpm": 1000})
-        assert not verdict.allowed
-        assert verdict.retry_after_ms == 24_000
-        assert await limiter.time_until_available("key", "gpt-4", {"tpm": 1000}) == 24.0
-        assert await limiter.time_until_available("key", "gpt-4", {"tpm": 600}) == 0.0
-
-    play(flow)
-
-
-def test_limits_of_the_call_win_also_on_a_warm_path(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 1}):
-            pass
-        small = [Limit.per_minute("rpm", 3)]
-        for _ in range(3):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1}, limits=small):
-                pass
-        with pytest.raises(RateLimitExceeded):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1}, limits=small):
-                pass
-
-    play(flow)
-
-
-def test_acquire_many_is_all_or_none(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        tight = [Limit.per_minute("rpm", 2)]
-        asked = [
-            ("user:1", "api", {"rpm": 1}),
-            ("ip:1.2.3.4", "api", {"rpm": 1}, tight),
-            ("global", "api", {"rpm": 1}),
-        ]
-        for _ in range(2):
-            async with limiter.acquire_many(asked):
-                pass
-        with pytest.raises(RateLimitExceeded) as caught:
-            async with limiter.acquire_many(asked):
-                pass
-        assert caught.value.primary_violation.entity_id == "ip:1.2.3.4"
-        assert await limiter.available("user:1", "api") == {"rpm": 8}
-        assert await limiter.available("global", "api") == {"rpm": 8}
-        assert not (await limiter.check_many(asked)).allowed
-        # the same bucket twice is one demand for the sum
-        async with limiter.acquire_many([("a", "api", {"rpm": 4}), ("a", "api", {"rpm": 5})]):
-            assert await limiter.available("a", "api") == {"rpm": 1}
+            await lease.consume(rpm=2)
         with pytest.raises(DemandTooLarge):
-            async with limiter.acquire_many([("b", "api", {"rpm": 6}), ("b", "api", {"rpm": 5})]):
-                pass
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire_many([("x", "api", {"rpm": 4}), ("y", "api", {"rpm": 5})]):
-                raise ZeroDivisionError
-        assert await limiter.available("x", "api") == {"rpm": 10}
-        assert await limiter.available("y", "api") == {"rpm": 10}
-
-    play(flow)
+            await lease.consume(rpm=11)
+        assert lease.consumed == {"rpm": 9}
+        await lease.release(rpm=6)
+        assert lease.consumed == {"rpm": 3}
+        with pytest.raises(ValidationError, match="more than the lease holds"):
+            await lease.release(rpm=4)
+    assert await limiter.available("key", "gpt-4") == {"rpm": 7}
 
 
-def test_also_takes_from_more_resources(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        also = {"images": {"rpm": 6}}
+async def test_a_lease_ends_with_its_block(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    async with limiter.acquire("key", "gpt-4", {"rpm": 1}) as lease:
+        pass
+    for verb in (lease.adjust, lease.consume, lease.release, lease.settle):
+        with pytest.raises(LeaseExpiredError):
+            await verb(rpm=1)
+    assert await limiter.available("key", "gpt-4") == {"rpm": 9}
+
+
+async def test_check_consumes_nothing_and_tells_the_same(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, TPM])
+    for _ in range(30):
+        verdict = await limiter.check("key", "gpt-4", {"rpm": 1, "tpm": 1000})
+        assert verdict.allowed
+        assert [status.available for status in verdict.statuses] == [10, 1000]
+        assert [status.source for status in verdict.statuses] == ["limiter", "limiter"]
+    await spend(limiter, "key", "gpt-4", tpm=400)
+    verdict = await limiter.check("key", "gpt-4", {"tpm": 1000})
+    assert not verdict.allowed
+    assert verdict.retry_after_ms == 24_000
+    assert await limiter.time_until_available("key", "gpt-4", {"tpm": 1000}) == 24.0
+    assert await limiter.time_until_available("key", "gpt-4", {"tpm": 600}) == 0.0
+
+
+async def test_limits_of_the_call_win_also_on_a_warm_path(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await spend(limiter, "key", "gpt-4", rpm=1)
+    small = [Limit.per_minute("rpm", 3)]
+    for _ in range(3):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1}, limits=small):
+            pass
+    with pytest.raises(RateLimitExceeded):
+        async with limiter.acquire("key", "gpt-4", {"rpm": 1}, limits=small):
+            pass
+
+
+async def test_acquire_many_is_all_or_none(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    tight = [Limit.per_minute("rpm", 2)]
+    asked = [
+        ("user:1", "api", {"rpm": 1}),
+        ("ip:1.2.3.4", "api", {"rpm": 1}, tight),
+        ("global", "api", {"rpm": 1}),
+    ]
+    for _ in range(2):
+        async with limiter.acquire_many(asked):
+            pass
+    with pytest.raises(RateLimitExceeded) as caught:
+        async with limiter.acquire_many(asked):
+            pass
+    assert caught.value.primary_violation.entity_id == "ip:1.2.3.4"
+    assert await limiter.available("user:1", "api") == {"rpm": 8}
+    assert await limiter.available("global", "api") == {"rpm": 8}
+    assert not (await limiter.check_many(asked)).allowed
+    # the same bucket twice is one demand for the sum
+    async with limiter.acquire_many([("a", "api", {"rpm": 4}), ("a", "api", {"rpm": 5})]):
+        assert await limiter.available("a", "api") == {"rpm": 1}
+    with pytest.raises(DemandTooLarge):
+        async with limiter.acquire_many([("b", "api", {"rpm": 6}), ("b", "api", {"rpm": 5})]):
+            pass
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire_many([("x", "api", {"rpm": 4}), ("y", "api", {"rpm": 5})]):
+            raise ZeroDivisionError
+    assert await limiter.available("x", "api") == {"rpm": 10}
+    assert await limiter.available("y", "api") == {"rpm": 10}
+
+
+async def test_also_takes_from_more_resources(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    also = {"images": {"rpm": 6}}
+    async with limiter.acquire("key", "chat", {"rpm": 1}, also=also):
+        pass
+    with pytest.raises(RateLimitExceeded):
         async with limiter.acquire("key", "chat", {"rpm": 1}, also=also):
             pass
-        with pytest.raises(RateLimitExceeded):
-            async with limiter.acquire("key", "chat", {"rpm": 1}, also=also):
-                pass
-        assert await limiter.available("key", "chat") == {"rpm": 9}
-        assert await limiter.available("key", "images") == {"rpm": 4}
-
-    play(flow)
+    assert await limiter.available("key", "chat") == {"rpm": 9}
+    assert await limiter.available("key", "images") == {"rpm": 4}
 
 
-def test_a_soft_limit_is_reported_not_enforced(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, Limit.per_minute("tpm", 5, soft=True)])
-        for _ in range(4):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 4}):
-                pass
-        verdict = await limiter.check("key", "gpt-4", {"rpm": 1, "tpm": 4})
-        assert verdict.allowed
-        assert [status.exceeded for status in verdict.statuses] == [False, True]
-
-    play(flow)
+async def test_a_soft_limit_is_reported_not_enforced(world: World) -> None:
+    limiter = world.limiter(limits=[RPM, Limit.per_minute("tpm", 5, soft=True)])
+    for _ in range(4):
+        await spend(limiter, "key", "gpt-4", rpm=1, tpm=4)
+    verdict = await limiter.check("key", "gpt-4", {"rpm": 1, "tpm": 4})
+    assert verdict.allowed
+    assert [status.exceeded for status in verdict.statuses] == [False, True]
 
 
-def test_a_refusal_is_of_the_hard_limits_only(play: Play) -> None:
+async def test_a_refusal_is_of_the_hard_limits_only(world: World) -> None:
     """An acquire tells the wait that `check` tells, and `wait=` waits for."""
     never_refills = Limit.custom("budget", 1, 0, 1, soft=True)
-
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, never_refills])
-        wanted = {"rpm": 10, "budget": 1}
+    limiter = world.limiter(limits=[RPM, never_refills])
+    wanted = {"rpm": 10, "budget": 1}
+    async with limiter.acquire("key", "gpt-4", wanted):
+        pass
+    verdict = await limiter.check("key", "gpt-4", wanted)
+    with pytest.raises(RateLimitExceeded) as caught:
         async with limiter.acquire("key", "gpt-4", wanted):
-            pass
-        verdict = await limiter.check("key", "gpt-4", wanted)
-        with pytest.raises(RateLimitExceeded) as caught:
-            async with limiter.acquire("key", "gpt-4", wanted):
-                raise AssertionError("must not be entered")
-        assert caught.value.retry_after_ms == verdict.retry_after_ms == 60_000
-        assert caught.value.retry_after_header == "60"
-        assert [status.limit_name for status in caught.value.violations] == ["rpm"]
-        assert "retry after 60 s" in str(caught.value)
-        assert caught.value.as_dict()["retry_after_ms"] == 60_000
-
-    play(flow)
+            raise AssertionError("must not be entered")
+    assert caught.value.retry_after_ms == verdict.retry_after_ms == 60_000
+    assert caught.value.retry_after_header == "60"
+    assert [status.limit_name for status in caught.value.violations] == ["rpm"]
+    assert "retry after 60 s" in str(caught.value)
+    assert caught.value.as_dict()["retry_after_ms"] == 60_000
 
 
-def test_a_soft_limit_gives_back_only_what_it_gave(play: Play) -> None:
+async def test_a_soft_limit_gives_back_only_what_it_gave(world: World) -> None:
     """Whatever becomes of work that passed it, its bucket gains nothing."""
     soft = Limit.per_minute("tpm", 5, soft=True)
-
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM, soft])
-        async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 4}):
-            pass
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 400}) as lease:
-                assert lease.consumed == {"rpm": 1, "tpm": 400}
-                raise ZeroDivisionError
-        assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 1}
+    limiter = world.limiter(limits=[RPM, soft])
+    await spend(limiter, "key", "gpt-4", rpm=1, tpm=4)
+    with pytest.raises(ZeroDivisionError):
         async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 400}) as lease:
-            await lease.settle(tpm=30)
-            await lease.release(tpm=7)
-            await lease.consume(tpm=1)
-            await lease.adjust(tpm=-2)
-            assert lease.consumed == {"rpm": 1, "tpm": 22}
-        assert await limiter.available("key", "gpt-4") == {"rpm": 8, "tpm": 1}
-        states = await limiter.get_buckets(entity_id="key")
-        consumed = {state.limit_name: state.total_consumed_milli for state in states}
-        assert consumed == {"rpm": 2_000, "tpm": 26_000}
-
-    play(flow)
-
-
-def test_a_lease_of_several_amounts_is_settled_bucket_by_bucket(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        asked = [("x", "api", {"rpm": 4}), ("y", "api", {"rpm": 9})]
-        async with limiter.acquire_many(asked) as lease:
-            assert lease.consumed == {"rpm": 9}
-            await lease.settle(rpm=6)
-            assert await limiter.available("x", "api") == {"rpm": 4}
-            assert await limiter.available("y", "api") == {"rpm": 4}
-        with pytest.raises(ValidationError, match="more than the lease holds"):
-            async with limiter.acquire_many([("x", "api", {"rpm": 1})]) as lease:
-                await lease.release(rpm=2)
-
-    play(flow)
+            assert lease.consumed == {"rpm": 1, "tpm": 400}
+            raise ZeroDivisionError
+    assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 1}
+    async with limiter.acquire("key", "gpt-4", {"rpm": 1, "tpm": 400}) as lease:
+        await lease.settle(tpm=30)
+        await lease.release(tpm=7)
+        await lease.consume(tpm=1)
+        await lease.adjust(tpm=-2)
+        assert lease.consumed == {"rpm": 1, "tpm": 22}
+    assert await limiter.available("key", "gpt-4") == {"rpm": 8, "tpm": 1}
+    states = await limiter.get_buckets(entity_id="key")
+    consumed = {state.limit_name: state.total_consumed_milli for state in states}
+    assert consumed == {"rpm": 2_000, "tpm": 26_000}
 
 
-def test_settling_two_children_leaves_their_parent_with_both(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        await limiter.create_entity("team")
-        for name in ("one", "two"):
-            await limiter.create_entity(name, parent_id="team", cascade=True)
-        asked = [(name, "api", {"rpm": 2}) for name in ("one", "two")]
-        async with limiter.acquire_many(asked) as lease:
-            await lease.settle(rpm=2)
-            assert await limiter.available("team", "api") == {"rpm": 6}
-            await lease.settle(rpm=3)
-            assert await limiter.available("team", "api") == {"rpm": 4}
-        async with limiter.acquire_many([("one", "api", {"rpm": 0})]):
-            assert await limiter.available("one", "api") == {"rpm": 4}
+async def test_a_lease_of_several_amounts_is_settled_bucket_by_bucket(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    asked = [("x", "api", {"rpm": 4}), ("y", "api", {"rpm": 9})]
+    async with limiter.acquire_many(asked) as lease:
+        assert lease.consumed == {"rpm": 9}
+        await lease.settle(rpm=6)
+        assert await limiter.available("x", "api") == {"rpm": 4}
+        assert await limiter.available("y", "api") == {"rpm": 4}
+    with pytest.raises(ValidationError, match="more than the lease holds"):
+        async with limiter.acquire_many([("x", "api", {"rpm": 1})]) as lease:
+            await lease.release(rpm=2)
 
-    play(flow)
+
+async def test_settling_two_children_leaves_their_parent_with_both(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await limiter.create_entity("team")
+    for name in ("one", "two"):
+        await limiter.create_entity(name, parent_id="team", cascade=True)
+    asked = [(name, "api", {"rpm": 2}) for name in ("one", "two")]
+    async with limiter.acquire_many(asked) as lease:
+        await lease.settle(rpm=2)
+        assert await limiter.available("team", "api") == {"rpm": 6}
+        await lease.settle(rpm=3)
+        assert await limiter.available("team", "api") == {"rpm": 4}
+    async with limiter.acquire_many([("one", "api", {"rpm": 0})]):
+        assert await limiter.available("one", "api") == {"rpm": 4}

@@ -19,6 +19,7 @@ from headgate import (
     ValidationError,
 )
 from headgate.testing import RecordingStore
+from tests.flows.conftest import take
 
 RPM = Limit.per_minute("rpm", 10)
 BAD_AMOUNTS: list[Any] = [-1, 1.5, True, math.nan, math.inf, 2**60, "1", [1], {}, 10**30]
@@ -29,15 +30,9 @@ def recorded() -> tuple[SyncRateLimiter, RecordingStore]:
     limiter = SyncRateLimiter("memory://", limits=[RPM])
     store = RecordingStore(limiter.engine.store)
     limiter.engine.use(store)
-    with limiter.acquire("ok", "api", {"rpm": 1}):
-        pass
+    take(limiter, "ok", "api", {"rpm": 1})
     store.calls.clear()
     return limiter, store
-
-
-def acquire(limiter: SyncRateLimiter, *args: Any, **kwargs: Any) -> None:
-    with limiter.acquire(*args, **kwargs):
-        pass
 
 
 @pytest.mark.parametrize("amount", BAD_AMOUNTS, ids=repr)
@@ -45,12 +40,12 @@ def test_amounts(amount: Any) -> None:
     limiter, store = recorded()
     for entity_id in ("ok", "new"):
         with pytest.raises(ValidationError) as caught:
-            acquire(limiter, entity_id, "api", {"rpm": amount})
+            take(limiter, entity_id, "api", {"rpm": amount})
         assert caught.value.field == "rpm"
         with pytest.raises(ValidationError):
             limiter.check(entity_id, "api", {"rpm": amount})
         with pytest.raises(ValidationError):
-            acquire(limiter, entity_id, "api", {"rpm": amount}, limits=[RPM])
+            take(limiter, entity_id, "api", {"rpm": amount}, limits=[RPM])
     assert store.calls == []
     with limiter.acquire("ok", "api", {"rpm": 1}) as lease:
         store.calls.clear()
@@ -67,9 +62,9 @@ def test_amounts(amount: Any) -> None:
 def test_names(name: Any) -> None:
     limiter, store = recorded()
     with pytest.raises(InvalidIdentifierError, match="entity_id"):
-        acquire(limiter, name, "api", {"rpm": 1})
+        take(limiter, name, "api", {"rpm": 1})
     with pytest.raises(InvalidNameError, match="resource"):
-        acquire(limiter, "ok", name, {"rpm": 1})
+        take(limiter, "ok", name, {"rpm": 1})
     with pytest.raises((InvalidNameError, ValidationError)):
         Limit.per_minute(name, 1)
     with pytest.raises(InvalidIdentifierError):
@@ -88,9 +83,9 @@ def test_names(name: Any) -> None:
 def test_unhashable_names_are_validation_errors_too() -> None:
     limiter, _ = recorded()
     with pytest.raises(InvalidIdentifierError):
-        acquire(limiter, ["a"], "api", {"rpm": 1})
+        take(limiter, ["a"], "api", {"rpm": 1})
     with pytest.raises(InvalidNameError):
-        acquire(limiter, "a", {"x": 1}, {"rpm": 1})
+        take(limiter, "a", {"x": 1}, {"rpm": 1})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ def test_unhashable_names_are_validation_errors_too() -> None:
 def test_consume(consume: Any, says: str) -> None:
     limiter, store = recorded()
     with pytest.raises(ValidationError, match=says):
-        acquire(limiter, "ok", "api", consume)
+        take(limiter, "ok", "api", consume)
     with pytest.raises(ValidationError, match=says):
         limiter.check("ok", "api", consume)
     assert store.calls == []
@@ -122,7 +117,7 @@ def test_consume(consume: Any, says: str) -> None:
 def test_limits_argument(limits: Any) -> None:
     limiter, store = recorded()
     with pytest.raises(ValidationError):
-        acquire(limiter, "ok", "api", {"rpm": 1}, limits=limits)
+        take(limiter, "ok", "api", {"rpm": 1}, limits=limits)
     if limits:
         with pytest.raises(ValidationError):
             SyncRateLimiter("memory://", limits=limits)
@@ -154,7 +149,7 @@ def test_choices() -> None:
         limiter.set_system_defaults([RPM], on_unavailable="block")  # type: ignore[arg-type]
     for also in ([], "x", 5):
         with pytest.raises(ValidationError, match="also"):
-            acquire(limiter, "ok", "api", {"rpm": 1}, also=also)
+            take(limiter, "ok", "api", {"rpm": 1}, also=also)
     for requests in ([], "x", 5, [("a", "b")], [["a", "b", {}]], [("a", "api", {"rpm": 1})] * 65):
         with pytest.raises(ValidationError):
             with limiter.acquire_many(requests):  # type: ignore[arg-type]
@@ -181,9 +176,9 @@ def test_every_message_says_what_to_do() -> None:
     limiter, _ = recorded()
     errors: list[HeadgateError] = []
     for call in (
-        lambda: acquire(limiter, "a#b", "api", {"rpm": 1}),
-        lambda: acquire(limiter, "ok", "api", {"rpm": 11}),
-        lambda: acquire(limiter, "ok", "api", {"rpm": 10}),
+        lambda: take(limiter, "a#b", "api", {"rpm": 1}),
+        lambda: take(limiter, "ok", "api", {"rpm": 11}),
+        lambda: take(limiter, "ok", "api", {"rpm": 10}),
         lambda: SyncRateLimiter("redis2://x"),
         lambda: Limit.parse("lots"),
     ):

@@ -9,6 +9,7 @@ import pytest
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
 from headgate.core.runtime import run
 from headgate.testing import FakeClock, RecordingStore
+from tests.flows.conftest import take
 
 LIMITS = [Limit.per_minute(name, 100) for name in ("a", "b", "c", "d", "e")]
 
@@ -39,16 +40,14 @@ Counted = tuple[SyncRateLimiter, RecordingStore, CountingCatalog]
 
 def test_a_cold_acquire_is_one_lookup_and_one_store_call(counted: Counted) -> None:
     limiter, store, catalog = counted
-    with limiter.acquire("k", "api", {"a": 1}):
-        pass
+    take(limiter, "k", "api", {"a": 1})
     assert (store.verbs, catalog.calls) == (["consume"], ["lookup"])
 
 
 def test_a_warm_acquire_is_one_store_call_and_leaving_it_none(counted: Counted) -> None:
     limiter, store, catalog = counted
     for _ in range(10):
-        with limiter.acquire("k", "api", {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}):
-            pass
+        take(limiter, "k", "api", {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1})
     assert store.verbs == ["consume"] * 10
     assert catalog.calls == ["lookup"]
 
@@ -57,8 +56,7 @@ def test_a_cascade_is_still_one_store_call(counted: Counted) -> None:
     limiter, store, catalog = counted
     limiter.create_entity("org")
     limiter.create_entity("key", parent_id="org", cascade=True)
-    with limiter.acquire("key", "api", {"a": 1}):
-        pass
+    take(limiter, "key", "api", {"a": 1})
     assert store.verbs == ["consume"]
     assert catalog.calls == ["lookup"]
 
@@ -72,11 +70,10 @@ def test_several_buckets_are_one_store_call(counted: Counted) -> None:
 
 def test_a_refusal_a_check_and_a_refund_are_one_call_each(counted: Counted) -> None:
     limiter, store, _ = counted
-    with limiter.acquire("k", "api", {"a": 100}):
-        pass
+    take(limiter, "k", "api", {"a": 100})
     store.calls.clear()
-    with pytest.raises(RateLimitExceeded), limiter.acquire("k", "api", {"a": 1}):
-        pass
+    with pytest.raises(RateLimitExceeded):
+        take(limiter, "k", "api", {"a": 1})
     assert store.verbs == ["consume"]
     limiter.check("k", "api", {"a": 1})
     limiter.available("k", "api")

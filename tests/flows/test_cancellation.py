@@ -74,93 +74,77 @@ async def _body(limiter: RateLimiter, reached: list[str]) -> None:
     await asyncio.sleep(0)
 
 
-def test_at_every_turn_a_cancel_leaves_nothing_behind() -> None:
-    async def flow() -> None:
-        for turns in range(200):
-            limiter = slow_limiter()
-            reached: list[str] = []
-            hit = await _cancelled_after(turns, _body(limiter, reached))
-            left = (await limiter.engine.available("a", "api", None))["rph"]
-            if not hit:
-                assert reached == ["body", "end"]
-                assert left == 80
-                assert turns > 15, "the flow must have many places to be cancelled at"
-                return
-            settled = left == 80  # what was settled stays, however the block ends
-            assert left == 100 or settled, f"cancelled after {turns} turns: {left} left"
-            if settled:
-                assert "body" in reached
-        raise AssertionError("the flow never came to its end")
-
-    asyncio.run(flow())
+async def test_at_every_turn_a_cancel_leaves_nothing_behind() -> None:
+    for turns in range(200):
+        limiter = slow_limiter()
+        reached: list[str] = []
+        hit = await _cancelled_after(turns, _body(limiter, reached))
+        left = (await limiter.engine.available("a", "api", None))["rph"]
+        if not hit:
+            assert reached == ["body", "end"]
+            assert left == 80
+            assert turns > 15, "the flow must have many places to be cancelled at"
+            return
+        settled = left == 80  # what was settled stays, however the block ends
+        assert left == 100 or settled, f"cancelled after {turns} turns: {left} left"
+        if settled:
+            assert "body" in reached
+    raise AssertionError("the flow never came to its end")
 
 
-def test_a_cancelled_exit_still_refunds() -> None:
+async def test_a_cancelled_exit_still_refunds() -> None:
     async def failing(limiter: RateLimiter) -> None:
         async with limiter.acquire("a", "api", {"rph": 10}):
             raise ZeroDivisionError
 
-    async def flow() -> None:
-        hits = 0
-        for turns in range(50):
-            limiter = slow_limiter()
-            task = asyncio.ensure_future(failing(limiter))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            if not task.done():
-                hits += 1
-                task.cancel()
-            with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
-                await task
-            assert await limiter.engine.available("a", "api", None) == {"rph": 100}
-        assert hits > 4
-
-    asyncio.run(flow())
+    hits = 0
+    for turns in range(50):
+        limiter = slow_limiter()
+        task = asyncio.ensure_future(failing(limiter))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not task.done():
+            hits += 1
+            task.cancel()
+        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
+            await task
+        assert await limiter.engine.available("a", "api", None) == {"rph": 100}
+    assert hits > 4
 
 
-def test_cancelling_all_or_none_over_several_buckets() -> None:
+async def test_cancelling_all_or_none_over_several_buckets() -> None:
     async def both(limiter: RateLimiter) -> None:
         asked = [("a", "api", {"rph": 10}), ("b", "api", {"rph": 10})]
         async with limiter.acquire_many(asked):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    async def flow() -> None:
-        for turns in range(12):
-            limiter = slow_limiter()
-            hit = await _cancelled_after(turns, both(limiter))
-            left = [(await limiter.engine.available(n, "api", None))["rph"] for n in ("a", "b")]
-            assert left == ([100, 100] if hit else [90, 90])
-
-    asyncio.run(flow())
-
-
-def test_a_timeout_around_an_acquire_is_still_a_timeout() -> None:
-    """The cancel that waited for the store is delivered as what it was."""
-
-    async def flow() -> None:
+    for turns in range(12):
         limiter = slow_limiter()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                async with limiter.acquire("a", "api", {"rph": 10}):
-                    await asyncio.sleep(3600)
-        assert await limiter.available("a", "api") == {"rph": 100}
-
-    asyncio.run(flow())
+        hit = await _cancelled_after(turns, both(limiter))
+        left = [(await limiter.engine.available(n, "api", None))["rph"] for n in ("a", "b")]
+        assert left == ([100, 100] if hit else [90, 90])
 
 
-def test_a_generator_closed_early_refunds_or_keeps_as_chosen() -> None:
+async def test_a_timeout_around_an_acquire_is_still_a_timeout() -> None:
+    """The cancel that waited for the store is delivered as what it was."""
+    limiter = slow_limiter()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            async with limiter.acquire("a", "api", {"rph": 10}):
+                await asyncio.sleep(3600)
+    assert await limiter.available("a", "api") == {"rph": 100}
+
+
+async def test_a_generator_closed_early_refunds_or_keeps_as_chosen() -> None:
     async def stream(limiter: RateLimiter, on_error: str) -> Any:
         async with limiter.acquire("a", "api", {"rph": 10}, on_error=on_error):
             yield 1
             yield 2
 
-    async def flow() -> None:
-        for on_error, left in (("refund", 100), ("keep", 90)):
-            limiter = slow_limiter()
-            chunks = stream(limiter, on_error)
-            assert await anext(chunks) == 1
-            await chunks.aclose()
-            assert await limiter.available("a", "api") == {"rph": left}
-
-    asyncio.run(flow())
+    for on_error, left in (("refund", 100), ("keep", 90)):
+        limiter = slow_limiter()
+        chunks = stream(limiter, on_error)
+        assert await anext(chunks) == 1
+        await chunks.aclose()
+        assert await limiter.available("a", "api") == {"rph": left}

@@ -13,6 +13,7 @@ from headgate import Lease, Limit, RateLimiter, RateLimitExceeded
 from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
 from headgate.transport.gates import SentWork, wait_finished
+from tests.flows.conftest import spend
 
 LIMITS = [Limit.per_day("rpd", 10)]
 
@@ -60,136 +61,113 @@ async def nothing_follows() -> None:
     assert task.cancelling() == 0
 
 
-def test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with RateLimiter(f"sqlite:///{tmp_path}/a.db", limits=LIMITS) as limiter:
-            store = await slowly(limiter)
-            for on_error in ("refund", "keep"):
-                store.slow = True
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.001):
-                        async with limiter.acquire("user-1", "api", {"rpd": 1}, on_error=on_error):
-                            pytest.fail("the block was entered")
-                await nothing_follows()
-                store.slow = False
-                assert await left(limiter) == 10
-
-    asyncio.run(test())
-
-
-def test_a_timeout_around_a_refusal_is_a_timeout() -> None:
-    async def test() -> None:
-        async with RateLimiter(limits=[Limit.per_day("rpd", 1)], rejections=False) as limiter:
-            async with limiter.acquire("user-1", "api", {"rpd": 1}):
-                pass
-            store = await slowly(limiter)
+async def test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back(tmp_path: Path) -> None:
+    async with RateLimiter(f"sqlite:///{tmp_path}/a.db", limits=LIMITS) as limiter:
+        store = await slowly(limiter)
+        for on_error in ("refund", "keep"):
             store.slow = True
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
-                    async with limiter.acquire("user-1", "api", {"rpd": 1}):
-                        pass
+                    async with limiter.acquire("user-1", "api", {"rpd": 1}, on_error=on_error):
+                        pytest.fail("the block was entered")
             await nothing_follows()
-            with pytest.raises(RateLimitExceeded):
-                async with limiter.acquire("user-1", "api", {"rpd": 1}):
-                    pass
+            store.slow = False
+            assert await left(limiter) == 10
 
-    asyncio.run(test())
+
+async def test_a_timeout_around_a_refusal_is_a_timeout() -> None:
+    async with RateLimiter(limits=[Limit.per_day("rpd", 1)], rejections=False) as limiter:
+        await spend(limiter, "user-1", "api", rpd=1)
+        store = await slowly(limiter)
+        store.slow = True
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await spend(limiter, "user-1", "api", rpd=1)
+        await nothing_follows()
+        with pytest.raises(RateLimitExceeded):
+            await spend(limiter, "user-1", "api", rpd=1)
 
 
 @pytest.mark.parametrize("verb", ["adjust", "consume", "release", "settle"])
-def test_a_timeout_around_a_lease_s_verb_is_a_timeout_and_what_was_done_stays(verb: str) -> None:
+async def test_a_timeout_around_a_lease_s_verb_is_a_timeout_and_what_was_done_stays(
+    verb: str,
+) -> None:
     after = {"adjust": 7, "consume": 7, "release": 9, "settle": 9}
-
-    async def test() -> None:
-        async with RateLimiter(limits=LIMITS) as limiter:
-            store = await slowly(limiter)
-            async with limiter.acquire("user-1", "api", {"rpd": 2}) as lease:
-                assert isinstance(lease, Lease)
-                store.slow = True
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.001):
-                        await getattr(lease, verb)(rpd=1)
-                await nothing_follows()
-                store.slow = False
-                assert await left(limiter) == after[verb]
-
-    asyncio.run(test())
-
-
-def test_a_task_that_only_acquires_can_be_cancelled() -> None:
-    async def test() -> None:
-        async with RateLimiter(limits=[Limit.per_day("rpd", 10**6)]) as limiter:
-            store = await slowly(limiter)
+    async with RateLimiter(limits=LIMITS) as limiter:
+        store = await slowly(limiter)
+        async with limiter.acquire("user-1", "api", {"rpd": 2}) as lease:
+            assert isinstance(lease, Lease)
             store.slow = True
-            entered = 0
-
-            async def worker() -> None:
-                nonlocal entered
-                while True:
-                    async with limiter.acquire("user-1", "api", {"rpd": 1}):
-                        entered += 1
-
-            task = asyncio.create_task(worker())
-            await store.sent.wait()
-            task.cancel("enough")
-            await asyncio.wait((task,), timeout=5)
-            assert task.done()
-            with pytest.raises(asyncio.CancelledError, match="enough"):
-                await task
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await getattr(lease, verb)(rpd=1)
+            await nothing_follows()
             store.slow = False
-            assert entered == 0
-            assert await left(limiter) == 10**6
-
-    asyncio.run(test())
+            assert await left(limiter) == after[verb]
 
 
-def test_who_cleans_up_after_a_cancellation_may_acquire() -> None:
-    async def test() -> None:
-        async with RateLimiter(limits=LIMITS) as limiter:
-            store = await slowly(limiter)
-            cleaned = []
+async def test_a_task_that_only_acquires_can_be_cancelled() -> None:
+    async with RateLimiter(limits=[Limit.per_day("rpd", 10**6)]) as limiter:
+        store = await slowly(limiter)
+        store.slow = True
+        entered = 0
 
-            async def worker() -> None:
-                try:
-                    await asyncio.sleep(60)
-                finally:
-                    store.slow = True
-                    async with limiter.acquire("user-1", "api", {"rpd": 1}):
-                        cleaned.append(True)
+        async def worker() -> None:
+            nonlocal entered
+            while True:
+                async with limiter.acquire("user-1", "api", {"rpd": 1}):
+                    entered += 1
 
-            task = asyncio.create_task(worker())
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert cleaned == [True]
+        task = asyncio.create_task(worker())
+        await store.sent.wait()
+        task.cancel("enough")
+        await asyncio.wait((task,), timeout=5)
+        assert task.done()
+        with pytest.raises(asyncio.CancelledError, match="enough"):
+            await task
+        store.slow = False
+        assert entered == 0
+        assert await left(limiter) == 10**6
 
-    asyncio.run(test())
+
+async def test_who_cleans_up_after_a_cancellation_may_acquire() -> None:
+    async with RateLimiter(limits=LIMITS) as limiter:
+        store = await slowly(limiter)
+        cleaned = []
+
+        async def worker() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                store.slow = True
+                async with limiter.acquire("user-1", "api", {"rpd": 1}):
+                    cleaned.append(True)
+
+        task = asyncio.create_task(worker())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert cleaned == [True]
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_acquire_is_entered_once(times: int) -> None:
-    async def test() -> None:
-        async with RateLimiter(limits=LIMITS) as limiter:
-            acquiring = limiter.acquire("user-1", "api", {"rpd": 1})
-            async with acquiring:
-                if times == 2:
-                    with pytest.raises(ValueError, match="anew for each block"):
-                        await acquiring.__aenter__()
-            with pytest.raises(ValueError, match="anew for each block"):
-                await acquiring.__aenter__()
-            assert await left(limiter) == 9
-
-    asyncio.run(test())
+async def test_an_acquire_is_entered_once(times: int) -> None:
+    async with RateLimiter(limits=LIMITS) as limiter:
+        acquiring = limiter.acquire("user-1", "api", {"rpd": 1})
+        async with acquiring:
+            if times == 2:
+                with pytest.raises(ValueError, match="anew for each block"):
+                    await acquiring.__aenter__()
+        with pytest.raises(ValueError, match="anew for each block"):
+            await acquiring.__aenter__()
+        assert await left(limiter) == 9
 
 
-def test_who_is_cancelled_in_the_block_gives_back() -> None:
-    async def test() -> None:
-        async with RateLimiter(limits=LIMITS) as limiter:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.001):
-                    async with limiter.acquire("user-1", "api", {"rpd": 3}):
-                        await asyncio.sleep(60)
-            assert await left(limiter) == 10
-
-    asyncio.run(test())
+async def test_who_is_cancelled_in_the_block_gives_back() -> None:
+    async with RateLimiter(limits=LIMITS) as limiter:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                async with limiter.acquire("user-1", "api", {"rpd": 3}):
+                    await asyncio.sleep(60)
+        assert await left(limiter) == 10

@@ -15,6 +15,7 @@ from headgate.client.answers import CheckAnswer, RateLimited, Unavailable
 from headgate.core import errors
 from headgate.core.errors import HeadgateError
 from headgate.layers.breaker import BreakerOpen
+from tests.flows.conftest import spend
 
 RAISED: list[HeadgateError] = [
     errors.ValidationError("capacity", -1, "must be at least 1"),
@@ -56,8 +57,7 @@ def refused() -> RateLimitExceeded:
     async def ask() -> None:
         async with RateLimiter(limits=[Limit.per_hour("rpm", 1)]) as limiter:
             for _ in range(2):
-                async with limiter.acquire("user-1", "api", {"rpm": 1}):
-                    pass
+                await spend(limiter, "user-1", "api", rpm=1)
 
     with pytest.raises(RateLimitExceeded) as caught:
         asyncio.run(ask())

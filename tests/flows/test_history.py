@@ -2,132 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from headgate import Limit, ValidationError
+from tests.flows.conftest import World, spend
 
-Play = Callable[[Any], None]
 RPM = Limit.per_minute("rpm", 10)
 
 
-async def _spend(limiter: Any, entity_id: str, resource: str, **amounts: int) -> None:
-    async with limiter.acquire(entity_id, resource, amounts):
-        pass
+async def test_usage_is_there_at_once_and_pages(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    for hour in range(3):
+        await spend(limiter, "a", "api", rpm=hour + 1)
+        world.clock.advance(3_600_000)
+    shots, more = await limiter.get_usage_snapshots("a", window_type="hourly", limit=2)
+    assert [shot.counters for shot in shots] == [{"rpm": 3}, {"rpm": 2}]
+    rest, end = await limiter.get_usage_snapshots("a", window_type="hourly", next_key=more)
+    assert [shot.counters for shot in rest] == [{"rpm": 1}]
+    assert end is None
+    first = rest[0].window_start
+    late, _ = await limiter.get_usage_snapshots(
+        "a", window_type="hourly", start_time=rest[0].window_end
+    )
+    assert first not in [shot.window_start for shot in late]
+    total = await limiter.get_usage_summary("a")
+    assert (total.snapshot_count, total.total, total.total_events) == (3, {"rpm": 6}, 3)
+    assert total.average == {"rpm": 2.0}
+    for bad in ({"window_type": "weekly"}, {"limit": 0}, {"start_time": "soon"}):
+        with pytest.raises(ValidationError):
+            await limiter.get_usage_snapshots("a", **bad)
 
 
-def test_usage_is_there_at_once_and_pages(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        for hour in range(3):
-            await _spend(limiter, "a", "api", rpm=hour + 1)
-            world.clock.advance(3_600_000)
-        shots, more = await limiter.get_usage_snapshots("a", window_type="hourly", limit=2)
-        assert [shot.counters for shot in shots] == [{"rpm": 3}, {"rpm": 2}]
-        rest, end = await limiter.get_usage_snapshots("a", window_type="hourly", next_key=more)
-        assert [shot.counters for shot in rest] == [{"rpm": 1}]
-        assert end is None
-        first = rest[0].window_start
-        late, _ = await limiter.get_usage_snapshots(
-            "a", window_type="hourly", start_time=rest[0].window_end
-        )
-        assert first not in [shot.window_start for shot in late]
-        total = await limiter.get_usage_summary("a")
-        assert (total.snapshot_count, total.total, total.total_events) == (3, {"rpm": 6}, 3)
-        assert total.average == {"rpm": 2.0}
-        for bad in ({"window_type": "weekly"}, {"limit": 0}, {"start_time": "soon"}):
-            with pytest.raises(ValidationError):
-                await limiter.get_usage_snapshots("a", **bad)
-
-    play(flow)
+async def test_a_refund_is_not_usage(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await spend(limiter, "a", "api", rpm=1)
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire("a", "api", {"rpm": 5}):
+            raise ZeroDivisionError
+    assert (await limiter.get_usage_summary("a")).total == {"rpm": 1}
 
 
-def test_a_refund_is_not_usage(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        await _spend(limiter, "a", "api", rpm=1)
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.acquire("a", "api", {"rpm": 5}):
-                raise ZeroDivisionError
-        assert (await limiter.get_usage_summary("a")).total == {"rpm": 1}
-
-    play(flow)
-
-
-def test_operators_leave_a_trail(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        await limiter.create_entity("a", principal="ada")
-        await limiter.set_limits("a", [RPM], principal="bob")
-        await limiter.set_system_defaults([RPM], principal="cleo")
-        await limiter.set_resource_defaults("api", [RPM], principal="dan")
-        await _spend(limiter, "a", "api", rpm=10)
-        await limiter.reset_bucket("a", "api", principal="eve")
-        assert await limiter.available("a", "api") == {"rpm": 10}
-        events = await limiter.get_audit_events("a")
-        assert [(event.action, event.principal) for event in events] == [
-            ("bucket_reset", "eve"), ("limits_set", "bob"), ("entity_created", "ada"),
-        ]  # fmt: skip
-        older = await limiter.get_audit_events("a", start_event_id=events[0].event_id)
-        assert older == events[1:]
-        assert (await limiter.get_audit_events("$SYSTEM"))[0].principal == "cleo"
-        assert (await limiter.get_audit_events("$RESOURCE:api"))[0].principal == "dan"
-
-    play(flow)
+async def test_operators_leave_a_trail(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await limiter.create_entity("a", principal="ada")
+    await limiter.set_limits("a", [RPM], principal="bob")
+    await limiter.set_system_defaults([RPM], principal="cleo")
+    await limiter.set_resource_defaults("api", [RPM], principal="dan")
+    await spend(limiter, "a", "api", rpm=10)
+    await limiter.reset_bucket("a", "api", principal="eve")
+    assert await limiter.available("a", "api") == {"rpm": 10}
+    events = await limiter.get_audit_events("a")
+    assert [(event.action, event.principal) for event in events] == [
+        ("bucket_reset", "eve"), ("limits_set", "bob"), ("entity_created", "ada"),
+    ]  # fmt: skip
+    older = await limiter.get_audit_events("a", start_event_id=events[0].event_id)
+    assert older == events[1:]
+    assert (await limiter.get_audit_events("$SYSTEM"))[0].principal == "cleo"
+    assert (await limiter.get_audit_events("$RESOURCE:api"))[0].principal == "dan"
 
 
-def test_top_up_grants_once_per_key_and_never_past_capacity(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        await _spend(limiter, "a", "api", rpm=10)
-        assert await limiter.top_up("a", "api", {"rpm": 4}, idempotency_key="order-1")
-        assert not await limiter.top_up("a", "api", {"rpm": 4}, idempotency_key="order-1")
-        assert await limiter.available("a", "api") == {"rpm": 4}
-        assert await limiter.top_up("a", "api", {"rpm": 400})
-        assert await limiter.available("a", "api") == {"rpm": 10}
-        assert (await limiter.get_usage_summary("a")).total == {"rpm": 10}
-        for bad in ({}, {"rpm": 0}, {"rpm": -1}, {"nope": 1}, {"rpm": 1.5}):
-            with pytest.raises(ValidationError):
-                await limiter.top_up("a", "api", bad)
-        for key in ("", "x" * 129, "a\nb", 7):
-            with pytest.raises(ValidationError, match="idempotency_key"):
-                await limiter.top_up("a", "api", {"rpm": 1}, idempotency_key=key)
-
-    play(flow)
+async def test_top_up_grants_once_per_key_and_never_past_capacity(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await spend(limiter, "a", "api", rpm=10)
+    assert await limiter.top_up("a", "api", {"rpm": 4}, idempotency_key="order-1")
+    assert not await limiter.top_up("a", "api", {"rpm": 4}, idempotency_key="order-1")
+    assert await limiter.available("a", "api") == {"rpm": 4}
+    assert await limiter.top_up("a", "api", {"rpm": 400})
+    assert await limiter.available("a", "api") == {"rpm": 10}
+    assert (await limiter.get_usage_summary("a")).total == {"rpm": 10}
+    for bad in ({}, {"rpm": 0}, {"rpm": -1}, {"nope": 1}, {"rpm": 1.5}):
+        with pytest.raises(ValidationError):
+            await limiter.top_up("a", "api", bad)
+    for key in ("", "x" * 129, "a\nb", 7):
+        with pytest.raises(ValidationError, match="idempotency_key"):
+            await limiter.top_up("a", "api", {"rpm": 1}, idempotency_key=key)
 
 
-def test_buckets_and_capacity_can_be_read(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        await limiter.create_entity("org")
-        await limiter.create_entity("key", parent_id="org", cascade=True)
-        await _spend(limiter, "key", "api", rpm=4)
-        await _spend(limiter, "key", "other", rpm=1)
-        states = await limiter.get_buckets("key", "api")
-        assert [(state.limit_name, state.tokens_milli) for state in states] == [("rpm", 6000)]
-        assert states[0].total_consumed_milli == 4000
-        assert len(await limiter.get_buckets("key")) == 2
-        capacity = await limiter.get_resource_capacity("api", "rpm")
-        assert (capacity.total_capacity, capacity.total_available) == (20, 12)
-        assert capacity.utilization_pct == 40.0
-        parents = await limiter.get_resource_capacity("api", "rpm", parents_only=True)
-        assert [one.entity_id for one in parents.entities] == ["org"]
-
-    play(flow)
+async def test_buckets_and_capacity_can_be_read(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    await limiter.create_entity("org")
+    await limiter.create_entity("key", parent_id="org", cascade=True)
+    await spend(limiter, "key", "api", rpm=4)
+    await spend(limiter, "key", "other", rpm=1)
+    states = await limiter.get_buckets("key", "api")
+    assert [(state.limit_name, state.tokens_milli) for state in states] == [("rpm", 6000)]
+    assert states[0].total_consumed_milli == 4000
+    assert len(await limiter.get_buckets("key")) == 2
+    capacity = await limiter.get_resource_capacity("api", "rpm")
+    assert (capacity.total_capacity, capacity.total_available) == (20, 12)
+    assert capacity.utilization_pct == 40.0
+    parents = await limiter.get_resource_capacity("api", "rpm", parents_only=True)
+    assert [one.entity_id for one in parents.entities] == ["org"]
 
 
-def test_ping_and_version(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[RPM])
-        assert await limiter.is_available() is True
-        await world.repository.create_table()
-        assert await world.repository.ping() is True
-        assert (await world.repository.get_version_record())["schema_version"] >= 1
-        await _spend(limiter, "a", "api", rpm=10)
-        await world.repository.delete_table()
-        await world.repository.create_table()
-        assert await limiter.available("a", "api") == {"rpm": 10}
-
-    play(flow)
+async def test_ping_and_version(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    assert await limiter.is_available() is True
+    await world.repository.create_table()
+    assert await world.repository.ping() is True
+    assert (await world.repository.get_version_record())["schema_version"] >= 1
+    await spend(limiter, "a", "api", rpm=10)
+    await world.repository.delete_table()
+    await world.repository.create_table()
+    assert await limiter.available("a", "api") == {"rpm": 10}

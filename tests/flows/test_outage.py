@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sized
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.memory import buckets as memory
 from headgate.stores.redis.client.errors import NotSent
 from headgate.testing import FakeClock, FaultyStore
+from tests.flows.conftest import take
 
 RPM = Limit.per_minute("rpm", 5)
 DOWN = Unreachable("connection refused; start the server")
@@ -53,11 +54,21 @@ def broken(
     return limiter, store, events
 
 
+def admitted_degraded(limiter: SyncRateLimiter, tries: int) -> int:
+    """How many of so many acquires pass, each without the store."""
+    admitted = 0
+    for _ in range(tries):
+        with contextlib.suppress(RateLimitExceeded), limiter.acquire("a", "api", {"rpm": 1}) as got:
+            assert got.degraded
+            got.adjust(rpm=0)
+            admitted += 1
+    return admitted
+
+
 def test_blocked_by_default() -> None:
     limiter, store, events = broken(before=(DOWN,))
     with pytest.raises(RateLimiterUnavailable, match="connection refused") as caught:
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
     assert caught.value.cause is DOWN
     assert (caught.value.entity_id, caught.value.resource) == ("a", "api")
     assert [event.kind for event in events] == ["unavailable"]
@@ -67,16 +78,7 @@ def test_blocked_by_default() -> None:
 
 def test_allow_is_labelled_counted_and_bounded() -> None:
     limiter, store, events = broken(before=(DOWN,) * 50, on_unavailable=OnUnavailable.ALLOW)
-    admitted = 0
-    for _ in range(20):
-        try:
-            with limiter.acquire("a", "api", {"rpm": 1}) as lease:
-                assert lease.degraded
-                lease.adjust(rpm=0)
-                admitted += 1
-        except RateLimitExceeded:
-            pass
-    assert admitted == 5, "a local bucket of the same limits bounds what passes"
+    assert admitted_degraded(limiter, 20) == 5, "a local bucket of the same limits bounds it"
     assert [event.detail for event in events] == ["admitted"] * 5 + ["refused"] * 15
     assert {event.kind for event in events} == {"degraded"}
     assert store.verbs == []
@@ -87,8 +89,7 @@ def test_a_store_that_denies_is_not_away() -> None:
     denied = StoreDenied("no dynamodb:UpdateItem on the table limits")
     limiter, store, events = broken(before=(denied,) * 2, on_unavailable=OnUnavailable.ALLOW)
     with pytest.raises(StoreDenied, match="UpdateItem"):
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
     assert not isinstance(denied, RateLimiterUnavailable | Unreachable)
     assert [event.kind for event in events] == ["denied"]
     assert "UpdateItem" in events[0].detail
@@ -129,8 +130,7 @@ def test_limits_that_were_known_do_not_hide_a_missing_right() -> None:
 
     limiter.engine.configs.catalog = Denies()  # type: ignore[assignment]
     with pytest.raises(StoreDenied, match="BatchGetItem"):
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
 
 
 def sizes(*things: object) -> dict[str, int]:
@@ -172,8 +172,7 @@ def test_the_call_and_the_stored_rule_decide_before_the_limiter() -> None:
     with limiter.acquire("a", "api", {"rpm": 1}) as lease:
         assert lease.degraded
     with pytest.raises(RateLimiterUnavailable):
-        with limiter.acquire("a", "api", {"rpm": 1}, on_unavailable=OnUnavailable.BLOCK):
-            pass
+        take(limiter, "a", "api", {"rpm": 1}, on_unavailable=OnUnavailable.BLOCK)
 
 
 @pytest.mark.parametrize("rule", OnUnavailable)
@@ -181,8 +180,7 @@ def test_a_refusal_that_could_not_be_undone_is_told_and_admits_nobody(rule: OnUn
     """The store did decide, so the rule for outages does not; the tokens may be gone."""
     limiter, _, events = broken(before=(UndoLost(DOWN),), on_unavailable=rule)
     with pytest.raises(RateLimiterUnavailable, match="could not all be given back") as caught:
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
     assert caught.value.maybe_applied
     assert "OnUnavailable" not in str(caught.value)
     assert [event.kind for event in events] == ["unavailable"]
@@ -203,21 +201,15 @@ def test_whether_a_take_may_have_been_applied_is_told(
 ) -> None:
     limiter, _, _ = broken(before=(trouble,))
     with pytest.raises(RateLimiterUnavailable) as caught:
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
     assert caught.value.maybe_applied is maybe_applied
 
 
 def test_a_lookup_that_failed_took_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter, _, _ = broken()
-
-    async def away(*_: Any) -> Any:
-        raise DOWN
-
-    monkeypatch.setattr(limiter.engine.configs, "plan", away)
+    monkeypatch.setattr(limiter.engine.configs, "plan", _down)
     with pytest.raises(RateLimiterUnavailable) as caught:
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1})
     assert not caught.value.maybe_applied
 
 
@@ -226,8 +218,7 @@ def test_a_throttled_key_is_refused_even_when_outages_are_allowed() -> None:
         before=(Throttled("partition is hot", wait_ms=300),), on_unavailable=OnUnavailable.ALLOW
     )
     with pytest.raises(RateLimitExceeded) as caught:
-        with limiter.acquire("hot", "api", {"rpm": 1}):
-            pass
+        take(limiter, "hot", "api", {"rpm": 1})
     assert caught.value.retry_after_seconds == 0.3
     assert [event.kind for event in events] == ["refused"]
     with limiter.acquire("cool", "api", {"rpm": 1}) as lease:
@@ -238,8 +229,7 @@ def test_a_throttled_key_with_soft_limits_only_tells_the_wait_of_its_store() -> 
     limiter, _, _ = broken(before=(Throttled("partition is hot", wait_ms=300),))
     limiter.set_limits("hot", [Limit.per_minute("rpm", 5, soft=True)])
     with pytest.raises(RateLimitExceeded) as caught:
-        with limiter.acquire("hot", "api", {"rpm": 1}):
-            pass
+        take(limiter, "hot", "api", {"rpm": 1})
     assert caught.value.retry_after_ms == 300
     assert [status.limit_name for status in caught.value.violations] == ["rpm"]
 
@@ -247,17 +237,14 @@ def test_a_throttled_key_with_soft_limits_only_tells_the_wait_of_its_store() -> 
 def test_contention_is_an_outage_for_that_call_only() -> None:
     limiter, _, _ = broken(before=(Contended("busy"),))
     with pytest.raises(RateLimiterUnavailable):
-        with limiter.acquire("a", "api", {"rpm": 1}):
-            pass
-    with limiter.acquire("a", "api", {"rpm": 1}):
-        pass
+        take(limiter, "a", "api", {"rpm": 1})
+    take(limiter, "a", "api", {"rpm": 1})
 
 
 def test_a_lost_answer_can_only_under_admit() -> None:
     limiter, store, _ = broken(after=(DOWN,))
     with pytest.raises(RateLimiterUnavailable):
-        with limiter.acquire("a", "api", {"rpm": 2}):
-            pass
+        take(limiter, "a", "api", {"rpm": 2})
     assert limiter.available("a", "api") == {"rpm": 3}
     assert store.verbs == ["consume", "peek"]
 
@@ -288,8 +275,7 @@ def test_a_debit_that_failed_is_owed_and_written_at_the_end() -> None:
 
 def test_what_the_store_never_took_is_not_given_back() -> None:
     limiter, store, _ = broken()
-    with limiter.acquire("a", "api", {"rpm": 3}):
-        pass
+    take(limiter, "a", "api", {"rpm": 3})
     with limiter.acquire("a", "api", {"rpm": 1}) as lease:
         store.before.append(DOWN)
         lease.adjust(rpm=7)
@@ -301,8 +287,7 @@ def test_what_the_store_never_took_is_not_given_back() -> None:
 
 def test_a_debit_that_was_lost_for_good_is_not_refunded() -> None:
     limiter, store, events = broken()
-    with limiter.acquire("a", "api", {"rpm": 3}):
-        pass
+    take(limiter, "a", "api", {"rpm": 3})
     with pytest.raises(ZeroDivisionError):
         with limiter.acquire("a", "api", {"rpm": 1}) as lease:
             store.before.extend((DOWN, DOWN))
@@ -314,8 +299,7 @@ def test_a_debit_that_was_lost_for_good_is_not_refunded() -> None:
 
 def test_a_debit_that_was_never_sent_is_not_refunded() -> None:
     limiter, store, _ = broken()
-    with limiter.acquire("a", "api", {"rpm": 3}):
-        pass
+    take(limiter, "a", "api", {"rpm": 3})
     with pytest.raises(KeyboardInterrupt):
         with limiter.acquire("a", "api", {"rpm": 1}) as lease:
             store.before.append(KeyboardInterrupt())  # type: ignore[arg-type]
@@ -336,29 +320,19 @@ def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
     clock = FakeClock()
     limiter = SyncRateLimiter("memory://", clock=clock, on_unavailable=OnUnavailable.ALLOW)
     limiter.set_resource_defaults("api", [RPM])
-    with limiter.acquire("warm", "api", {"rpm": 1}):
-        pass
+    take(limiter, "warm", "api", {"rpm": 1})
     limiter.core.configs.catalog.lookup = _down  # type: ignore[method-assign]
     clock.advance(120_000)
     with limiter.acquire("warm", "api", {"rpm": 1}) as lease:
         assert not lease.degraded
     with pytest.raises(RateLimiterUnavailable, match="cold on api"):
-        with limiter.acquire("cold", "api", {"rpm": 1}):
-            pass
+        take(limiter, "cold", "api", {"rpm": 1})
 
 
 def test_without_a_catalog_the_limiters_own_limits_bound_what_passes() -> None:
     limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
     limiter.core.configs.catalog.get_namespace = _down  # type: ignore[method-assign]
-    admitted = 0
-    for _ in range(12):
-        try:
-            with limiter.acquire("cold", "api", {"rpm": 1}) as lease:
-                assert lease.degraded
-                admitted += 1
-        except RateLimitExceeded:
-            pass
-    assert admitted == 5
+    assert admitted_degraded(limiter, 12) == 5
     assert store.verbs == [], "a bucket of an unknown namespace must not be made"
 
 
@@ -381,7 +355,9 @@ def test_whoever_waited_for_the_catalog_does_not_wait_again() -> None:
         limiter, _, _ = broken(on_unavailable=rule)
         away = Away(limiter)
         with (
-            pytest.raises(RateLimiterUnavailable) if rule is OnUnavailable.BLOCK else nullcontext()
+            pytest.raises(RateLimiterUnavailable)
+            if rule is OnUnavailable.BLOCK
+            else contextlib.nullcontext()
         ):
             with limiter.acquire("cold", "api", {"rpm": 1}) as lease:
                 assert lease.degraded
@@ -415,14 +391,12 @@ def test_the_breaker_counts_the_catalogs_reads_and_spares_them() -> None:
     away = Away(limiter)
     for place in range(20):
         with pytest.raises(RateLimiterUnavailable):
-            with limiter.acquire(f"cold{place}", "api", {"rpm": 1}):
-                pass
+            take(limiter, f"cold{place}", "api", {"rpm": 1})
     assert away.asked == 5
     assert [event.detail for event in events if event.kind == "breaker"] == ["open"]
     clock.advance(10_000)
     with pytest.raises(RateLimiterUnavailable):
-        with limiter.acquire("cold", "api", {"rpm": 1}):
-            pass
+        take(limiter, "cold", "api", {"rpm": 1})
     assert away.asked == 6, "one probe"
 
 
@@ -432,11 +406,7 @@ async def _down(*_: Any) -> Any:
 
 def test_check_and_available_say_so_too() -> None:
     limiter, store, _ = broken()
-
-    async def peek_down(*_: Any) -> Any:
-        raise DOWN
-
-    store.peek = peek_down  # type: ignore[method-assign]
+    store.peek = _down  # type: ignore[method-assign]
     for call in (
         lambda: limiter.check("a", "api", {"rpm": 1}),
         lambda: limiter.available("a", "api"),
@@ -446,7 +416,7 @@ def test_check_and_available_say_so_too() -> None:
             call()
 
 
-def test_is_available_never_raises() -> None:
+async def test_is_available_never_raises() -> None:
     limiter, _, _ = broken()
     limiter.core.backend.catalog.get_version_record = _down  # type: ignore[method-assign]
     assert limiter.is_available() is False
@@ -454,20 +424,16 @@ def test_is_available_never_raises() -> None:
     async def hangs() -> Any:
         await asyncio.sleep(3600)
 
-    async def flow() -> None:
-        hung = RateLimiter("memory://", limits=[RPM])
-        hung.backend.catalog.get_version_record = hangs  # type: ignore[method-assign]
-        assert await hung.is_available(timeout=0.01) is False
-
-    asyncio.run(flow())
+    hung = RateLimiter("memory://", limits=[RPM])
+    hung.backend.catalog.get_version_record = hangs  # type: ignore[method-assign]
+    assert await hung.is_available(timeout=0.01) is False
 
 
 @pytest.mark.parametrize("wrong", ["block", "allow", "BLOCK", True, 0])
 def test_a_rule_that_is_none_is_bad_input_and_never_an_open_gate(wrong: Any) -> None:
     limiter, store, _ = broken(before=(DOWN, DOWN), on_unavailable=OnUnavailable.ALLOW)
     with pytest.raises(ValidationError, match=r"OnUnavailable\.ALLOW"):
-        with limiter.acquire("a", "api", {"rpm": 1}, on_unavailable=wrong):
-            raise AssertionError("must not be entered")
+        take(limiter, "a", "api", {"rpm": 1}, on_unavailable=wrong)
     with pytest.raises(ValidationError, match=r"OnUnavailable\.ALLOW"):
         run(limiter.engine.consume([("a", "api", {"rpm": 1}, None)], wrong))
     assert (store.verbs, len(store.before)) == ([], 2)
@@ -500,8 +466,7 @@ def test_trouble_of_the_observer_changes_no_decision(caplog: pytest.LogCaptureFi
     with limiter.acquire("a", "api", {"rpm": 1}) as lease:
         assert lease.degraded
     with pytest.raises(RateLimitExceeded):
-        with limiter.acquire("a", "api", {"rpm": 5}):
-            pass
+        take(limiter, "a", "api", {"rpm": 5})
     assert "'admitted'" in caplog.text
     assert "'degraded'" in caplog.text
     assert "'refused'" in caplog.text

@@ -11,6 +11,7 @@ from headgate.core.errors import Throttled, Unreachable
 from headgate.core.plan import Each
 from headgate.core.plan_cache import Defaults
 from headgate.testing import FaultyStore
+from tests.flows.conftest import World
 
 A, B = Limit.per_minute("a", 10), Limit.per_minute("b", 20)
 DOWN = Unreachable("gone")
@@ -21,52 +22,43 @@ def engine_of(limiter: Any) -> Any:
     return getattr(limiter, "inner", limiter).engine
 
 
-def test_a_ruling_takes_or_refuses_without_an_error(play: Any) -> None:
-    async def flow(world: Any) -> None:
-        engine = engine_of(world.limiter(limits=[A, B]))
-        first = await engine.consume([("k", "api", {"a": 8}, None)])
-        assert first.verdict.allowed
-        assert first.trouble is None
-        assert [list(demand.named()) for demand in first.parts[0]] == [[("a", 8000)]]
-        second = await engine.consume([("k", "api", {"a": 8}, None)])
-        assert not second.verdict.allowed
-        assert second.verdict.retry_after_ms == 36_000
-        with pytest.raises(DemandTooLarge):
-            await engine.consume([("k", "api", {"a": 11}, None)])
-
-    play(flow)
+async def test_a_ruling_takes_or_refuses_without_an_error(world: World) -> None:
+    engine = engine_of(world.limiter(limits=[A, B]))
+    first = await engine.consume([("k", "api", {"a": 8}, None)])
+    assert first.verdict.allowed
+    assert first.trouble is None
+    assert [list(demand.named()) for demand in first.parts[0]] == [[("a", 8000)]]
+    second = await engine.consume([("k", "api", {"a": 8}, None)])
+    assert not second.verdict.allowed
+    assert second.verdict.retry_after_ms == 36_000
+    with pytest.raises(DemandTooLarge):
+        await engine.consume([("k", "api", {"a": 11}, None)])
 
 
-def test_a_dry_run_takes_nothing(play: Any) -> None:
-    async def flow(world: Any) -> None:
-        engine = engine_of(world.limiter(limits=[A]))
-        for _ in range(3):
-            ruling = await engine.consume([("k", "api", {"a": 10}, None)], dry_run=True)
-            assert ruling.verdict.allowed
-
-    play(flow)
+async def test_a_dry_run_takes_nothing(world: World) -> None:
+    engine = engine_of(world.limiter(limits=[A]))
+    for _ in range(3):
+        ruling = await engine.consume([("k", "api", {"a": 10}, None)], dry_run=True)
+        assert ruling.verdict.allowed
 
 
-def test_each_is_that_much_of_every_limit(play: Any) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[A, B])
-        engine = engine_of(limiter)
-        await engine.consume([("k", "api", Each(4), None)])
-        assert await limiter.available("k", "api") == {"a": 6, "b": 16}
-        with pytest.raises(DemandTooLarge):
-            await engine.consume([("k", "api", Each(11), None)])
-        await limiter.create_entity("org")
-        await limiter.set_limits("org", [Limit.per_minute("b", 5)])
-        await limiter.create_entity("kid", parent_id="org", cascade=True)
-        ruling = await engine.consume([("kid", "api", Each(3), None)])
-        assert [list(demand.named()) for demand in ruling.parts[0]] == [
-            [("a", 3000), ("b", 3000)],
-            [("b", 3000), ("a", 3000)],
-        ]
-        with pytest.raises(DemandTooLarge):
-            await engine.consume([("kid", "api", Each(6), None)])
-
-    play(flow)
+async def test_each_is_that_much_of_every_limit(world: World) -> None:
+    limiter = world.limiter(limits=[A, B])
+    engine = engine_of(limiter)
+    await engine.consume([("k", "api", Each(4), None)])
+    assert await limiter.available("k", "api") == {"a": 6, "b": 16}
+    with pytest.raises(DemandTooLarge):
+        await engine.consume([("k", "api", Each(11), None)])
+    await limiter.create_entity("org")
+    await limiter.set_limits("org", [Limit.per_minute("b", 5)])
+    await limiter.create_entity("kid", parent_id="org", cascade=True)
+    ruling = await engine.consume([("kid", "api", Each(3), None)])
+    assert [list(demand.named()) for demand in ruling.parts[0]] == [
+        [("a", 3000), ("b", 3000)],
+        [("b", 3000), ("a", 3000)],
+    ]
+    with pytest.raises(DemandTooLarge):
+        await engine.consume([("kid", "api", Each(6), None)])
 
 
 @pytest.mark.parametrize("tokens", [-1, True, 1.5, "1", 2**53])
@@ -75,68 +67,56 @@ def test_each_is_a_whole_number(tokens: Any) -> None:
         Each(tokens)
 
 
-def test_parts_keep_apart_what_one_bucket_is_asked_twice(play: Any) -> None:
-    async def flow(world: Any) -> None:
-        engine = engine_of(world.limiter(limits=[A]))
-        ruling = await engine.consume([("k", "api", Each(2), None), ("k", "api", Each(3), None)])
-        assert [len(part) for part in ruling.parts] == [1, 1]
-        assert [list(demand.named()) for demand in ruling.verdict.demands] == [[("a", 5000)]]
-
-    play(flow)
+async def test_parts_keep_apart_what_one_bucket_is_asked_twice(world: World) -> None:
+    engine = engine_of(world.limiter(limits=[A]))
+    ruling = await engine.consume([("k", "api", Each(2), None), ("k", "api", Each(3), None)])
+    assert [len(part) for part in ruling.parts] == [1, 1]
+    assert [list(demand.named()) for demand in ruling.verdict.demands] == [[("a", 5000)]]
 
 
-def test_whole_defaults_serve_only_where_nothing_is_stored(play: Any) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter()
-        engine = engine_of(limiter)
-        whole, single = Defaults([A], whole=True), Defaults([A])
+async def test_whole_defaults_serve_only_where_nothing_is_stored(world: World) -> None:
+    limiter = world.limiter()
+    engine = engine_of(limiter)
+    whole, single = Defaults([A], whole=True), Defaults([A])
 
-        async def asked(entity_id: str, defaults: Defaults) -> list[str]:
-            ruling = await engine.consume([(entity_id, "api", Each(1), defaults)])
-            return [name for name, _ in ruling.parts[0][0].named()]
+    async def asked(entity_id: str, defaults: Defaults) -> list[str]:
+        ruling = await engine.consume([(entity_id, "api", Each(1), defaults)])
+        return [name for name, _ in ruling.parts[0][0].named()]
 
-        assert await asked("k", whole) == ["a"]
-        await limiter.set_limits("k", [B])
-        assert await asked("k", whole) == ["b"]
-        assert await asked("k", single) == ["b", "a"]
-        assert await asked("other", whole) == ["a"]
-        explained = await engine.explain("k", "api", whole)
-        assert [given.limit for given in explained.limits] == [B]
-
-    play(flow)
+    assert await asked("k", whole) == ["a"]
+    await limiter.set_limits("k", [B])
+    assert await asked("k", whole) == ["b"]
+    assert await asked("k", single) == ["b", "a"]
+    assert await asked("other", whole) == ["a"]
+    explained = await engine.explain("k", "api", whole)
+    assert [given.limit for given in explained.limits] == [B]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_an_outage_is_ruled_locally_or_refused(play: Any, dry_run: bool) -> None:
-    async def flow(world: Any) -> None:
-        engine = engine_of(world.limiter(limits=[A]))
-        want = [("k", "api", Each(10), None)]
-        await engine.consume(want, dry_run=True)
+async def test_an_outage_is_ruled_locally_or_refused(world: World, dry_run: bool) -> None:
+    engine = engine_of(world.limiter(limits=[A]))
+    want = [("k", "api", Each(10), None)]
+    await engine.consume(want, dry_run=True)
 
-        class Away(FaultyStore):
-            async def peek(self, *args: Any) -> Any:
-                raise DOWN
+    class Away(FaultyStore):
+        async def peek(self, *args: Any) -> Any:
+            raise DOWN
 
-        engine.use(Away(engine.store, before=[DOWN] * 4))
-        with pytest.raises(RateLimiterUnavailable):
-            await engine.consume(want, dry_run=dry_run)
-        ruling = await engine.consume(want, OnUnavailable.ALLOW, dry_run=dry_run)
-        assert ruling.verdict.allowed
-        assert ruling.trouble is DOWN
-        again = await engine.consume(want, OnUnavailable.ALLOW, dry_run=dry_run)
-        assert again.verdict.allowed is dry_run
-
-    play(flow)
+    engine.use(Away(engine.store, before=[DOWN] * 4))
+    with pytest.raises(RateLimiterUnavailable):
+        await engine.consume(want, dry_run=dry_run)
+    ruling = await engine.consume(want, OnUnavailable.ALLOW, dry_run=dry_run)
+    assert ruling.verdict.allowed
+    assert ruling.trouble is DOWN
+    again = await engine.consume(want, OnUnavailable.ALLOW, dry_run=dry_run)
+    assert again.verdict.allowed is dry_run
 
 
-def test_a_throttled_key_is_refused(play: Any) -> None:
+async def test_a_throttled_key_is_refused(world: World) -> None:
     from headgate import RateLimitExceeded
 
-    async def flow(world: Any) -> None:
-        engine = engine_of(world.limiter(limits=[A]))
-        engine.use(FaultyStore(engine.store, before=[Throttled("slow", 70)]))
-        with pytest.raises(RateLimitExceeded) as caught:
-            await engine.consume([("k", "api", Each(1), None)], OnUnavailable.ALLOW)
-        assert caught.value.retry_after_ms == 70
-
-    play(flow)
+    engine = engine_of(world.limiter(limits=[A]))
+    engine.use(FaultyStore(engine.store, before=[Throttled("slow", 70)]))
+    with pytest.raises(RateLimitExceeded) as caught:
+        await engine.consume([("k", "api", Each(1), None)], OnUnavailable.ALLOW)
+    assert caught.value.retry_after_ms == 70

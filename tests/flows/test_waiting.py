@@ -3,59 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
 from headgate.core.decision import Demand, Verdict
 from headgate.testing import FakeClock, RecordingStore
+from tests.flows.conftest import World, spend
 
-Play = Callable[[Any], None]
 PER_SECOND = Limit.per_second("rps", 1)
 
 
-def test_a_waiter_gets_in_at_the_exact_moment(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[PER_SECOND])
-        async with limiter.acquire("key", "api", {"rps": 1}):
+async def test_a_waiter_gets_in_at_the_exact_moment(world: World) -> None:
+    limiter = world.limiter(limits=[PER_SECOND])
+    await spend(limiter, "key", "api", rps=1)
+    start_ms = world.clock()
+
+    async def wait_in_line() -> int:
+        async with limiter.acquire("key", "api", {"rps": 1}, wait=5):
+            return world.clock() - start_ms
+
+    if world.blocking:
+        assert await wait_in_line() == 1000
+    else:
+        task = asyncio.create_task(wait_in_line())
+        await world.clock.run_for(999)
+        assert not task.done()
+        await world.clock.run_for(1)
+        assert await task == 1000
+
+
+async def test_a_wait_that_cannot_succeed_is_refused_at_once(world: World) -> None:
+    limiter = world.limiter(limits=[PER_SECOND])
+    await spend(limiter, "key", "api", rps=1)
+    start_ms = world.clock()
+    with pytest.raises(RateLimitExceeded) as caught:
+        async with limiter.acquire("key", "api", {"rps": 1}, wait=0.5):
             pass
-        start_ms = world.clock()
-
-        async def wait_in_line() -> int:
-            async with limiter.acquire("key", "api", {"rps": 1}, wait=5):
-                return world.clock() - start_ms
-
-        if world.blocking:
-            assert await wait_in_line() == 1000
-        else:
-            task = asyncio.create_task(wait_in_line())
-            await world.clock.run_for(999)
-            assert not task.done()
-            await world.clock.run_for(1)
-            assert await task == 1000
-
-    play(flow)
-
-
-def test_a_wait_that_cannot_succeed_is_refused_at_once(play: Play) -> None:
-    async def flow(world: Any) -> None:
-        limiter = world.limiter(limits=[PER_SECOND])
-        async with limiter.acquire("key", "api", {"rps": 1}):
-            pass
-        start_ms = world.clock()
-        with pytest.raises(RateLimitExceeded) as caught:
-            async with limiter.acquire("key", "api", {"rps": 1}, wait=0.5):
+    assert world.clock() == start_ms
+    assert caught.value.retry_after_seconds == 1.0
+    for bad in (-1, "1", True, float("nan"), float("inf"), 10**9):
+        with pytest.raises(ValidationError, match="wait"):
+            async with limiter.acquire("key", "api", {"rps": 1}, wait=bad):
                 pass
-        assert world.clock() == start_ms
-        assert caught.value.retry_after_seconds == 1.0
-        for bad in (-1, "1", True, float("nan"), float("inf"), 10**9):
-            with pytest.raises(ValidationError, match="wait"):
-                async with limiter.acquire("key", "api", {"rps": 1}, wait=bad):
-                    pass
-
-    play(flow)
 
 
 def _async_world(*limits: Limit) -> tuple[RateLimiter, FakeClock]:
@@ -63,155 +54,132 @@ def _async_world(*limits: Limit) -> tuple[RateLimiter, FakeClock]:
     return RateLimiter("memory://", limits=list(limits), clock=clock), clock
 
 
-def test_waiters_are_served_in_order() -> None:
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_second("rps", 10))
-        async with limiter.acquire("key", "api", {"rps": 10}):
-            pass
-        order: list[str] = []
+async def test_waiters_are_served_in_order() -> None:
+    limiter, clock = _async_world(Limit.per_second("rps", 10))
+    await spend(limiter, "key", "api", rps=10)
+    order: list[str] = []
 
-        async def worker(name: str, amount: int) -> None:
-            async with limiter.acquire("key", "api", {"rps": amount}, wait=60):
-                order.append(f"{name}@{clock() - start_ms}")
+    async def worker(name: str, amount: int) -> None:
+        async with limiter.acquire("key", "api", {"rps": amount}, wait=60):
+            order.append(f"{name}@{clock() - start_ms}")
 
-        start_ms = clock()
-        # the first wants much; those behind want little and must not overtake it
-        tasks = [asyncio.create_task(worker(n, a)) for n, a in (("a", 8), ("b", 1), ("c", 1))]
-        await clock.run_for(2000)
-        assert order == ["a@800", "b@900", "c@1000"]
-        await asyncio.gather(*tasks)
-
-    asyncio.run(flow())
+    start_ms = clock()
+    # the first wants much; those behind want little and must not overtake it
+    tasks = [asyncio.create_task(worker(n, a)) for n, a in (("a", 8), ("b", 1), ("c", 1))]
+    await clock.run_for(2000)
+    assert order == ["a@800", "b@900", "c@1000"]
+    await asyncio.gather(*tasks)
 
 
-def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody() -> None:
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_second("rps", 10))
-        async with limiter.acquire("key", "api", {"rps": 10}):
-            pass
-        admitted: list[str] = []
+async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody() -> None:
+    limiter, clock = _async_world(Limit.per_second("rps", 10))
+    await spend(limiter, "key", "api", rps=10)
+    admitted: list[str] = []
 
-        async def worker(name: str) -> None:
-            async with limiter.acquire("key", "api", {"rps": 5}, wait=60):
-                admitted.append(name)
+    async def worker(name: str) -> None:
+        async with limiter.acquire("key", "api", {"rps": 5}, wait=60):
+            admitted.append(name)
 
-        first, second = (asyncio.create_task(worker(name)) for name in ("first", "second"))
-        await clock.run_for(100)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        await clock.run_for(400)
-        assert admitted == ["second"]
-        await second
-        assert await limiter.available("key", "api") == {"rps": 0}
-        assert not limiter.engine.queues.has_waiters(["anything"])
-        assert limiter.engine.queues._queues == {}
-
-    asyncio.run(flow())
+    first, second = (asyncio.create_task(worker(name)) for name in ("first", "second"))
+    await clock.run_for(100)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await clock.run_for(400)
+    assert admitted == ["second"]
+    await second
+    assert await limiter.available("key", "api") == {"rps": 0}
+    assert not limiter.engine.queues.has_waiters(["anything"])
+    assert limiter.engine.queues._queues == {}
 
 
-def test_a_waiter_over_several_buckets_waits_for_all_of_them() -> None:
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_second("rps", 1))
-        for name in ("user", "ip"):
-            async with limiter.acquire(name, "api", {"rps": 1}):
-                pass
-        clock.advance(500)
-        done: list[int] = []
+async def test_a_waiter_over_several_buckets_waits_for_all_of_them() -> None:
+    limiter, clock = _async_world(Limit.per_second("rps", 1))
+    for name in ("user", "ip"):
+        await spend(limiter, name, "api", rps=1)
+    clock.advance(500)
+    done: list[int] = []
 
-        async def both() -> None:
-            asked = [("user", "api", {"rps": 1}), ("ip", "api", {"rps": 1})]
-            async with limiter.acquire_many(asked, wait=10):
-                done.append(clock())
+    async def both() -> None:
+        asked = [("user", "api", {"rps": 1}), ("ip", "api", {"rps": 1})]
+        async with limiter.acquire_many(asked, wait=10):
+            done.append(clock())
 
-        async def one() -> None:
-            async with limiter.acquire("ip", "api", {"rps": 1}, wait=10):
-                done.append(clock())
+    async def one() -> None:
+        async with limiter.acquire("ip", "api", {"rps": 1}, wait=10):
+            done.append(clock())
 
-        start_ms = clock()
-        tasks = [asyncio.create_task(both()), asyncio.create_task(one())]
-        await clock.run_for(3000)
-        await asyncio.gather(*tasks)
-        assert [moment - start_ms for moment in done] == [500, 1500]
-
-    asyncio.run(flow())
+    start_ms = clock()
+    tasks = [asyncio.create_task(both()), asyncio.create_task(one())]
+    await clock.run_for(3000)
+    await asyncio.gather(*tasks)
+    assert [moment - start_ms for moment in done] == [500, 1500]
 
 
-def test_a_refund_wakes_the_first_waiter() -> None:
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_hour("rph", 10))
-        woken: list[int] = []
+async def test_a_refund_wakes_the_first_waiter() -> None:
+    limiter, clock = _async_world(Limit.per_hour("rph", 10))
+    woken: list[int] = []
 
-        async def failing(release: asyncio.Event) -> None:
-            with pytest.raises(ZeroDivisionError):
-                async with limiter.acquire("key", "api", {"rph": 10}):
-                    await release.wait()
-                    raise ZeroDivisionError
+    async def failing(release: asyncio.Event) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.acquire("key", "api", {"rph": 10}):
+                await release.wait()
+                raise ZeroDivisionError
 
-        async def waiter() -> None:
-            async with limiter.acquire("key", "api", {"rph": 10}, wait=7200):
-                woken.append(clock())
+    async def waiter() -> None:
+        async with limiter.acquire("key", "api", {"rph": 10}, wait=7200):
+            woken.append(clock())
 
-        release = asyncio.Event()
-        start_ms = clock()
-        holder = asyncio.create_task(failing(release))
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(waiter())
-        await clock.run_for(0)
-        release.set()
-        await clock.run_for(0)
-        await asyncio.gather(holder, waiting)
-        assert woken == [start_ms]
-
-    asyncio.run(flow())
+    release = asyncio.Event()
+    start_ms = clock()
+    holder = asyncio.create_task(failing(release))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(waiter())
+    await clock.run_for(0)
+    release.set()
+    await clock.run_for(0)
+    await asyncio.gather(holder, waiting)
+    assert woken == [start_ms]
 
 
-def test_a_full_line_refuses_instead_of_growing() -> None:
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_second("rps", 1))
-        limiter.engine.queues._waiters_max = 3
-        async with limiter.acquire("key", "api", {"rps": 1}):
-            pass
+async def test_a_full_line_refuses_instead_of_growing() -> None:
+    limiter, clock = _async_world(Limit.per_second("rps", 1))
+    limiter.engine.queues._waiters_max = 3
+    await spend(limiter, "key", "api", rps=1)
 
-        async def worker() -> bool:
-            try:
-                async with limiter.acquire("key", "api", {"rps": 1}, wait=60):
-                    return True
-            except RateLimitExceeded:
-                return False
+    async def worker() -> bool:
+        try:
+            async with limiter.acquire("key", "api", {"rps": 1}, wait=60):
+                return True
+        except RateLimitExceeded:
+            return False
 
-        tasks = [asyncio.create_task(worker()) for _ in range(5)]
-        await clock.run_for(10_000)
-        assert [await task for task in tasks] == [True, True, True, False, False]
-
-    asyncio.run(flow())
+    tasks = [asyncio.create_task(worker()) for _ in range(5)]
+    await clock.run_for(10_000)
+    assert [await task for task in tasks] == [True, True, True, False, False]
 
 
-def test_tokens_that_come_back_while_the_store_answers_wake_the_waiter() -> None:
+async def test_tokens_that_come_back_while_the_store_answers_wake_the_waiter() -> None:
     """The refusal was on its way when a refund landed: it is tried again, not waited out."""
+    limiter, clock = _async_world(Limit.per_hour("rph", 10))
+    store = Late(limiter.engine.store)
+    limiter.engine.use(store)
+    start_ms = clock()
+    woken: list[int] = []
 
-    async def flow() -> None:
-        limiter, clock = _async_world(Limit.per_hour("rph", 10))
-        store = Late(limiter.engine.store)
-        limiter.engine.use(store)
-        start_ms = clock()
-        woken: list[int] = []
+    async def waiter() -> None:
+        async with limiter.acquire("key", "api", {"rph": 10}, wait=7200):
+            woken.append(clock())
 
-        async def waiter() -> None:
-            async with limiter.acquire("key", "api", {"rph": 10}, wait=7200):
-                woken.append(clock())
-
-        async with limiter.acquire("key", "api", {"rph": 10}) as lease:
-            store.hold(refusals=2)  # the one before it stands in line, and the one in it
-            waiting = asyncio.create_task(waiter())
-            await store.held.wait()
-            await lease.release(rph=10)
-            store.let_go.set()
-            await clock.run_for(0)
-            assert woken == [start_ms]
-            await waiting
-
-    asyncio.run(flow())
+    async with limiter.acquire("key", "api", {"rph": 10}) as lease:
+        store.hold(refusals=2)  # the one before it stands in line, and the one in it
+        waiting = asyncio.create_task(waiter())
+        await store.held.wait()
+        await lease.release(rph=10)
+        store.let_go.set()
+        await clock.run_for(0)
+        assert woken == [start_ms]
+        await waiting
 
 
 class Late(RecordingStore):

@@ -1,29 +1,77 @@
 """Entities, limits, buckets, namespaces and history as JSON: one form for all who show them.
 
-The REST service, its console, `headgate --json` and exports use these. Catalogs put entities and
-limits into audit events, too, so those forms are made below the stores, in `headgate.core.store`.
+The REST service, its console, `headgate --json`, exports and audit events use these, and stores
+write limits in this form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from headgate.core.bucket import MILLI
-from headgate.core.history import AuditEvent, BucketState, UsageSnapshot, iso_time_or_none
-from headgate.core.levels import Explanation, Namespace
-from headgate.core.store import entity_as_json, limits_as_json, stored_as_json
+from headgate.core.history import (
+    AuditEvent,
+    BucketState,
+    UsageSnapshot,
+    iso_time,
+    iso_time_or_none,
+)
+from headgate.core.levels import (
+    HIDDEN,
+    Entity,
+    Explanation,
+    Mode,
+    Namespace,
+    OnUnavailable,
+    StoredLevel,
+)
+from headgate.core.limits import Limit
 
-__all__ = [
-    "bucket_as_json",
-    "entity_as_json",
-    "event_as_json",
-    "explanation_as_json",
-    "limits_as_json",
-    "namespace_as_json",
-    "stored_as_json",
-    "usage_as_json",
-]
+
+def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
+    return [limit.to_dict() for limit in limits]
+
+
+def entity_as_json(entity: Entity) -> dict[str, Any]:
+    """An entity as audit events and people are told of it: values of metadata whose names begin
+    with `$` are not shown."""
+    return {
+        "id": entity.id,
+        "name": entity.name,
+        "parent_id": entity.parent_id,
+        "cascade": entity.cascade,
+        "metadata": {
+            name: "<hidden>" if name.startswith(HIDDEN) else value
+            for name, value in entity.metadata.items()
+        },
+        "mode": entity.mode.value,
+        "version": entity.version,
+        "created_at": iso_time(entity.created_ms),
+    }
+
+
+def stored_as_json(stored: StoredLevel | None) -> dict[str, Any] | None:
+    """A level as audit events and stores write it."""
+    if stored is None:
+        return None
+    return {
+        "limits": limits_as_json(stored.limits),
+        "version": stored.version,
+        "on_unavailable": stored.on_unavailable.value if stored.on_unavailable else None,
+        "mode": stored.mode.value,
+    }
+
+
+def stored_from_json(values: Mapping[str, Any]) -> StoredLevel:
+    rule = values["on_unavailable"]
+    return StoredLevel(
+        tuple(Limit.from_dict(limit) for limit in values["limits"]),
+        values["version"],
+        OnUnavailable(rule) if rule else None,
+        Mode(values["mode"]),
+    )
 
 
 def namespace_as_json(namespace: Namespace) -> dict[str, Any]:

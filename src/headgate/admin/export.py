@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
 from headgate.admin.reports import PAGE_MAX, pages
+from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.history import UsageSnapshot, parse_time_ms, parse_window_type, window_around
+from headgate.core.history import WindowUsage, parse_time_ms, parse_window_type, window_around
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import (
     Limit,
@@ -47,7 +48,15 @@ class ExportedLevel:
     mode: Mode
 
 
-ExportedItem = Entity | ExportedLevel | UsageSnapshot
+class ExportedUsage(NamedTuple):
+    """What one bucket consumed in one window."""
+
+    entity_id: str
+    resource: str
+    usage: WindowUsage
+
+
+ExportedItem = Entity | ExportedLevel | ExportedUsage
 
 
 async def export_lines(repository: Repository, *, usage: bool = True) -> AsyncIterator[ExportLine]:
@@ -184,7 +193,7 @@ def _level(line: ExportLine) -> ExportedLevel:
     )
 
 
-def _usage(line: ExportLine) -> UsageSnapshot:
+def _usage(line: ExportLine) -> ExportedUsage:
     window_type = parse_window_type(line["window_type"])
     start_ms = parse_time_ms("window_start", line["window_start"])
     if window_type is None or start_ms is None:
@@ -197,14 +206,12 @@ def _usage(line: ExportLine) -> UsageSnapshot:
     for name, amount in counters.items():
         parse_limit_name(name)
         parse_amount(name, abs(amount) if type(amount) is int else amount)  # credits may outweigh
-    return UsageSnapshot(
+    milli = {name: amount * MILLI for name, amount in counters.items() if amount}
+    events = parse_amount("total_events", line["total_events"])
+    return ExportedUsage(
         parse_entity_id(line["entity_id"]),
         parse_resource(line["resource"]),
-        line["window_start"],
-        "",
-        window_type,
-        counters,
-        parse_amount("total_events", line["total_events"]),
+        WindowUsage(window_type, start_ms, milli, events),
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from headgate.admin.export import ExportedItem, ExportedLevel
+from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
-from headgate.core.history import UsageSnapshot, WindowUsage, parse_time_ms, window_around
+from headgate.core.history import WindowUsage
 from headgate.core.levels import Entity, Mode
 from headgate.repository import Repository
 
@@ -40,14 +40,6 @@ class AlreadyStored(HeadgateError):
         )
 
 
-class UsageSink(Protocol):
-    """A ledger that usage counted elsewhere can be added to."""
-
-    async def add_usage(
-        self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
-    ) -> None: ...
-
-
 @dataclass
 class ImportCounts:
     """What became of the lines."""
@@ -63,17 +55,13 @@ class ImportCounts:
         return sum(self.written.values()) + sum(self.skipped.values())
 
 
-def silent(done: int) -> None:
-    return None
-
-
 async def import_lines(
     repository: Repository,
     moved: Iterable[ExportedItem],
     *,
     existing: Existing = Existing.FAIL,
     principal: str | None = None,
-    report: Report = silent,
+    report: Report = lambda done: None,
 ) -> ImportCounts:
     """How many of each kind were written and how many skipped.
 
@@ -103,14 +91,13 @@ class _Importer:
         self.counts = ImportCounts()
         self.namespace = ""
         self._orphans: list[Entity] = []
-        self._pending: list[UsageSnapshot] = []
+        self._pending: list[ExportedUsage] = []
         self._has_usage = True
-        self._ledger: UsageSink | None = None
+        # None where the ledger keeps no usage that was counted elsewhere.
+        self._add_usage: Any = getattr(repository.backend.ledger, "add_usage", None)
 
     async def begin(self) -> None:
         self.namespace = await self.repository.configs.namespace_id()
-        ledger: Any = self.repository.backend.ledger
-        self._ledger = ledger if hasattr(ledger, "add_usage") else None
         found, _ = await self.repository.get_usage_snapshots(limit=1)
         self._has_usage = bool(found)
 
@@ -140,11 +127,11 @@ class _Importer:
         await self.repository._change_level(moved.level, changes, self.principal)
         self.counts.count("level", True)
 
-    async def usage(self, shot: UsageSnapshot) -> None:
-        if self._ledger is None:
+    async def usage(self, moved: ExportedUsage) -> None:
+        if self._add_usage is None:
             self.counts.count("usage", False)
             return
-        self._pending.append(shot)
+        self._pending.append(moved)
         if len(self._pending) >= BATCH:
             await self._flush()
 
@@ -181,45 +168,35 @@ class _Importer:
     async def _flush(self) -> None:
         held, self._pending = self._pending, []
         groups: dict[tuple[str, str], list[WindowUsage]] = {}
-        for shot in held:
-            usage = await self._missing(shot) if self._has_usage else _usage_of(shot)
+        for moved in held:
+            usage = await self._missing(moved) if self._has_usage else moved.usage
             self.counts.count("usage", usage is not None)
             if usage is not None:
-                groups.setdefault((shot.entity_id, shot.resource), []).append(usage)
-        assert self._ledger is not None or not groups
+                groups.setdefault((moved.entity_id, moved.resource), []).append(usage)
         for (entity_id, resource), usages in groups.items():
-            if self._ledger is not None:
-                await self._ledger.add_usage(self.namespace, entity_id, resource, usages)
+            await self._add_usage(self.namespace, entity_id, resource, usages)
 
-    async def _missing(self, shot: UsageSnapshot) -> WindowUsage | None:
+    async def _missing(self, moved: ExportedUsage) -> WindowUsage | None:
         """What has to be added so that the window holds what the line says; None for nothing."""
-        start_ms = parse_time_ms("window_start", shot.window_start)
-        assert start_ms is not None
+        usage = moved.usage
+        start_ms = usage.window_start_ms
         found, _ = await self.repository.get_usage_snapshots(
-            shot.entity_id, shot.resource, shot.window_type, start_ms, start_ms + 1, limit=1
+            moved.entity_id, moved.resource, usage.window_type, start_ms, start_ms + 1, limit=1
         )
         if not found:
-            return _usage_of(shot)
-        there = found[0]
-        if there.counters == shot.counters and there.total_events == shot.total_events:
+            return usage
+        there = {name: amount * MILLI for name, amount in found[0].counters.items()}
+        more = {
+            name: usage.counters_milli.get(name, 0) - there.get(name, 0)
+            for name in sorted({*there, *usage.counters_milli})
+        }
+        events = usage.events - found[0].total_events
+        if not events and not any(more.values()):
             return None
         if self.existing is Existing.FAIL:
-            where = f"{shot.entity_id} on {shot.resource} from {shot.window_start}"
-            raise AlreadyStored(f"other usage of {where} ({shot.window_type})")
+            where = f"{moved.entity_id} on {moved.resource} from {found[0].window_start}"
+            raise AlreadyStored(f"other usage of {where} ({usage.window_type})")
         if self.existing is Existing.SKIP:
             return None
-        names: Sequence[str] = sorted({*there.counters, *shot.counters})
-        more = {name: shot.counters.get(name, 0) - there.counters.get(name, 0) for name in names}
-        return _usage(shot, more, shot.total_events - there.total_events)
-
-
-def _usage_of(shot: UsageSnapshot) -> WindowUsage:
-    return _usage(shot, shot.counters, shot.total_events)
-
-
-def _usage(shot: UsageSnapshot, counters: Any, events: int) -> WindowUsage:
-    start_ms = parse_time_ms("window_start", shot.window_start)
-    assert start_ms is not None
-    milli = {name: amount * MILLI for name, amount in counters.items() if amount}
-    window_start_ms, _ = window_around(shot.window_type, start_ms)
-    return WindowUsage(shot.window_type, window_start_ms, milli, events)
+        changed = {name: milli for name, milli in more.items() if milli}
+        return WindowUsage(usage.window_type, start_ms, changed, events)

@@ -9,7 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.admin.reports import PAGE_MAX, AdminBase, Reports, parse_page
+from headgate.admin.reports import (
+    PAGE_MAX,
+    AdminBase,
+    Reports,
+    bucket_keys,
+    pages,
+    parse_page,
+)
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import (
@@ -60,11 +67,8 @@ class EntityAdmin(AdminBase):
         parse_entity_id(entity_id)
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
-        while True:
-            page = await self.backend.store.find(namespace, entity_id=entity_id, limit=PAGE_MAX)
-            await self.backend.store.forget(page.items)
-            if page.cursor is None:
-                break
+        async for keys in bucket_keys(self, entity_id, None):
+            await self.backend.store.forget(keys)
         self.configs.invalidate()
 
     async def list_entities(
@@ -83,16 +87,14 @@ class EntityAdmin(AdminBase):
         """The entities whose parent this is."""
         parse_entity_id(parent_id)
         namespace = await self.configs.namespace_id()
-        found: list[Entity] = []
-        cursor: str | None = None
-        while True:
+
+        async def fetch(cursor: str | None) -> tuple[Sequence[Entity], str | None]:
             page = await self.backend.catalog.list_entities(
                 namespace, parent_id=parent_id, limit=PAGE_MAX, cursor=cursor
             )
-            found += page.items
-            if page.cursor is None:
-                return found
-            cursor = page.cursor
+            return page.items, page.cursor
+
+        return [entity async for page in pages(fetch) for entity in page]
 
     async def set_parent(
         self,

@@ -217,19 +217,26 @@ async def live_buckets(
 ) -> AsyncIterator[tuple[BucketKey, Record, int]]:
     """The buckets that exist, of one entity and resource or (None) of every one, each with the
     store's time when it was read."""
-    namespace, store = await admin.configs.namespace_id(), admin.backend.store
-
-    async def fetch(cursor: str | None) -> tuple[Sequence[BucketKey], str | None]:
-        page = await store.find(
-            namespace, entity_id=entity_id, resource=resource, limit=PAGE_MAX, cursor=cursor
-        )
-        return page.items, page.cursor
-
-    async for keys in pages(fetch):
-        seen = await store.peek(keys, admin._store_ms())
+    async for keys in bucket_keys(admin, entity_id, resource):
+        seen = await admin.backend.store.peek(keys, admin._store_ms())
         for key, record in zip(keys, seen.records, strict=True):
             if record is not None:
                 yield key, record, seen.now_ms
+
+
+async def bucket_keys(
+    admin: AdminBase, entity_id: str | None, resource: str | None
+) -> AsyncIterator[Sequence[BucketKey]]:
+    """The keys of the same, page by page."""
+    namespace = await admin.configs.namespace_id()
+    asked = {"entity_id": entity_id, "resource": resource}
+
+    async def fetch(cursor: str | None) -> tuple[Sequence[BucketKey], str | None]:
+        page = await admin.backend.store.find(namespace, **asked, limit=PAGE_MAX, cursor=cursor)
+        return page.items, page.cursor
+
+    async for keys in pages(fetch):
+        yield keys
 
 
 async def pages(

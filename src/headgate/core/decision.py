@@ -247,7 +247,7 @@ def decide(
     """The verdict on all demands together, and the buckets as they stand after it.
 
     A refusal takes nothing, but a bucket that exists and came under new terms must be kept under
-    them: the wait that was told counts on their pace. `worth_keeping` says which to write.
+    them: the wait that was told counts on their pace. `needs_write` says which to write.
     """
     held = _current_records(demands, found, now_ms)
     after: list[Record] = []
@@ -319,7 +319,7 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
         if wanted is not None:
             tokens = record[at + TOKENS]
             level = tokens + (now_ms - record[at]) * amount // period_ms
-            if level >= capacity and wanted <= capacity:  # full: a new epoch, see bucket.brimmed
+            if level >= capacity and wanted <= capacity:  # full: a new epoch, as restart_if_full
                 cells[at] = max(now_ms, record[at])
                 cells[at + TOKENS] = capacity - wanted
             elif wanted <= level and wanted <= capacity:

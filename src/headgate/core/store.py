@@ -1,4 +1,5 @@
-"""The contracts of a backend: Store (buckets), Catalog (who and what), Ledger (what was), Drawer.
+"""The contracts of a backend: Store (buckets), Catalog (who and what), Ledger (what was), and
+ExpiringRecords.
 
 They are asynchronous in form only: they await their port and nothing else, so a backend
 opened with a blocking port serves blocking callers through `runtime.run`.
@@ -10,26 +11,19 @@ that was sent runs to its end and is reported, so that its caller can undo it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
-from headgate.core.history import AuditEvent, UsageQuery, iso_time
-from headgate.core.levels import (
-    HIDDEN,
-    Entity,
-    Level,
-    Lookup,
-    Mode,
-    Namespace,
-    OnUnavailable,
-    Page,
-    StoredLevel,
-)
+from headgate.core.history import AuditEvent, UsageQuery
+from headgate.core.levels import Lookup, Namespace, Page
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record
+
+if TYPE_CHECKING:
+    from headgate.stores.catalog import RecordsCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,7 @@ Guard = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 class PeekResult(NamedTuple):
     """Buckets as they were at one moment of the store's time; None where there is none.
 
-    `judged` decides a dry run where the records alone do not tell the waits.
+    `judge_with` decides a dry run where the records alone do not tell the waits.
     """
 
     now_ms: int
@@ -195,105 +189,18 @@ def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refu
 
 
 class Catalog(Protocol):
-    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
-    step, and every change of limits, modes or parents moves the namespace's version on."""
+    """What decisions read of the catalog; `headgate.stores.catalog` is all of it."""
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
         """What a plan needs, in one batched read; NamespaceStateError if it was deleted."""
-        ...
-
-    async def create_entity(
-        self, namespace: str, entity: Entity, principal: str | None, now_ms: int
-    ) -> Entity: ...
-
-    async def get_entity(self, namespace: str, entity_id: str) -> Entity | None: ...
-
-    async def update_entity(
-        self,
-        namespace: str,
-        entity_id: str,
-        changes: Mapping[str, Any],
-        principal: str | None,
-        now_ms: int,
-        *,
-        version: int | None = None,
-    ) -> Entity:
-        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
-        ...
-
-    async def delete_entity(
-        self, namespace: str, entity_id: str, principal: str | None, now_ms: int
-    ) -> None:
-        """The entity and its stored limits are gone; its children stand alone."""
-        ...
-
-    async def list_entities(
-        self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
-    ) -> Page: ...
-
-    async def update_stored(
-        self,
-        namespace: str,
-        level: Level,
-        changes: Mapping[str, Any],
-        principal: str | None,
-        now_ms: int,
-    ) -> StoredLevel:
-        """Some of limits, on_unavailable, mode at one level; what is not named stays."""
-        ...
-
-    async def get_stored(self, namespace: str, level: Level) -> StoredLevel | None: ...
-
-    async def delete_stored(
-        self, namespace: str, level: Level, principal: str | None, now_ms: int
-    ) -> bool:
-        """The level's limits and outage rule are gone (its mode stays); False if it had none."""
-        ...
-
-    async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
-        """Resources with defaults, or (of_entities) with limits of some entity."""
-        ...
-
-    async def list_entities_with_limits(
-        self, namespace: str, resource: str, *, limit: int, cursor: str | None
-    ) -> Page: ...
-
-    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
-        """The active namespace of that name, made where there is none."""
         ...
 
     async def get_namespace(self, name: str) -> Namespace | None:
         """The active namespace of that name."""
         ...
 
-    async def list_namespaces(self, *, state: str) -> list[Namespace]: ...
-
-    async def delete_namespace(
-        self, name: str, principal: str | None, now_ms: int
-    ) -> Namespace: ...
-
-    async def recover_namespace(
-        self, namespace_id: str, principal: str | None, now_ms: int
-    ) -> Namespace: ...
-
-    async def purge_namespace(self, namespace_id: str, principal: str | None, now_ms: int) -> int:
-        """Everything under a deleted namespace is gone; how many records that were."""
-        ...
-
-    async def get_version_record(self) -> Mapping[str, Any]:
-        """The schema's version and what else was noted; reading it proves the store answers."""
-        ...
-
-    async def set_version_record(self, values: Mapping[str, Any]) -> None:
-        """Notes beside the schema's version, which only migrations move."""
-        ...
-
-    async def prepare(self) -> None:
-        """The store's structures exist, of the schema this headgate writes."""
-        ...
-
-    async def destroy(self) -> None:
-        """Everything is gone, of every namespace."""
+    async def register_namespace(self, name: str, principal: str | None, now_ms: int) -> Namespace:
+        """The active namespace of that name, made where there is none."""
         ...
 
 
@@ -359,52 +266,8 @@ class Backend:
     ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
 
     store: Store
-    catalog: Catalog
+    catalog: RecordsCatalog
     ledger: Ledger
     capabilities: Capabilities
     expiring: ExpiringRecords | None = None
     check_limits: Callable[[Sequence[Limit]], None] | None = None
-
-
-def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
-    return [limit.to_dict() for limit in limits]
-
-
-def entity_as_json(entity: Entity) -> dict[str, Any]:
-    """An entity as audit events and people are told of it: values of metadata whose names begin
-    with `$` are not shown."""
-    return {
-        "id": entity.id,
-        "name": entity.name,
-        "parent_id": entity.parent_id,
-        "cascade": entity.cascade,
-        "metadata": {
-            name: "<hidden>" if name.startswith(HIDDEN) else value
-            for name, value in entity.metadata.items()
-        },
-        "mode": entity.mode.value,
-        "version": entity.version,
-        "created_at": iso_time(entity.created_ms),
-    }
-
-
-def stored_as_json(stored: StoredLevel | None) -> dict[str, Any] | None:
-    """A level as audit events and stores write it."""
-    if stored is None:
-        return None
-    return {
-        "limits": limits_as_json(stored.limits),
-        "version": stored.version,
-        "on_unavailable": stored.on_unavailable.value if stored.on_unavailable else None,
-        "mode": stored.mode.value,
-    }
-
-
-def stored_from_json(values: Mapping[str, Any]) -> StoredLevel:
-    rule = values["on_unavailable"]
-    return StoredLevel(
-        tuple(Limit.from_dict(limit) for limit in values["limits"]),
-        values["version"],
-        OnUnavailable(rule) if rule else None,
-        Mode(values["mode"]),
-    )

@@ -52,10 +52,6 @@ class Preview:
     whole: bool
 
 
-def silent(done: int) -> None:
-    return None
-
-
 async def read_stored(
     repository: Repository, declaration: Declaration | None = None
 ) -> StoredState:
@@ -103,7 +99,10 @@ async def plan_changes(
 
 
 async def apply_changes(
-    repository: Repository, wanted: Changes, principal: str | None, report: Report = silent
+    repository: Repository,
+    wanted: Changes,
+    principal: str | None,
+    report: Report = lambda done: None,
 ) -> int:
     """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
     changes: list[EntityChange | LevelChange] = [*wanted.entities, *wanted.levels]
@@ -129,7 +128,7 @@ async def _apply_level(repository: Repository, change: LevelChange, principal: s
 
 
 async def preview(
-    repository: Repository, wanted: Sequence[LevelChange], report: Report = silent
+    repository: Repository, wanted: Sequence[LevelChange], report: Report = lambda done: None
 ) -> Preview:
     """Buckets in use that the changes would leave with more taken than they may hold."""
     over: list[OverLimit] = []

@@ -13,7 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from headgate.admin.documents import entity_as_json, stored_as_json
 from headgate.core.errors import (
+    Contended,
     EntityExistsError,
     EntityNotFoundError,
     NamespaceNotFoundError,
@@ -23,6 +25,7 @@ from headgate.core.history import audit_event
 from headgate.core.levels import (
     Entity,
     Level,
+    Lookup,
     Mode,
     Namespace,
     Page,
@@ -32,7 +35,6 @@ from headgate.core.levels import (
     check_parent,
 )
 from headgate.core.limits import new_namespace_id
-from headgate.core.store import entity_as_json, stored_as_json
 from headgate.stores.records import (
     ACTIVE,
     DELETED,
@@ -42,6 +44,10 @@ from headgate.stores.records import (
     Records,
     retry_if_changed,
 )
+
+# Of one deletion. A step takes as much as a commit of the store, so this is for a family that
+# grows as fast as it is taken apart, not for a large one.
+DELETE_STEPS_MAX = 10_000
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -66,11 +72,34 @@ def change(
 
 
 class RecordsCatalog:
-    """A catalog but for `lookup`, the version record and what the store is made of: those are
-    the store's own."""
+    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
+    step, and every change of limits, modes or parents moves the namespace's version on.
+
+    A store adds `lookup` and the four methods that raise here.
+    """
+
+    # What a plan needs of a namespace, an entity and a resource, in one batched read;
+    # NamespaceStateError if the namespace was deleted.
+    lookup: Callable[[str, str, str], Coroutine[Any, Any, Lookup]]
 
     def __init__(self, records: Records) -> None:
         self.records = records
+
+    async def get_version_record(self) -> Mapping[str, Any]:
+        """The schema's version and what else was noted; reading it proves the store answers."""
+        raise NotImplementedError
+
+    async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        """Notes beside the schema's version, which only migrations move."""
+        raise NotImplementedError
+
+    async def prepare(self) -> None:
+        """The store's structures exist, of the schema this headgate writes."""
+        raise NotImplementedError
+
+    async def destroy(self) -> None:
+        """Everything is gone, of every namespace."""
+        raise NotImplementedError
 
     @change
     async def create_entity(
@@ -102,6 +131,7 @@ class RecordsCatalog:
         *,
         version: int | None = None,
     ) -> Entity:
+        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
         wanted = [one for one in (entity_id, changes.get("parent_id")) if one is not None]
         seen = await records.read(namespace, *wanted, ancestors=True)
         before = seen.entity(entity_id)
@@ -122,8 +152,13 @@ class RecordsCatalog:
         That is one step, unless there is more than one commit of the store takes. Then some go in
         steps before, and a deletion that was cut short is finished by the next.
         """
-        while not await self._delete_some(namespace, entity_id, principal, now_ms):
-            pass
+        for _ in range(DELETE_STEPS_MAX):
+            if await self._delete_some(namespace, entity_id, principal, now_ms):
+                return
+        raise Contended(
+            f"entity {entity_id!r} still has children or limits after {DELETE_STEPS_MAX} steps of "
+            f"its deletion; those of the steps are gone: see who keeps adding some, and repeat it"
+        )
 
     @change
     async def _delete_some(
@@ -162,6 +197,7 @@ class RecordsCatalog:
         principal: str | None,
         now_ms: int,
     ) -> StoredLevel:
+        """Some of limits, on_unavailable, mode at one level; what is not named stays."""
         seen = await records.read(namespace, level)
         before = seen.stored(level)
         after = change_stored(before, dict(changes), seen.version + 1)
@@ -190,6 +226,7 @@ class RecordsCatalog:
         return bool(before.limits) or before.on_unavailable is not None
 
     async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
+        """Resources with defaults, or (of_entities) with limits of some entity."""
         return await self.records.resources(namespace, of_entities=of_entities)
 
     async def list_entities_with_limits(
@@ -203,6 +240,7 @@ class RecordsCatalog:
     async def register_namespace(
         self, records: Records, name: str, principal: str | None, now_ms: int
     ) -> Namespace:
+        """The active namespace of that name, made where there is none."""
         found = await records.find_namespace(name)
         if found is not None:
             return found
@@ -212,6 +250,7 @@ class RecordsCatalog:
         return await records.transition(None, made, event)
 
     async def get_namespace(self, name: str) -> Namespace | None:
+        """The active namespace of that name."""
         return await self.records.find_namespace(name)
 
     async def list_namespaces(self, *, state: str) -> list[Namespace]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.decision import Demand
-from headgate.core.errors import Full
+from headgate.core.errors import Contended, Full
+from headgate.core.levels import Entity
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
+from headgate.stores import catalog as rules
+from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
+from headgate.stores.records import EntityFamily
 
 NOW_MS = 1_767_225_600_000
 SLOW = Terms((Limit.per_day("x", 10).spec,), 1)
@@ -23,7 +27,7 @@ def take(store: MemoryStore, name: str, terms: Terms, amount: int, now_ms: int) 
 
 def test_full_buckets_make_room() -> None:
     store = MemoryStore(buckets_max=100)
-    for n in range(20_000):
+    for n in range(4_000):
         assert take(store, f"k{n}", FAST, 1, NOW_MS + n)
         assert len(store) <= 100
 
@@ -73,3 +77,23 @@ def test_usage_of_an_evicted_bucket_is_kept() -> None:
         sum(counters["x"] for (_, kind, *_), (counters, _) in rows.items() if kind == "hourly")
         >= 90 * 3000
     )
+
+
+def test_a_family_that_grows_as_fast_as_it_is_deleted_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "DELETE_STEPS_MAX", 3)
+    catalog = open_memory().catalog
+    namespace = run(catalog.register_namespace("team", None, NOW_MS)).id
+    run(catalog.create_entity(namespace, Entity("a"), None, NOW_MS))
+    read, steps = catalog.records.read_family, []
+
+    async def never_complete(*whose: str) -> EntityFamily:
+        steps.append(whose)
+        return (await read(*whose))._replace(is_complete=False)
+
+    monkeypatch.setattr(catalog.records, "read_family", never_complete)
+    with pytest.raises(Contended, match="'a' still has children or limits after 3 steps"):
+        run(catalog.delete_entity(namespace, "a", None, NOW_MS))
+    assert len(steps) == 3
+    assert run(catalog.get_entity(namespace, "a")) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,25 @@ from headgate.stores.sqlite import open_sqlite
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")
 DEMAND = Demand(KEY, Terms((Limit.per_day("daily", 100).spec,), 1), (1000,))
-Flow = Callable[[Backend], Coroutine[Any, Any, None]]
 
 
-def play(path: Path, flow: Flow, *, timeout_ms: int = 20_000) -> None:
-    """Runs the flow on an async backend and closes it."""
+@pytest.fixture
+def timeout_ms() -> int:
+    return 20_000
 
-    async def whole() -> None:
-        backend = open_sqlite(
-            str(path), clock=None, blocking=False, timeout_ms=timeout_ms, synchronous="normal"
-        )
-        try:
-            await flow(backend)
-        finally:
-            await backend.store.close()
 
-    asyncio.run(whole())
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "async.db"
+
+
+@pytest.fixture
+def backend(path: Path, timeout_ms: int) -> Iterator[Backend]:
+    made = open_sqlite(
+        str(path), clock=None, blocking=False, timeout_ms=timeout_ms, synchronous="normal"
+    )
+    yield made
+    asyncio.run(made.store.close())
 
 
 async def taken(backend: Backend) -> int:
@@ -59,128 +62,103 @@ def sent(backend: Backend) -> threading.Event:
     return begun
 
 
-def test_a_call_cancelled_while_the_file_is_held_completes_and_tells(tmp_path: Path) -> None:
+async def test_a_call_cancelled_while_the_file_is_held_completes_and_tells(
+    backend: Backend, path: Path
+) -> None:
     """The caller learns what was taken, can undo it, and is cancelled at its next await."""
-    path = tmp_path / "held.db"
     noted: list[Any] = []
+    await backend.catalog.prepare()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = sent(backend)
 
-    async def flow(backend: Backend) -> None:
-        await backend.catalog.prepare()
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        begun = sent(backend)
-
-        async def caller() -> None:
-            verdict = await backend.store.consume([DEMAND], NOW_MS)
-            noted.append(verdict.allowed)
-            await asyncio.sleep(0)
-            noted.append("not reached")
-
-        task = asyncio.create_task(caller())
-        await asyncio.to_thread(begun.wait)
-        task.cancel()
+    async def caller() -> None:
+        verdict = await backend.store.consume([DEMAND], NOW_MS)
+        noted.append(verdict.allowed)
         await asyncio.sleep(0)
-        assert not task.done()
-        other.execute("ROLLBACK")
-        other.close()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert noted == [True]
-        assert await taken(backend) == 1
+        noted.append("not reached")
 
-    play(path, flow)
-
-
-def test_a_timeout_around_a_call_is_still_a_timeout(tmp_path: Path) -> None:
-    path = tmp_path / "timeout.db"
-
-    async def flow(backend: Backend) -> None:
-        await backend.catalog.prepare()
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        asyncio.get_running_loop().call_later(0.02, other.execute, "ROLLBACK")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.005):
-                await backend.store.consume([DEMAND], NOW_MS)
-                await asyncio.sleep(0)
-        other.close()
-        assert await taken(backend) == 1
-
-    play(path, flow)
+    task = asyncio.create_task(caller())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    other.execute("ROLLBACK")
+    other.close()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert noted == [True]
+    assert await taken(backend) == 1
 
 
-def test_the_event_loop_turns_while_the_file_is_held(tmp_path: Path) -> None:
-    path = tmp_path / "loop.db"
-
-    async def flow(backend: Backend) -> None:
-        await backend.catalog.prepare()
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        task = asyncio.create_task(backend.store.consume([DEMAND], NOW_MS))
-        for _ in range(100):
+async def test_a_timeout_around_a_call_is_still_a_timeout(backend: Backend, path: Path) -> None:
+    await backend.catalog.prepare()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    asyncio.get_running_loop().call_later(0.02, other.execute, "ROLLBACK")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.005):
+            await backend.store.consume([DEMAND], NOW_MS)
             await asyncio.sleep(0)
-        assert not task.done()
-        other.execute("ROLLBACK")
-        other.close()
-        assert (await task).allowed
-
-    play(path, flow)
+    other.close()
+    assert await taken(backend) == 1
 
 
-def test_tasks_share_one_bucket_exactly(tmp_path: Path) -> None:
-    async def flow(backend: Backend) -> None:
-        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(150))
-        verdicts = await asyncio.gather(*calls)
-        assert sum(verdict.allowed for verdict in verdicts) == 100
-        assert await taken(backend) == 100
+async def test_the_event_loop_turns_while_the_file_is_held(backend: Backend, path: Path) -> None:
+    await backend.catalog.prepare()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    task = asyncio.create_task(backend.store.consume([DEMAND], NOW_MS))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    other.execute("ROLLBACK")
+    other.close()
+    assert (await task).allowed
 
-    play(tmp_path / "tasks.db", flow)
+
+async def test_tasks_share_one_bucket_exactly(backend: Backend) -> None:
+    calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(150))
+    verdicts = await asyncio.gather(*calls)
+    assert sum(verdict.allowed for verdict in verdicts) == 100
+    assert await taken(backend) == 100
 
 
-def test_waiting_calls_share_one_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("timeout_ms", [100])
+async def test_waiting_calls_share_one_deadline(
+    backend: Backend, path: Path, timeout_ms: int
+) -> None:
     """Each call waits as long as it may from when it was made, not from when its turn came."""
-    path = tmp_path / "deadline.db"
-
-    async def flow(backend: Backend) -> None:
-        await backend.catalog.prepare()
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        started = asyncio.get_running_loop().time()
-        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(50))
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        elapsed_s = asyncio.get_running_loop().time() - started
-        other.close()
-        assert {type(outcome) for outcome in outcomes} == {Contended}
-        assert elapsed_s < 50 * 0.1 / 2
-        assert await taken(backend) == 0
-
-    play(path, flow, timeout_ms=100)
+    await backend.catalog.prepare()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    started = asyncio.get_running_loop().time()
+    calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(50))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    elapsed_s = asyncio.get_running_loop().time() - started
+    other.close()
+    assert {type(outcome) for outcome in outcomes} == {Contended}
+    assert elapsed_s < 50 * 0.1 / 2
+    assert await taken(backend) == 0
 
 
-def test_the_line_before_the_worker_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_line_before_the_worker_is_bounded(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port_line, "WAITING_MAX", 3)
-
-    async def flow(backend: Backend) -> None:
-        calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(5))
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes].count(Contended) == 2
-        assert await taken(backend) == 3
-
-    play(tmp_path / "line.db", flow)
+    calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(5))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes].count(Contended) == 2
+    assert await taken(backend) == 3
 
 
-def test_a_closed_store_says_so_and_calls_before_it_complete(tmp_path: Path) -> None:
-    async def flow(backend: Backend) -> None:
-        before = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(20)]
-        await asyncio.sleep(0)
-        await backend.store.close()
-        assert all([(await task).allowed for task in before])
-        with pytest.raises(Unreachable, match="closed"):
-            await backend.store.consume([DEMAND], NOW_MS)
-
-    play(tmp_path / "closed.db", flow)
+async def test_a_closed_store_says_so_and_calls_before_it_complete(backend: Backend) -> None:
+    before = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await backend.store.close()
+    assert all([(await task).allowed for task in before])
+    with pytest.raises(Unreachable, match="closed"):
+        await backend.store.consume([DEMAND], NOW_MS)
 
 
 def test_one_backend_serves_one_event_loop_after_another(tmp_path: Path) -> None:
@@ -193,75 +171,58 @@ def test_one_backend_serves_one_event_loop_after_another(tmp_path: Path) -> None
     asyncio.run(backend.store.close())
 
 
-def test_writes_that_wait_together_are_one_transaction(tmp_path: Path) -> None:
+async def test_writes_that_wait_together_are_one_transaction(backend: Backend) -> None:
     """Each gets its own answer, in order, and all of them are there afterwards."""
-
-    async def flow(backend: Backend) -> None:
-        port = backend.store._port  # type: ignore[attr-defined]
-        begun: list[str] = []
-        link, _ = port._sites.here()
-        await port.call(lambda connection: link._cursor.connection.set_trace_callback(begun.append))
-        tasks = [backend.store.consume([DEMAND], NOW_MS) for _ in range(100)]
-        verdicts = await asyncio.gather(*tasks)
-        left = [verdict.statuses[0].available for verdict in verdicts]
-        assert left == sorted(left, reverse=True)
-        assert await taken(backend) == len(verdicts)
-        assert begun.count("BEGIN IMMEDIATE") < len(verdicts) / 4
-
-    play(tmp_path / "together.db", flow)
+    port = backend.store._port  # type: ignore[attr-defined]
+    begun: list[str] = []
+    link, _ = port._sites.here()
+    await port.call(lambda connection: link._cursor.connection.set_trace_callback(begun.append))
+    tasks = [backend.store.consume([DEMAND], NOW_MS) for _ in range(100)]
+    verdicts = await asyncio.gather(*tasks)
+    left = [verdict.statuses[0].available for verdict in verdicts]
+    assert left == sorted(left, reverse=True)
+    assert await taken(backend) == len(verdicts)
+    assert begun.count("BEGIN IMMEDIATE") < len(verdicts) / 4
 
 
-def test_one_that_fails_among_others_fails_alone(tmp_path: Path) -> None:
+async def test_one_that_fails_among_others_fails_alone(backend: Backend) -> None:
     """The transaction they shared is undone, and each is done for itself."""
+    port = backend.store._port  # type: ignore[attr-defined]
 
-    async def flow(backend: Backend) -> None:
-        port = backend.store._port  # type: ignore[attr-defined]
+    def wrong(connection: object) -> None:
+        raise ZeroDivisionError
 
-        def wrong(connection: object) -> None:
-            raise ZeroDivisionError
-
-        calls = [backend.store.consume([DEMAND], NOW_MS) for _ in range(10)]
-        mixed = [*calls[:5], port.call(wrong), *calls[5:]]
-        outcomes = await asyncio.gather(*mixed, return_exceptions=True)
-        assert isinstance(outcomes[5], ZeroDivisionError)
-        assert all(outcome.allowed for at, outcome in enumerate(outcomes) if at != 5)
-        assert await taken(backend) == 10
-
-    play(tmp_path / "alone.db", flow)
+    calls = [backend.store.consume([DEMAND], NOW_MS) for _ in range(10)]
+    mixed = [*calls[:5], port.call(wrong), *calls[5:]]
+    outcomes = await asyncio.gather(*mixed, return_exceptions=True)
+    assert isinstance(outcomes[5], ZeroDivisionError)
+    assert all(outcome.allowed for at, outcome in enumerate(outcomes) if at != 5)
+    assert await taken(backend) == 10
 
 
-def test_writes_of_one_turn_wait_for_a_held_file_as_one(tmp_path: Path) -> None:
+async def test_writes_of_one_turn_wait_for_a_held_file_as_one(backend: Backend, path: Path) -> None:
     """Another process's transaction does not split them up into one transaction each."""
-    path = tmp_path / "held.db"
-
-    async def flow(backend: Backend) -> None:
-        port = backend.store._port  # type: ignore[attr-defined]
-        done: list[str] = []
-        link, _ = port._sites.here()
-        await port.call(lambda connection: link._cursor.connection.set_trace_callback(done.append))
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        begun = sent(backend)
-        done.clear()
-        tasks = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(40)]
-        await asyncio.to_thread(begun.wait)
-        other.execute("ROLLBACK")
-        other.close()
-        assert all([(await task).allowed for task in tasks])
-        assert done.count("COMMIT") == 1
-        assert await taken(backend) == 40
-
-    play(path, flow)
+    port = backend.store._port  # type: ignore[attr-defined]
+    done: list[str] = []
+    link, _ = port._sites.here()
+    await port.call(lambda connection: link._cursor.connection.set_trace_callback(done.append))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = sent(backend)
+    done.clear()
+    tasks = [asyncio.create_task(backend.store.consume([DEMAND], NOW_MS)) for _ in range(40)]
+    await asyncio.to_thread(begun.wait)
+    other.execute("ROLLBACK")
+    other.close()
+    assert all([(await task).allowed for task in tasks])
+    assert done.count("COMMIT") == 1
+    assert await taken(backend) == 40
 
 
-def test_a_call_whose_turn_was_not_over_when_the_line_ended_is_told_so() -> None:
+async def test_a_call_whose_turn_was_not_over_when_the_line_ended_is_told_so() -> None:
     """Another event loop may close the store at that moment."""
-
-    async def flow() -> None:
-        line = port_line.CallQueue(lambda parts, until_s: None)
-        call = asyncio.create_task(line.do(lambda: "done", None, 0.0))
-        asyncio.get_running_loop().call_soon(line.dismiss)  # after the task, before its turn's end
-        with pytest.raises(Unreachable, match="closed"):
-            await call
-
-    asyncio.run(flow())
+    line = port_line.CallQueue(lambda parts, until_s: None)
+    call = asyncio.create_task(line.do(lambda: "done", None, 0.0))
+    asyncio.get_running_loop().call_soon(line.dismiss)  # after the task, before its turn's end
+    with pytest.raises(Unreachable, match="closed"):
+        await call

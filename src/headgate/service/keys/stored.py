@@ -25,9 +25,9 @@ from headgate.core.errors import (
 )
 from headgate.core.levels import HIDDEN, Entity
 from headgate.core.runtime import Clock
-from headgate.core.store import Catalog
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.key import GRANT_FIELDS, Key, parse_digest, parse_grant, parse_key_name
+from headgate.stores.catalog import RecordsCatalog
 
 PAGE_MAX = 1000
 
@@ -69,7 +69,7 @@ LOOKUPS_MAX = 50  # a second, for ids beyond the pages of the list
 class StoredKeys:
     """Keys that every process on the same store sees."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: RecordsCatalog, clock: Clock) -> None:
         self._catalog = catalog
         self._index = KeyIndex(catalog, clock)
 
@@ -130,7 +130,7 @@ class StoredKeys:
 class KeyIndex:
     """The ids of all keys, as they were at most a second ago for each page of them."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: RecordsCatalog, clock: Clock) -> None:
         self._catalog = catalog
         self._clock = clock
         self._ids: set[str] = set()

@@ -28,7 +28,6 @@ import uvicorn
 
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run, wall_clock_ms
-from headgate.repository import Repository
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
 from headgate.service.http.express import ExpressApp
@@ -45,6 +44,7 @@ from headgate.service.server.options import (
 from headgate.service.server.protocol import protocol_with
 from headgate.service.server.tls import TlsListener, tls_context
 from headgate.service.server.workers import Workers, ready_file, unblock_hangup
+from headgate.sync import SyncRepository
 
 # --------------------------------------------------------------------------------------------------
 # Logs: one JSON object a line on standard error, with nothing in it that callers sent.
@@ -98,7 +98,7 @@ def _key_store(keys: str, store: str | None) -> KeyStore:
         return FileKeys(keys, create=True)
     if store is None:
         raise OptionError("--keys store needs --store URL: the store that keeps the keys")
-    repository = run(Repository.open(store, _blocking=True))
+    repository = SyncRepository.open(store).core
     return StoredKeys(repository.backend.catalog, repository.clock)
 
 

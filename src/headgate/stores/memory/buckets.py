@@ -67,7 +67,7 @@ class MemoryStore:
         self._buckets: dict[str, Record] = {}
         self._to_look_at: list[str] = []
         self._once: dict[tuple[str, str, str], int] = {}
-        self._lock = threading.RLock()  # a thread may come in again, see _moved
+        self._lock = threading.RLock()  # a thread may come in again, see _has_moved
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
         if now_ms is None:

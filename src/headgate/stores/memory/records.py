@@ -247,7 +247,7 @@ class MemoryCatalog(RecordsCatalog):
     def __init__(self, records: MemoryRecords) -> None:
         super().__init__(records)
         self.lookup = records.lookup
-        self.destroy = records.destroy
+        self._destroy = records.destroy
         self._notes: dict[str, Any] = {}
 
     async def get_version_record(self) -> Mapping[str, Any]:
@@ -258,3 +258,6 @@ class MemoryCatalog(RecordsCatalog):
 
     async def prepare(self) -> None:
         return None
+
+    async def destroy(self) -> None:
+        await self._destroy()

@@ -17,10 +17,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from headgate.admin.documents import stored_as_json, stored_from_json
 from headgate.core.errors import IncompatibleSchemaError, NamespaceNotFoundError, Unreachable
 from headgate.core.history import AuditEvent
 from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
-from headgate.core.store import stored_as_json, stored_from_json
 from headgate.stores.records import RecordsChanged, check_active
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from headgate.admin.documents import stored_as_json, stored_from_json
 from headgate.core.errors import Damaged
 from headgate.core.history import (
     AuditEvent,
@@ -27,7 +28,6 @@ from headgate.core.record import (
     Terms,
     full_at_ms,
 )
-from headgate.core.store import stored_as_json, stored_from_json
 from headgate.stores.sqlite.schema import SqliteTransaction, named_queries
 
 INT64_MAX = 2**63 - 1
