@@ -125,16 +125,10 @@ BUFFER_BYTES = 32_768  # more than that at once arrives in pieces
 
 
 class ReusedBufferProtocol(asyncio.BufferedProtocol):
-    """A protocol whose `received` has what `data_received` of others has."""
+    """A protocol whose `buffer_updated` finds what arrived at the start of `_reused_buffer`."""
 
     def __init__(self) -> None:
         self._reused_buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reused_buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.received(bytes(self._reused_buffer[:nbytes]))
-
-    def received(self, data: bytes) -> None:
-        raise NotImplementedError

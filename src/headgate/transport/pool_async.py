@@ -38,17 +38,31 @@ from headgate.transport.ownership import ReusedBufferProtocol
 # `asyncio.isfuture`).
 
 
-class Completion:
-    """What one task waits for, once. It cannot be cancelled, so a task that is cancelled meanwhile
-    learns of it when it is woken."""
+class PendingCall:
+    """One request: waiting for a connection, then on its `connection`, then settled.
 
-    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup", "over")
+    A task that is cancelled while it awaits this hears of it at once where the request may still be
+    withdrawn (`can_withdraw`, until it is sent) or its answer given up (`can_abandon`, afterwards).
+    Else it learns of it when it is woken.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = (
+        "_asyncio_future_blocking", "_context", "_loop", "_wakeup", "_why", "can_abandon",
+        "can_withdraw", "connection", "due_s", "outcome", "over", "packed", "send_by_s",
+    )  # fmt: skip
+
+    def __init__(self, packed: bytes, due_s: float, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
-        self._wakeup: Callable[[Completion], object] | None = None
+        self._wakeup: Callable[[PendingCall], object] | None = None
+        self._why: asyncio.CancelledError | None = None
         self.over = False
+        self.packed = packed
+        self.due_s = self.send_by_s = due_s
+        self.can_withdraw = True
+        self.can_abandon = False
+        self.connection: AsyncHttpConnection | None = None
+        self.outcome: Answer | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.over:
@@ -60,15 +74,29 @@ class Completion:
         self._context = context
 
     def result(self) -> None:
-        return None
+        why, self._why = self._why, None
+        if why is not None:
+            try:
+                raise why
+            finally:
+                del why  # it would keep itself, by its traceback
 
     def cancel(self, msg: object = None) -> bool:
-        return False
+        may_end = self.can_withdraw if self.connection is None else self.can_abandon
+        if self.over or not may_end:
+            return False
+        self._why = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self.settle(None)
+        if self.connection is not None:
+            self.connection.hang_up()
+        return True
 
-    def wake(self, at_once: bool) -> None:
-        """`at_once` is for callbacks of the loop: a task cannot be woken by another."""
-        self.over = True
+    def settle(self, outcome: Answer | None, *, at_once: bool = False) -> None:
+        """Wakes who waits. `at_once` is for callbacks of the loop: a task cannot be woken by
+        another."""
+        self.outcome = outcome
         wakeup, self._wakeup = self._wakeup, None
+        self.over = True
         if wakeup is None:
             return
         if not at_once or asyncio.current_task(self._loop) is not None:
@@ -82,75 +110,6 @@ class Completion:
 
 def _raise(ending: BaseException) -> None:
     raise ending
-
-
-class PendingCall(Completion):
-    """One request: waiting for a connection, then on its `connection`, then settled. It can be
-    cancelled until it is sent, and later if it `can_abandon` the answer. One that belongs to a
-    batch is not awaited itself, and is sent in any case."""
-
-    __slots__ = (
-        "_why", "batch", "can_abandon", "connection", "due_s", "outcome", "packed", "send_by_s",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        packed: bytes,
-        due_s: float,
-        loop: asyncio.AbstractEventLoop,
-        batch: PendingBatch | None = None,
-    ) -> None:
-        self._asyncio_future_blocking = False
-        self._loop = loop
-        self._wakeup = None
-        self._why: asyncio.CancelledError | None = None
-        self.over = False
-        self.packed = packed
-        self.due_s = self.send_by_s = due_s
-        self.batch = batch
-        self.can_abandon = False
-        self.connection: AsyncHttpConnection | None = None
-        self.outcome: Answer | None = None
-
-    def settle(self, outcome: Answer, *, at_once: bool = False) -> None:
-        self.outcome = outcome
-        if self.batch is not None:
-            self.batch.on_settled(at_once)
-        elif not self.over:
-            self.wake(at_once)
-
-    def result(self) -> None:
-        why, self._why = self._why, None
-        if why is not None:
-            try:
-                raise why
-            finally:
-                del why  # it would keep itself, by its traceback
-
-    def cancel(self, msg: object = None) -> bool:
-        if self.over or (self.connection is not None and not self.can_abandon):
-            return False
-        self._why = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self.wake(at_once=False)
-        if self.connection is not None:
-            self.connection.hang_up()
-        return True
-
-
-class PendingBatch(Completion):
-    """Several requests that are waited for together."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, calls: int) -> None:
-        super().__init__(loop)
-        self._left = calls
-        self.over = not calls
-
-    def on_settled(self, at_once: bool) -> None:
-        self._left -= 1
-        if not self._left:
-            self.wake(at_once)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -331,14 +290,18 @@ class AsyncHttpPool:
         return call.outcome
 
     async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Answer]:
-        batch = PendingBatch(self.loop, len(packed))
-        calls = [PendingCall(each, due_s, self.loop, batch) for each in packed]
+        calls = [PendingCall(each, due_s, self.loop) for each in packed]
         for call in calls:
+            call.can_withdraw = False
             self._submit(call)
-        try:
-            await batch
-        except asyncio.CancelledError as why:
-            cancel_later(why)
+        cancelled: asyncio.CancelledError | None = None
+        for call in reversed(calls):  # mostly the last is answered last, and the task woken once
+            try:
+                await call
+            except asyncio.CancelledError as why:
+                cancelled = why
+        if cancelled is not None:
+            cancel_later(cancelled)
         return [call.outcome for call in calls if call.outcome is not None]
 
     async def run_in_thread(self, work: Callable[[], Result], due_s: float) -> Result:
