@@ -88,9 +88,9 @@ async def find_usage(table: Table, namespace: str, query: UsageQuery) -> Page:
 
 def index_queries(table: str, namespace: str, query: UsageQuery) -> list[DynamoRequest]:
     """One per window type that can hold something of the page."""
-    index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/USAGE"
+    index, pk, stem = schema.GSI4, namespace, f"{namespace}/USAGE"
     if query.resource is not None:
-        index, pk = schema.GSI2, schema.gsi2_pk_resource(namespace, query.resource)
+        index, pk = schema.GSI2, schema.pk_resource(namespace, query.resource)
         stem = "USAGE"
     types = WINDOW_TYPES if query.window_type is None else (query.window_type,)
     spans = [(_low(f"{stem}#{one}", one, query), _high(f"{stem}#{one}", query)) for one in types]
@@ -214,7 +214,7 @@ class DynamoLedger:
             for window_type in WINDOW_TYPES:
                 request = old_usage(self._table.name, namespace.id, window_type, usage_before_ms)
                 gone += await self._trim(request, lambda item: True)
-            pk, stem = schema.gsi4_pk(namespace.id), schema.pk_audit(namespace.id, "")
+            pk, stem = namespace.id, schema.pk_audit(namespace.id, "")
             request = ask.query(self._table.name, pk, ask.begins(stem), index=schema.GSI4)
             gone += await self._trim(request, lambda item: _event_ms(item) < audit_before_ms)
         return gone
@@ -234,7 +234,7 @@ def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> D
     stem = f"{namespace}/USAGE#{window_type}#"
     low = stem + schema.newest_first(before_ms - 1)
     span = ask.between(low, stem + END)
-    return ask.query(table, schema.gsi4_pk(namespace), span, index=schema.GSI4)
+    return ask.query(table, namespace, span, index=schema.GSI4)
 
 
 def _event_ms(item: Item) -> int:

@@ -184,7 +184,7 @@ def _cascades_to(entity: Entity | None) -> str | None:
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
     pk = schema.pk_entity(namespace, entity_id)
     return [
-        (pk, schema.sk_meta()),
+        (pk, schema.META),
         (pk, schema.sk_config(resource)),
         (pk, schema.sk_config(DEFAULT_RESOURCE)),
     ]

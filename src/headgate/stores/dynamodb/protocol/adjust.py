@@ -253,7 +253,7 @@ def once_write(key: BucketKey, once: str, now_ms: int) -> ask.Write:
     )
     return ask.put(
         {
-            **key_attributes((pk, schema.sk_once())),
+            **key_attributes((pk, schema.ONCE)),
             **purge_attributes(key.namespace, pk),
             "until_ms": number(now_ms + ONCE_MS),
             TTL: number((now_ms + ONCE_MS) // 1000 + 60),

@@ -51,12 +51,12 @@ def _query(
     cursor: str | None,
 ) -> tuple[str, DynamoRequest]:
     if entity_id is not None:
-        index, pk = schema.GSI3, schema.gsi3_pk_entity(namespace, entity_id)
+        index, pk = schema.GSI3, schema.pk_entity(namespace, entity_id)
         stem = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
     elif resource is not None:
-        index, pk, stem = schema.GSI2, schema.gsi2_pk_resource(namespace, resource), "BUCKET#"
+        index, pk, stem = schema.GSI2, schema.pk_resource(namespace, resource), "BUCKET#"
     else:
-        index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/BUCKET#"
+        index, pk, stem = schema.GSI4, namespace, f"{namespace}/BUCKET#"
     low = stem if cursor is None else max(stem, schema.clip_cursor(cursor) + schema.JUST_AFTER)
     span = ask.between(low, stem[:-1] + schema.NEXT)
     return index, ask.query(table, pk, span, index=index, limit=limit + SPARE)
@@ -68,7 +68,7 @@ def _order(index: str, key: BucketKey) -> str:
         return schema.gsi3_sk_bucket(key.resource, 0)
     if index == schema.GSI2:
         return schema.gsi2_sk_bucket(key.entity_id, 0)
-    return schema.gsi4_sk(schema.pk_bucket(key.namespace, key.entity_id, key.resource, 0))
+    return bucket_key(key)[0]
 
 
 # --------------------------------------------------------------------------------------------------

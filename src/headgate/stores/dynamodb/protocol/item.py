@@ -34,6 +34,7 @@ from headgate.stores.dynamodb.catalog.items import (
     Key,
     index_attributes,
     number,
+    purge_attributes,
     unreadable_item,
 )
 from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
@@ -99,7 +100,7 @@ def bucket_key(key: BucketKey, shard: int = 0) -> Key:
 
 @functools.lru_cache(maxsize=16_384)
 def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Key:
-    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
+    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.STATE
 
 
 def new_item_state(record: Record, layout: str, generation: int, now_ms: int) -> ItemState:
@@ -204,19 +205,18 @@ def _counters(item: Item, terms: Terms, epochs: Iterable[int], now_ms: int) -> R
 
 def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> Item:
     """All of an item but its key, its generation, its epoch and its counters."""
-    pk = bucket_key(key, shard)[0]
     found: Item = {
         **index_attributes(
             schema.GSI2,
-            schema.gsi2_pk_resource(key.namespace, key.resource),
+            schema.pk_resource(key.namespace, key.resource),
             schema.gsi2_sk_bucket(key.entity_id, shard),
         ),
         **index_attributes(
             schema.GSI3,
-            schema.gsi3_pk_entity(key.namespace, key.entity_id),
+            schema.pk_entity(key.namespace, key.entity_id),
             schema.gsi3_sk_bucket(key.resource, shard),
         ),
-        **index_attributes(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
+        **purge_attributes(key.namespace, bucket_key(key, shard)[0]),
         VERSION: number(whole.version),
         LAYOUT: {"S": layout_of(whole)},
     }
