@@ -240,7 +240,7 @@ MUTANTS = [
     Mutant(
         "dynamodb: a shard that has paid its part lets pass what others still owe",
         "take.attempt",
-        "    spare = moves.SPARE_MILLI if seen.depth else 0\n",
+        "    spare = expressions.SPARE_MILLI if seen.depth else 0\n",
         "    spare = 0\n",
         (
             "tests/stores/dynamodb/sharding/test_debts.py::test_nothing_passes_a_divided_bucket_until_its_wait_is_over[3]",

@@ -16,10 +16,9 @@ from headgate.client.requests import RequestHead, parse_whole
 from headgate.client.retry import NoReply, Retry
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock, steady_clock
-from headgate.transport.gates import gate_factory_for
+from headgate.transport.gates import PerOwner, gate_factory_for
 from headgate.transport.http1 import Response
 from headgate.transport.http_pool import Failure, HttpPool, NoResponse, PoolOptions, ServerAddress
-from headgate.transport.ownership import PerOwner
 from headgate.transport.pool_async import AsyncHttpPool
 from headgate.transport.pool_blocking import BlockingHttpPool
 

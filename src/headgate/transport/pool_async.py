@@ -14,10 +14,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from headgate.transport.gates import cancel_later, wait_finished
+from headgate.transport.gates import ReusedBufferProtocol, cancel_later, wait_finished
 from headgate.transport.http1 import BadResponse, Response
 from headgate.transport.http_pool import (
     Answer,
@@ -27,7 +28,6 @@ from headgate.transport.http_pool import (
     ServerAddress,
     idle_check,
 )
-from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
 # Requests on their way, and how the tasks that made them are woken.
@@ -38,6 +38,7 @@ from headgate.transport.ownership import ReusedBufferProtocol
 # `asyncio.isfuture`).
 
 
+@dataclass(slots=True, eq=False)
 class PendingCall:
     """One request: waiting for a connection, then on its `connection`, then settled.
 
@@ -46,23 +47,19 @@ class PendingCall:
     Else it learns of it when it is woken.
     """
 
-    __slots__ = (
-        "_asyncio_future_blocking", "_context", "_loop", "_wakeup", "_why", "can_abandon",
-        "can_withdraw", "connection", "due_s", "outcome", "over", "packed", "send_by_s",
-    )  # fmt: skip
-
-    def __init__(self, packed: bytes, due_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._asyncio_future_blocking = False
-        self._loop = loop
-        self._wakeup: Callable[[PendingCall], object] | None = None
-        self._why: asyncio.CancelledError | None = None
-        self.over = False
-        self.packed = packed
-        self.due_s = self.send_by_s = due_s
-        self.can_withdraw = True
-        self.can_abandon = False
-        self.connection: AsyncHttpConnection | None = None
-        self.outcome: Answer | None = None
+    packed: bytes
+    due_s: float
+    send_by_s: float
+    _loop: asyncio.AbstractEventLoop
+    can_withdraw: bool = True
+    can_abandon: bool = False
+    connection: AsyncHttpConnection | None = None
+    outcome: Answer | None = None
+    over: bool = False
+    _wakeup: Callable[[PendingCall], object] | None = None
+    _context: Context | None = None
+    _why: asyncio.CancelledError | None = None
+    _asyncio_future_blocking: bool = False
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.over:
@@ -103,7 +100,7 @@ class PendingCall:
             self._loop.call_soon(wakeup, self, context=self._context)
             return
         try:
-            self._context.run(wakeup, self)
+            cast(Context, self._context).run(wakeup, self)
         except (SystemExit, KeyboardInterrupt) as ending:
             self._loop.call_soon(_raise, ending)  # the loop's to raise, not the transport's
 
@@ -272,10 +269,7 @@ class AsyncHttpPool:
     async def ask(
         self, packed: bytes, due_s: float, *, reserve_s: float = 0.0, can_abandon: bool = False
     ) -> Answer:
-        call = PendingCall(packed, due_s, self.loop)
-        if reserve_s:
-            call.send_by_s -= reserve_s
-        call.can_abandon = can_abandon
+        call = PendingCall(packed, due_s, due_s - reserve_s, self.loop, can_abandon=can_abandon)
         self._submit(call)
         try:
             await call
@@ -290,9 +284,8 @@ class AsyncHttpPool:
         return call.outcome
 
     async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Answer]:
-        calls = [PendingCall(each, due_s, self.loop) for each in packed]
+        calls = [PendingCall(one, due_s, due_s, self.loop, can_withdraw=False) for one in packed]
         for call in calls:
-            call.can_withdraw = False
             self._submit(call)
         cancelled: asyncio.CancelledError | None = None
         for call in reversed(calls):  # mostly the last is answered last, and the task woken once

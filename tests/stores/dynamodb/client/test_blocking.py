@@ -22,7 +22,7 @@ def blocking_port(canned: Canned, **options: Any) -> DynamoPort:
 
 def test_threads_share_a_few_connections(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.001)
-    port = blocking_port(canned, connections=4)
+    port = blocking_port(canned, connections=4, timeout_ms=60_000)
 
     def many(worker: int) -> None:
         for n in range(25):

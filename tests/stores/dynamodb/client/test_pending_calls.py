@@ -26,7 +26,7 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Non
 
 
 def errand(loop: asyncio.AbstractEventLoop) -> PendingCall:
-    made = PendingCall(b"", 0.0, loop)
+    made = PendingCall(b"", 0.0, 0.0, loop)
     options = PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100)
     made.connection = AsyncHttpConnection(AsyncHttpPool(options))  # it was sent
     return made
@@ -128,7 +128,7 @@ def test_a_batch_has_all_answers_before_its_caller_is_cancelled() -> None:
 
 def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why() -> None:
     async def test(loop: asyncio.AbstractEventLoop) -> None:
-        call = PendingCall(b"", 0.0, loop)
+        call = PendingCall(b"", 0.0, 0.0, loop)
 
         async def caller() -> None:
             await call

@@ -21,8 +21,8 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import StateCache
-from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.take import Landed
+from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.interleavings.clients import TABLE

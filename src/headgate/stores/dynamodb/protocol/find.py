@@ -7,7 +7,7 @@ from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.pool import read_shards
@@ -77,14 +77,13 @@ def _order(index: str, key: BucketKey) -> str:
 
 def forget(table: str, known: BucketView) -> Flow[None]:
     """The bucket is gone, as if never used."""
-    tries = attempts(known.key)
-    while True:
-        next(tries)
+    for _ in range(ATTEMPTS_MAX):
         shards = yield from read_shards(table, known, 0)
         if not shards:
             return
         if (yield from commit(table, [_deletion(known, seen) for seen in shards])) is None:
             return  # else it was split, merged or put under other limits meanwhile
+    raise too_contended(known.key)
 
 
 def _deletion(known: BucketView, seen: ItemState) -> ask.Write:
