@@ -51,10 +51,10 @@ BUILDERS: dict[str, Callable[[Names], Any]] = {
         schema.pk_entity(*one[:2]), schema.sk_usage(one[2], "hourly", "2026-01-01T00:00:00Z"),
     ),
     "dynamodb index of a resource": lambda one: (
-        schema.gsi2_pk_resource(one[0], one[2]), schema.gsi2_sk_bucket(one[1], 0),
+        schema.pk_resource(one[0], one[2]), schema.gsi2_sk_bucket(one[1], 0),
     ),
     "dynamodb index of an entity": lambda one: (
-        schema.gsi3_pk_entity(*one[:2]), schema.gsi3_sk_bucket(one[2], 0),
+        schema.pk_entity(*one[:2]), schema.gsi3_sk_bucket(one[2], 0),
     ),
     "dynamodb usage of a namespace": lambda one: schema.gsi4_sk_usage(
         one[0], "hourly", 0, one[1], one[2]
@@ -86,15 +86,15 @@ def test_records_of_different_kinds_never_share_a_key() -> None:
     rng = random.Random(12)
     seen: dict[Any, str] = {}
     kinds: dict[str, Callable[[Names], Any]] = {
-        "entity": lambda one: (schema.pk_entity(*one[:2]), schema.sk_meta()),
+        "entity": lambda one: (schema.pk_entity(*one[:2]), schema.META),
         "limits": BUILDERS["dynamodb limits"],
         "usage": BUILDERS["dynamodb usage"],
         "resource": lambda one: (schema.pk_resource(one[0], one[2]), schema.sk_config()),
         "system": lambda one: (schema.pk_system(one[0]), schema.sk_config()),
-        "bucket": lambda one: (schema.pk_bucket(*one, 0), schema.sk_state()),
+        "bucket": lambda one: (schema.pk_bucket(*one, 0), schema.STATE),
         "audit": lambda one: (schema.pk_audit(one[0], one[1]), schema.sk_audit("1-2-3")),
-        "once": lambda one: (schema.pk_once(one[0], one[1]), schema.sk_once()),
-        "text": lambda one: (schema.pk_expiring(one[0], one[1]), schema.sk_expiring()),
+        "once": lambda one: (schema.pk_once(one[0], one[1]), schema.ONCE),
+        "text": lambda one: (schema.pk_expiring(one[0], one[1]), schema.EXPIRING),
     }
     for _ in range(5000):
         one = names(rng)

@@ -14,9 +14,9 @@ import pytest
 from headgate.core.decision import fits as real_fits
 from headgate.core.errors import Unreachable
 from headgate.stores.dynamodb.protocol import adjust as adjusting
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import take as taking
 from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol import writes as moves
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import gather as gathering
 from headgate.stores.dynamodb.sharding import gather as placing

@@ -111,7 +111,7 @@ MUTANTS = [
           "tests/flows/test_outage.py::test_a_refusal_that_could_not_be_undone_is_told_and_admits_nobody[OnUnavailable.ALLOW]"),
     fault("dynamodb: a shard that has paid its part lets pass what others still owe",
           "take.attempt",
-          "spare = moves.SPARE_MILLI if seen.depth else 0", "spare = 0",
+          "spare = expressions.SPARE_MILLI if seen.depth else 0", "spare = 0",
           "tests/stores/dynamodb/sharding/test_debts.py::test_nothing_passes_a_divided_bucket_until_its_wait_is_over[3]"),
     fault("dynamodb: a debt is divided by capacities", "divide_adjustment",
           "shares = (_refill_weights(cells) if owing else None) or rooms", "shares = rooms",

@@ -14,10 +14,10 @@ from headgate.core.record import new_record
 from headgate.layers.breaker import BreakerState, Circuit
 from headgate.layers.held_tokens import HeldTokens
 from headgate.stores.dynamodb import store as buckets
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import take as outcomes
 from headgate.stores.dynamodb.protocol import take as usual
 from headgate.stores.dynamodb.protocol import writes as expressions
+from headgate.stores.dynamodb.protocol import writes as moves
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import router as sharing
 from headgate.stores.dynamodb.sharding import split as splitting

@@ -7,8 +7,8 @@ from time import gmtime
 from typing import Any
 
 from headgate.core.errors import StoreTrouble, Unreachable
+from headgate.stores.dynamodb.client.account import ServiceClock
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied
-from headgate.stores.dynamodb.client.clock import ServiceClock
 from proof.simulator.calls import ACTION, CALL, Action
 from proof.simulator.loop import VirtualLoop
 from proof.simulator.network import Network

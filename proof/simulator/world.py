@@ -12,7 +12,7 @@ from headgate import Limit
 from headgate.core.decision import Demand
 from headgate.core.store import Backend, Capabilities
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.client.clock import ServiceClock
+from headgate.stores.dynamodb.client.account import ServiceClock
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore

@@ -23,8 +23,7 @@ from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
-from headgate.transport.gates import BlockingGateFactory
-from headgate.transport.ownership import PerOwner
+from headgate.transport.gates import BlockingGateFactory, PerOwner
 from tests.layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.

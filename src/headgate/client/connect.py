@@ -12,9 +12,9 @@ from headgate.client.answers import ClientError
 from headgate.client.requests import RequestHead
 from headgate.client.retry import NoReply
 from headgate.core.errors import ValidationError
+from headgate.transport.gates import PerOwner
 from headgate.transport.http1 import Response
 from headgate.transport.http_pool import Failure, HttpPool, NoResponse, PoolOptions, ServerAddress
-from headgate.transport.ownership import PerOwner
 from headgate.transport.pool_async import AsyncHttpPool
 from headgate.transport.pool_blocking import BlockingHttpPool
 

@@ -13,8 +13,7 @@ from threading import RLock
 from headgate.core.decision import Verdict
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
-from headgate.transport.gates import GateFactory, WaitGate
-from headgate.transport.ownership import reset_after_fork
+from headgate.transport.gates import GateFactory, WaitGate, reset_after_fork
 
 WAITERS_MAX = 10_000
 WAIT_SECONDS_MAX = 24 * 3600

@@ -28,7 +28,7 @@ from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.core.store import Guard, Outcome, PeekResult, Store, consume_each
 from headgate.layers.layer import AdjustOptions, FindOptions, Layer
-from headgate.transport.ownership import reset_after_fork
+from headgate.transport.gates import reset_after_fork
 
 JITTER = 0.2  # a pause is up to a fifth shorter, so that many processes do not probe at once
 PROBE_MS_MAX = 60_000  # a probe that never returns blocks the next one for this long

@@ -21,7 +21,7 @@ from headgate.core.store import (
     consume_each,
     consume_one_by_one,
 )
-from headgate.transport.ownership import reset_after_fork
+from headgate.transport.gates import reset_after_fork
 
 
 class AdjustOptions(TypedDict, total=False):

@@ -59,12 +59,6 @@ class Response:
             found.append((name.lower(), value.strip(" \t")))
         return tuple(found)
 
-    def field(self, name: bytes) -> bytes:
-        """The value of the first field of this name, in lower case; empty if there is none."""
-        lowered = self.head.lower()
-        _, found, after = lowered.partition(b"\n" + name + b":")
-        return after.partition(b"\r")[0].strip(b" \t") if found else b""
-
 
 def http_date_s(lowered: bytes) -> int | None:
     """The Unix time of an HTTP date in lower case; None if it is none."""

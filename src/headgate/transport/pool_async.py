@@ -14,10 +14,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from headgate.transport.gates import cancel_later, wait_finished
+from headgate.transport.gates import ReusedBufferProtocol, cancel_later, wait_finished
 from headgate.transport.http1 import BadResponse, Response
 from headgate.transport.http_pool import (
     Answer,
@@ -27,7 +28,6 @@ from headgate.transport.http_pool import (
     ServerAddress,
     idle_check,
 )
-from headgate.transport.ownership import ReusedBufferProtocol
 
 # --------------------------------------------------------------------------------------------------
 # Requests on their way, and how the tasks that made them are woken.
@@ -38,17 +38,28 @@ from headgate.transport.ownership import ReusedBufferProtocol
 # `asyncio.isfuture`).
 
 
-class Completion:
-    """What one task waits for, once. It cannot be cancelled, so a task that is cancelled meanwhile
-    learns of it when it is woken."""
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One request: waiting for a connection, then on its `connection`, then settled.
 
-    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup", "over")
+    A task that is cancelled while it awaits this hears of it at once where the request may still be
+    withdrawn (`can_withdraw`, until it is sent) or its answer given up (`can_abandon`, afterwards).
+    Else it learns of it when it is woken.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._asyncio_future_blocking = False
-        self._loop = loop
-        self._wakeup: Callable[[Completion], object] | None = None
-        self.over = False
+    packed: bytes
+    due_s: float
+    send_by_s: float
+    _loop: asyncio.AbstractEventLoop
+    can_withdraw: bool = True
+    can_abandon: bool = False
+    connection: AsyncHttpConnection | None = None
+    outcome: Answer | None = None
+    over: bool = False
+    _wakeup: Callable[[PendingCall], object] | None = None
+    _context: Context | None = None
+    _why: asyncio.CancelledError | None = None
+    _asyncio_future_blocking: bool = False
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.over:
@@ -60,66 +71,6 @@ class Completion:
         self._context = context
 
     def result(self) -> None:
-        return None
-
-    def cancel(self, msg: object = None) -> bool:
-        return False
-
-    def wake(self, at_once: bool) -> None:
-        """`at_once` is for callbacks of the loop: a task cannot be woken by another."""
-        self.over = True
-        wakeup, self._wakeup = self._wakeup, None
-        if wakeup is None:
-            return
-        if not at_once or asyncio.current_task(self._loop) is not None:
-            self._loop.call_soon(wakeup, self, context=self._context)
-            return
-        try:
-            self._context.run(wakeup, self)
-        except (SystemExit, KeyboardInterrupt) as ending:
-            self._loop.call_soon(_raise, ending)  # the loop's to raise, not the transport's
-
-
-def _raise(ending: BaseException) -> None:
-    raise ending
-
-
-class PendingCall(Completion):
-    """One request: waiting for a connection, then on its `connection`, then settled. It can be
-    cancelled until it is sent, and later if it `can_abandon` the answer. One that belongs to a
-    batch is not awaited itself, and is sent in any case."""
-
-    __slots__ = (
-        "_why", "batch", "can_abandon", "connection", "due_s", "outcome", "packed", "send_by_s",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        packed: bytes,
-        due_s: float,
-        loop: asyncio.AbstractEventLoop,
-        batch: PendingBatch | None = None,
-    ) -> None:
-        self._asyncio_future_blocking = False
-        self._loop = loop
-        self._wakeup = None
-        self._why: asyncio.CancelledError | None = None
-        self.over = False
-        self.packed = packed
-        self.due_s = self.send_by_s = due_s
-        self.batch = batch
-        self.can_abandon = False
-        self.connection: AsyncHttpConnection | None = None
-        self.outcome: Answer | None = None
-
-    def settle(self, outcome: Answer, *, at_once: bool = False) -> None:
-        self.outcome = outcome
-        if self.batch is not None:
-            self.batch.on_settled(at_once)
-        elif not self.over:
-            self.wake(at_once)
-
-    def result(self) -> None:
         why, self._why = self._why, None
         if why is not None:
             try:
@@ -128,29 +79,34 @@ class PendingCall(Completion):
                 del why  # it would keep itself, by its traceback
 
     def cancel(self, msg: object = None) -> bool:
-        if self.over or (self.connection is not None and not self.can_abandon):
+        may_end = self.can_withdraw if self.connection is None else self.can_abandon
+        if self.over or not may_end:
             return False
         self._why = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self.wake(at_once=False)
+        self.settle(None)
         if self.connection is not None:
             self.connection.hang_up()
         return True
 
+    def settle(self, outcome: Answer | None, *, at_once: bool = False) -> None:
+        """Wakes who waits. `at_once` is for callbacks of the loop: a task cannot be woken by
+        another."""
+        self.outcome = outcome
+        wakeup, self._wakeup = self._wakeup, None
+        self.over = True
+        if wakeup is None:
+            return
+        if not at_once or asyncio.current_task(self._loop) is not None:
+            self._loop.call_soon(wakeup, self, context=self._context)
+            return
+        try:
+            cast(Context, self._context).run(wakeup, self)
+        except (SystemExit, KeyboardInterrupt) as ending:
+            self._loop.call_soon(_raise, ending)  # the loop's to raise, not the transport's
 
-class PendingBatch(Completion):
-    """Several requests that are waited for together."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, calls: int) -> None:
-        super().__init__(loop)
-        self._left = calls
-        self.over = not calls
-
-    def on_settled(self, at_once: bool) -> None:
-        self._left -= 1
-        if not self._left:
-            self.wake(at_once)
+def _raise(ending: BaseException) -> None:
+    raise ending
 
 
 # --------------------------------------------------------------------------------------------------
@@ -313,10 +269,7 @@ class AsyncHttpPool:
     async def ask(
         self, packed: bytes, due_s: float, *, reserve_s: float = 0.0, can_abandon: bool = False
     ) -> Answer:
-        call = PendingCall(packed, due_s, self.loop)
-        if reserve_s:
-            call.send_by_s -= reserve_s
-        call.can_abandon = can_abandon
+        call = PendingCall(packed, due_s, due_s - reserve_s, self.loop, can_abandon=can_abandon)
         self._submit(call)
         try:
             await call
@@ -331,14 +284,17 @@ class AsyncHttpPool:
         return call.outcome
 
     async def ask_all(self, packed: Sequence[bytes], due_s: float) -> list[Answer]:
-        batch = PendingBatch(self.loop, len(packed))
-        calls = [PendingCall(each, due_s, self.loop, batch) for each in packed]
+        calls = [PendingCall(one, due_s, due_s, self.loop, can_withdraw=False) for one in packed]
         for call in calls:
             self._submit(call)
-        try:
-            await batch
-        except asyncio.CancelledError as why:
-            cancel_later(why)
+        cancelled: asyncio.CancelledError | None = None
+        for call in reversed(calls):  # mostly the last is answered last, and the task woken once
+            try:
+                await call
+            except asyncio.CancelledError as why:
+                cancelled = why
+        if cancelled is not None:
+            cancel_later(cancelled)
         return [call.outcome for call in calls if call.outcome is not None]
 
     async def run_in_thread(self, work: Callable[[], Result], due_s: float) -> Result:

@@ -23,7 +23,7 @@ from headgate.aws.infra.cost import (
     expected_distinct,
 )
 from headgate.cli.app import cli
-from headgate.stores.dynamodb.usage_buffer import HOURS_MAX
+from headgate.stores.dynamodb.store import HOURS_MAX
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"
 

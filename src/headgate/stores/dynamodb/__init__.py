@@ -9,9 +9,8 @@ from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.item import StateCache
-from headgate.stores.dynamodb.store import DynamoStore
+from headgate.stores.dynamodb.store import DynamoStore, UsageBuffer
 from headgate.stores.dynamodb.table.table import Table
-from headgate.stores.dynamodb.usage_buffer import UsageBuffer
 from headgate.transport.gates import gate_factory_for
 
 
@@ -59,7 +58,7 @@ def over_port(
     usage_buffer = UsageBuffer(ledger.add_usage) if usage == "local" else None
     store = DynamoStore(table, StateCache(), usage_buffer, strict=strict)
     if usage_buffer is not None:
-        ledger.live = usage_buffer.live
+        ledger.live = usage_buffer.flush
     catalog = DynamoCatalog(table, store.prime)
     capabilities = Capabilities(
         name="dynamodb",

@@ -37,23 +37,6 @@ from headgate.stores.dynamodb.table.table import Table
 END = "~"  # sorts after everything a key can hold
 
 
-async def add(
-    table: Table, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
-) -> None:
-    """Each window's row holds so much more; what got no answer is not added twice.
-
-    A window type that the table does not keep has no rows.
-    """
-    kept_ms, now_ms = (await table.periods()).usage_ms, table.port.now_ms()
-    requests = [
-        addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
-        for usage in usages
-        if (kind := usage.window_type) in kept_ms
-    ]
-    if requests:
-        await table.together(*requests)
-
-
 def addition(
     table: str,
     namespace: str,
@@ -71,26 +54,11 @@ def addition(
     return ask.single_write(table, row, credit=True)
 
 
-async def find_usage(table: Table, namespace: str, query: UsageQuery) -> Page:
-    """Newest window first, then by type, entity and resource."""
-    _check_cursor(query.cursor)
-    if query.entity_id is not None:
-        return await _find_entity_usage(table, namespace, query.entity_id, query)
-    requests = index_queries(table.name, namespace, query)
-    replies = await table.together(*requests) if requests else []
-    items: list[Item] = []
-    for request, reply in zip(requests, replies, strict=True):
-        items += await table.rest(request, reply, query.limit + 2)
-    keys, cursor = _page([key_of(item) for item in items], query)
-    rows = await table.get_all(keys)
-    return Page(tuple(usage_from_item(rows[key]) for key in keys if key in rows), cursor)
-
-
 def index_queries(table: str, namespace: str, query: UsageQuery) -> list[DynamoRequest]:
     """One per window type that can hold something of the page."""
-    index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/USAGE"
+    index, pk, stem = schema.GSI4, namespace, f"{namespace}/USAGE"
     if query.resource is not None:
-        index, pk = schema.GSI2, schema.gsi2_pk_resource(namespace, query.resource)
+        index, pk = schema.GSI2, schema.pk_resource(namespace, query.resource)
         stem = "USAGE"
     types = WINDOW_TYPES if query.window_type is None else (query.window_type,)
     spans = [(_low(f"{stem}#{one}", one, query), _high(f"{stem}#{one}", query)) for one in types]
@@ -102,17 +70,12 @@ def index_queries(table: str, namespace: str, query: UsageQuery) -> list[DynamoR
     ]
 
 
-async def _find_entity_usage(
-    table: Table, namespace: str, entity_id: str, query: UsageQuery
-) -> Page:
+def _entity_query(table: str, namespace: str, entity_id: str, query: UsageQuery) -> DynamoRequest:
+    """The rows of one entity, at least those that are asked for."""
     stem = schema.USAGE if query.resource is None else f"{schema.USAGE}{query.resource}#"
     if query.resource is not None and query.window_type is not None:
         stem += f"{query.window_type}#"
-    pk = schema.pk_entity(namespace, entity_id)
-    items = await table.every(ask.query(table.name, pk, ask.begins(stem)))
-    rows = {key_of(item): item for item in items}
-    keys, cursor = _page([key for key in rows if _is_in_query(key, query)], query)
-    return Page(tuple(usage_from_item(rows[key]) for key in keys), cursor)
+    return ask.query(table, schema.pk_entity(namespace, entity_id), ask.begins(stem))
 
 
 def _page(keys: Sequence[Key], query: UsageQuery) -> tuple[list[Key], str | None]:
@@ -166,24 +129,29 @@ def _check_cursor(cursor: str | None) -> None:
 Live = Callable[[str, str | None, str | None, int | None], Awaitable[None]]
 
 
-async def _nothing_live(
-    namespace: str, entity_id: str | None, resource: str | None, now_ms: int | None
-) -> None:
-    return None
-
-
 class DynamoLedger:
     """`live` asks the buckets to add what history does not hold yet, before usage is read."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.live: Live = _nothing_live
+        self.live: Live | None = None
 
     async def add_usage(
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
-        """One UpdateItem per window, all at once, each sent at most once."""
-        await add(self._table, namespace, entity_id, resource, usages)
+        """Each window's row holds so much more, all at once; what got no answer is not added twice.
+
+        A window type that the table does not keep has no rows.
+        """
+        table = self._table
+        kept_ms, now_ms = (await table.periods()).usage_ms, table.port.now_ms()
+        requests = [
+            addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
+            for usage in usages
+            if (kind := usage.window_type) in kept_ms
+        ]
+        if requests:
+            await table.together(*requests)
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         periods = await self._table.periods()
@@ -204,8 +172,24 @@ class DynamoLedger:
         return [event_from_item(item) for item in items[:limit]]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
-        await self.live(namespace, query.entity_id, query.resource, now_ms)
-        return await find_usage(self._table, namespace, query)
+        """Newest window first, then by type, entity and resource."""
+        if self.live is not None:
+            await self.live(namespace, query.entity_id, query.resource, now_ms)
+        _check_cursor(query.cursor)
+        table = self._table
+        if query.entity_id is not None:
+            found = await table.every(_entity_query(table.name, namespace, query.entity_id, query))
+            rows = {key_of(item): item for item in found}
+            keys, cursor = _page([key for key in rows if _is_in_query(key, query)], query)
+        else:
+            requests = index_queries(table.name, namespace, query)
+            replies = await table.together(*requests) if requests else []
+            listed: list[Item] = []
+            for request, reply in zip(requests, replies, strict=True):
+                listed += await table.rest(request, reply, query.limit + 2)
+            keys, cursor = _page([key_of(item) for item in listed], query)
+            rows = await table.get_all(keys)
+        return Page(tuple(usage_from_item(rows[key]) for key in keys if key in rows), cursor)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         """Rows of every namespace, in whatever state it is."""
@@ -214,7 +198,7 @@ class DynamoLedger:
             for window_type in WINDOW_TYPES:
                 request = old_usage(self._table.name, namespace.id, window_type, usage_before_ms)
                 gone += await self._trim(request, lambda item: True)
-            pk, stem = schema.gsi4_pk(namespace.id), schema.pk_audit(namespace.id, "")
+            pk, stem = namespace.id, schema.pk_audit(namespace.id, "")
             request = ask.query(self._table.name, pk, ask.begins(stem), index=schema.GSI4)
             gone += await self._trim(request, lambda item: _event_ms(item) < audit_before_ms)
         return gone
@@ -234,7 +218,7 @@ def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> D
     stem = f"{namespace}/USAGE#{window_type}#"
     low = stem + schema.newest_first(before_ms - 1)
     span = ask.between(low, stem + END)
-    return ask.query(table, schema.gsi4_pk(namespace), span, index=schema.GSI4)
+    return ask.query(table, namespace, span, index=schema.GSI4)
 
 
 def _event_ms(item: Item) -> int:

@@ -117,10 +117,6 @@ def pk_expiring(namespace: str, name: str) -> str:
     return f"{namespace}/DRAWER#{name}"
 
 
-def sk_expiring() -> str:
-    return EXPIRING
-
-
 def gsi2_pk_expiring(namespace: str) -> str:
     return f"{namespace}/DRAWER#"
 
@@ -129,25 +125,9 @@ def gsi2_sk_expiring(until_ms: int, name: str) -> str:
     return f"{max(0, until_ms):015d}#{name}"
 
 
-def sk_once() -> str:
-    return ONCE
-
-
-def sk_state() -> str:
-    return STATE
-
-
 def sk_config(resource: str | None = None) -> str:
     """Of the system or a resource, or (named) an entity's for that resource."""
     return CONFIG if resource is None else f"{CONFIG}#{resource}"
-
-
-def sk_meta() -> str:
-    return META
-
-
-def sk_version() -> str:
-    return VERSION
 
 
 def sk_usage(resource: str, window_type: str, window_start: str) -> str:
@@ -178,16 +158,8 @@ def pk_parent(namespace: str, parent_id: str) -> str:
     return f"{namespace}/PARENT#{parent_id}"
 
 
-def gsi1_pk(namespace: str, parent_id: str) -> str:
-    return pk_parent(namespace, parent_id)
-
-
 def gsi1_sk(entity_id: str) -> str:
     return f"CHILD#{entity_id}"
-
-
-def gsi2_pk_resource(namespace: str, resource: str) -> str:
-    return pk_resource(namespace, resource)
 
 
 def gsi2_sk_bucket(entity_id: str, shard: int) -> str:
@@ -210,20 +182,8 @@ def gsi3_pk_entity_config(namespace: str, resource: str) -> str:
     return f"{namespace}/ENTITY_CONFIG#{resource}"
 
 
-def gsi3_pk_entity(namespace: str, entity_id: str) -> str:
-    return pk_entity(namespace, entity_id)
-
-
 def gsi3_sk_bucket(resource: str, shard: int) -> str:
     return f"BUCKET#{resource}#{shard}"
-
-
-def gsi4_pk(namespace: str) -> str:
-    return namespace
-
-
-def gsi4_sk(pk: str) -> str:
-    return pk
 
 
 def gsi4_sk_usage(
@@ -247,11 +207,6 @@ def clip_cursor(cursor: str) -> str:
 def last_name(key: str) -> str:
     """What follows the last `#`."""
     return key.rpartition(SEPARATOR)[2]
-
-
-def entity_of_pk(pk: str) -> str:
-    """Whom a `{ns}/ENTITY#{id}` key is about."""
-    return last_name(pk)
 
 
 # --------------------------------------------------------------------------------------------------

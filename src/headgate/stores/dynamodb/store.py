@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import itertools
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credit_of
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
+from headgate.core.history import WINDOW_TYPES, WindowUsage, window_around
 from headgate.core.levels import Page
-from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
+from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
-from headgate.stores.dynamodb import usage_buffer as usage
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.dynamodb.protocol import find as finding
-from headgate.stores.dynamodb.protocol.adjust import Adjuster, OnceAdjuster
+from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
 from headgate.stores.dynamodb.protocol.find import forget
-from headgate.stores.dynamodb.protocol.flow import ParallelFlows, outcome_of, run_flow
+from headgate.stores.dynamodb.protocol.flow import outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.transaction import take_all
@@ -29,7 +32,91 @@ from headgate.stores.dynamodb.sharding.pool import (
 )
 from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.table.table import Table
-from headgate.stores.dynamodb.usage_buffer import UsageBuffer
+
+# --------------------------------------------------------------------------------------------------
+# What this process has consumed and usage history does not hold yet.
+#
+# History is kept by whoever reads the table's stream. Where nobody does, each process adds what it
+# took itself: before usage is read, when it closes, and when it holds much. A process that dies
+# takes with it what it had not added; the buckets themselves lose nothing.
+
+_log = logging.getLogger("headgate.dynamodb")
+
+HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
+
+Add = Callable[[str, str, str, Iterable[WindowUsage]], Awaitable[None]]
+
+
+class UsageBuffer:
+    """`add` tells history of some windows of a bucket."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._lock = threading.Lock()
+        self.held: dict[tuple[str, int], tuple[dict[str, int], list[int]]] = {}
+
+    def count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+        """Adds what these demands consumed."""
+        for demand in demands:
+            place = demand.key.text, now_ms // HOUR_MS
+            amounts = demand.counted or demand.amounts
+            with self._lock:
+                counters, count = self.held.setdefault(place, ({}, [0]))
+                count[0] += events
+                for spec, amount in zip(demand.terms.specs, amounts, strict=True):
+                    if amount is not None:
+                        counters[spec.name] = counters.get(spec.name, 0) + amount
+
+    async def shed(self, count: int) -> None:
+        """Makes room for so many more where much is held: the oldest goes to history.
+
+        Before a decision, not after it: what was taken must be reported whatever comes of this.
+        """
+        if len(self.held) < HOURS_MAX:
+            return
+        with contextlib.suppress(StoreTrouble):  # history may lose what nobody could tell it
+            for text, hour in list(itertools.islice(self.held, count)):
+                await self._send(BucketKey.from_text(text), hour)
+
+    async def flush(
+        self,
+        namespace: str | None = None,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        now_ms: int | None = None,  # a ledger's `live` may be told
+    ) -> None:
+        """All that is held of what is asked for is in history, each bit sent once."""
+        for text, hour in list(self.held):
+            key = BucketKey.from_text(text)
+            if (
+                namespace in (None, key.namespace)
+                and entity_id in (None, key.entity_id)
+                and resource in (None, key.resource)
+            ):
+                await self._send(key, hour)
+
+    async def leave(self) -> None:
+        """The last flush. A history that cannot be told is no trouble of whoever closes."""
+        try:
+            await self.flush()
+        except StoreTrouble as trouble:
+            _log.warning("usage of %d bucket hours is lost: %s", len(self.held) + 1, trouble)
+
+    async def _send(self, key: BucketKey, hour: int) -> None:
+        with self._lock:
+            held = self.held.pop((key.text, hour), None)
+        if held is None:
+            return
+        counters, (events,) = held
+        used = {name: amount for name, amount in counters.items() if amount}
+        if not used and not events:
+            return
+        usages = [
+            WindowUsage(window_type, window_around(window_type, hour * HOUR_MS)[0], used, events)
+            for window_type in WINDOW_TYPES
+        ]
+        await self._add(key.namespace, key.entity_id, key.resource, usages)
+
 
 # --------------------------------------------------------------------------------------------------
 # Which of several decisions may be under way at the same time. Pure.
@@ -72,10 +159,9 @@ class DynamoStore:
         self._usage = usage_buffer
         self._taker = Taker(table.name, cache, strict=strict)
         self._adjuster = Adjuster(table.name, cache)
-        self._once = OnceAdjuster(table, cache, self._adjuster)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and len(self._usage.held) >= usage.HOURS_MAX:
+        if self._usage is not None and len(self._usage.held) >= HOURS_MAX:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
@@ -110,11 +196,11 @@ class DynamoStore:
             await self._usage.shed(len(places) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         flows = [outcome_of(self._taker.take(groups[place][0], moment_ms)) for place in places]
-        together = ParallelFlows(self._port, flows)
-        await together.finish()
+        results: dict[int, Any] = {}
+        await run_flows(self._port, flows, results)
         found: dict[int, Outcome] = {}
         for at, place in enumerate(places):
-            result = together.results[at]
+            result = results[at]
             if isinstance(result, HeadgateError):
                 found[place] = result
                 continue
@@ -135,7 +221,9 @@ class DynamoStore:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if once is not None:
-            applied = await self._once.adjust(demands, moment_ms, metered=metered, once=once)
+            applied = await adjust_once(
+                self._table, self._adjuster, demands, moment_ms, metered=metered, once=once
+            )
         else:
             await self._adjust_all(demands, moment_ms, metered=metered)
             applied = True
@@ -214,13 +302,12 @@ class DynamoStore:
             if results is not None:
                 return _verdict(demands, results, now_ms)
         flows = [self._taker.take(demand, now_ms) for demand in demands]
-        together = ParallelFlows(self._port, flows)
+        found: dict[int, Any] = {}
         try:
-            await together.finish(Refused, StoreTrouble)
+            await run_flows(self._port, flows, found, Refused, StoreTrouble)
         except BaseException:
-            await self._undo(demands, together.results, now_ms)
+            await self._undo(demands, found, now_ms)
             raise
-        found = together.results
         in_order = map(found.get, range(len(demands)))
         landed = [one for one in in_order if isinstance(one, Landed)]
         if len(landed) == len(demands):
@@ -283,22 +370,22 @@ class DynamoStore:
             if not left:
                 break
             flows = [self._adjuster.adjust(demand, now_ms, metered=True) for demand in left]
-            together = ParallelFlows(self._port, flows)
+            undone: dict[int, Any] = {}
             try:
-                await together.finish()
+                await run_flows(self._port, flows, undone)
             except BaseException as error:
                 if interrupted is not None:
                     raise
                 interrupted = error
             again: list[Demand] = []
             for place, demand in enumerate(left):
-                result = together.results.get(place)
-                if place not in together.results or isinstance(result, UNSENT):
+                result = undone.get(place)
+                if place not in undone or isinstance(result, UNSENT):
                     again.append(demand)
                 elif isinstance(result, StoreTrouble):
                     kept = result
             left = again
-            unsent = [one for one in together.results.values() if isinstance(one, UNSENT)]
+            unsent = [one for one in undone.values() if isinstance(one, UNSENT)]
             away += any(isinstance(one, Unreachable) for one in unsent)
             if left and (attempt == UNDOS_MAX - 1 or away == UNDOS_AWAY_MAX):
                 kept = unsent[0] if unsent else kept
@@ -314,9 +401,9 @@ class DynamoStore:
         if len(flows) == 1:
             await run_flow(self._port, flows[0])
             return
-        together = ParallelFlows(self._port, flows)
-        await together.finish()
-        for result in together.results.values():
+        results: dict[int, Any] = {}
+        await run_flows(self._port, flows, results)
+        for result in results.values():
             if isinstance(result, StoreTrouble):
                 raise result
 

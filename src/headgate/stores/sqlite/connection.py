@@ -23,7 +23,7 @@ from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unr
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.batching import CallQueue, store_closed
 from headgate.stores.sqlite.schema import SqliteTransaction
-from headgate.transport.ownership import fork_count
+from headgate.transport.gates import fork_count
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 # Most who hold the file are done in a fraction of a millisecond, so the first pauses are short.

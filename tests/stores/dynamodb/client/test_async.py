@@ -292,12 +292,16 @@ def test_one_bad_connection_does_not_harm_the_others(canned: Canned) -> None:
 
 
 def test_closing_waits_for_what_was_sent_and_refuses_the_rest(canned: Canned) -> None:
-    canned.default = Answer(delay_s=0.1)
+    gate = threading.Event()
+    canned.default = Answer(gate=gate)
 
     async def test(port: DynamoPort) -> None:
         calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(4)]
         await arrival(canned, 2)
-        await port.close()
+        closing = asyncio.ensure_future(port.close())
+        await asyncio.sleep(0)
+        gate.set()
+        await closing
         outcomes = await asyncio.gather(*calls)
         assert [isinstance(each, dict) for each in outcomes] == [True, True, False, False]
         assert all(isinstance(each, NotApplied) for each in outcomes[2:])
@@ -328,12 +332,13 @@ def test_a_loop_after_the_other(canned: Canned) -> None:
 
 
 def test_loops_side_by_side(canned: Canned) -> None:
-    port = open_port(region="us-east-1", endpoint=canned.endpoint, blocking=False)
+    endpoint = canned.endpoint
+    port = open_port(region="us-east-1", endpoint=endpoint, blocking=False, timeout_ms=60_000)
     barrier = threading.Barrier(3)
 
     async def many() -> None:
         await asyncio.gather(*(port.call(TAKE) for _ in range(50)))
-        await asyncio.get_running_loop().run_in_executor(None, barrier.wait, 10)
+        await asyncio.get_running_loop().run_in_executor(None, barrier.wait, 60)
         await port.close()
         await asyncio.sleep(0.05)  # the others' connections are ended from here, too
 
@@ -341,5 +346,5 @@ def test_loops_side_by_side(canned: Canned) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(canned.seen) == 150

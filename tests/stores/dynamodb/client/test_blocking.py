@@ -22,7 +22,7 @@ def blocking_port(canned: Canned, **options: Any) -> DynamoPort:
 
 def test_threads_share_a_few_connections(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.001)
-    port = blocking_port(canned, connections=4)
+    port = blocking_port(canned, connections=4, timeout_ms=60_000)
 
     def many(worker: int) -> None:
         for n in range(25):
@@ -46,7 +46,7 @@ def test_several_calls_are_under_way_at_once(canned: Canned) -> None:
 
 def test_threads_with_several_calls_do_not_wait_for_each_other_for_ever(canned: Canned) -> None:
     canned.default = Answer(delay_s=0.001)
-    port = blocking_port(canned, connections=3)
+    port = blocking_port(canned, connections=3, timeout_ms=60_000)
 
     def many(_: int) -> None:
         for _ in range(10):

@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from headgate.stores.dynamodb.client.clock import ServiceClock
+from headgate.stores.dynamodb.client.account import ServiceClock
 from headgate.transport.http1 import http_date_s
 
 MS, S = 1_000_000, 1_000_000_000

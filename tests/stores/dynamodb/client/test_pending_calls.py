@@ -11,12 +11,7 @@ import pytest
 
 from headgate.transport.http1 import Response
 from headgate.transport.http_pool import PoolOptions, ServerAddress
-from headgate.transport.pool_async import (
-    AsyncHttpConnection,
-    AsyncHttpPool,
-    PendingBatch,
-    PendingCall,
-)
+from headgate.transport.pool_async import AsyncHttpConnection, AsyncHttpPool, PendingCall
 
 REPLY = Response(200, b"", b"{}", True)
 
@@ -32,8 +27,8 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Cal
     return lambda: asyncio.run(main())
 
 
-def errand(loop: asyncio.AbstractEventLoop, batch: PendingBatch | None = None) -> PendingCall:
-    made = PendingCall(b"", 0.0, loop, batch)
+def errand(loop: asyncio.AbstractEventLoop) -> PendingCall:
+    made = PendingCall(b"", 0.0, 0.0, loop)
     options = PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100)
     made.connection = AsyncHttpConnection(AsyncHttpPool(options))  # it was sent
     return made
@@ -101,35 +96,39 @@ async def test_what_is_settled_already_is_not_waited_for(loop: asyncio.AbstractE
     call = errand(loop)
     call.settle(REPLY)
     await call
-    await PendingBatch(loop, 0)
 
 
 @in_loop
-async def test_a_batch_wakes_its_caller_once_with_the_last_answer(
+async def test_a_batch_has_all_answers_before_its_caller_is_cancelled(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    batch = PendingBatch(loop, 2)
-    calls = [errand(loop, batch), errand(loop, batch)]
+    pool = AsyncHttpPool(PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100))
+    calls: list[PendingCall] = []
+    pool._submit = calls.append  # type: ignore[method-assign]
+    found: list[Any] = []
 
-    async def caller() -> list[Any]:
-        await batch
-        return [call.outcome for call in calls]
+    async def caller() -> None:
+        found.extend(await pool.ask_all([b"1", b"2", b"3"], 0.0))
+        await asyncio.sleep(0)
 
     task = asyncio.create_task(caller())
     await asyncio.sleep(0)
-    calls[1].settle(REPLY, at_once=True)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not task.done()
-    loop.call_soon(lambda: calls[0].settle(REPLY, at_once=True))
-    assert await task == [REPLY, REPLY]
+    task.cancel()
+    for at in (1, 2, 0):
+        assert found == []
+        loop.call_soon(lambda at=at: calls[at].settle(REPLY, at_once=True))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert found == [REPLY, REPLY, REPLY]
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @in_loop
 async def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    call = PendingCall(b"", 0.0, loop)
+    call = PendingCall(b"", 0.0, 0.0, loop)
 
     async def caller() -> None:
         await call

@@ -20,8 +20,8 @@ from headgate.core.record import BucketKey, Terms
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import StateCache
-from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.take import Landed
+from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
 from tests.stores.dynamodb.catalog.kit import TABLE, Watched
 from tests.stores.dynamodb.sharding.kit import START_MS, Bucket, engine_with_table, store_on

@@ -19,7 +19,6 @@ from headgate.stores.dynamodb.protocol.item import (
     bucket_key,
     new_item_state,
     state_from_item,
-    with_counters,
 )
 from headgate.stores.dynamodb.protocol.take import aligned_amounts, fast_take_request, record_under
 from headgate.stores.dynamodb.schema import layout_of
@@ -132,7 +131,8 @@ def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
             told["ttl"] = {"N": "1900000000"}
         if "ttl" in told or seen.ttl_s is not None:
             item["ttl"] = told.get("ttl") or {"N": str(seen.ttl_s)}
-        assert with_counters(seen, told, NOW_MS) == state_from_item(item, seen.shard, seen, NOW_MS)
+        after = BucketView(KEY).note_counters(seen, told, NOW_MS)
+        assert after == state_from_item(item, seen.shard, seen, NOW_MS)
 
 
 def test_a_short_answer_tells_of_a_newer_version() -> None:
@@ -142,7 +142,7 @@ def test_a_short_answer_tells_of_a_newer_version() -> None:
         told = {"b_wcu_tc": {"N": "10"}, "cv": {"N": "9"}}
         for spec in seen.whole.specs:
             told |= {f"b_{spec.name}_tk": {"N": "5"}, f"b_{spec.name}_tc": {"N": "6"}}
-        after = with_counters(seen, told, NOW_MS)
+        after = BucketView(KEY).note_counters(seen, told, NOW_MS)
         assert after.whole == Terms(seen.whole.specs, 9, sources=seen.whole.sources)
         assert after.record[0] == share_of(after.whole, seen.shard, seen.depth)
 
@@ -150,7 +150,7 @@ def test_a_short_answer_tells_of_a_newer_version() -> None:
 def test_a_short_answer_that_lacks_a_counter_says_so() -> None:
     seen = _seen(random.Random(1), Terms((Limit.per_second("x", 16).spec,), 3))
     with pytest.raises(Damaged, match="b_x_tc"):
-        with_counters(seen, {"b_wcu_tc": {"N": "10"}}, NOW_MS)
+        BucketView(KEY).note_counters(seen, {"b_wcu_tc": {"N": "10"}}, NOW_MS)
 
 
 def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:

@@ -14,7 +14,7 @@ from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, U
 from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb import usage_buffer as tally
+from headgate.stores.dynamodb import store as store_module
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from headgate.stores.dynamodb.table.create import creation
@@ -87,7 +87,7 @@ def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
     monkeypatch: pytest.MonkeyPatch, kind: type[ModelPort]
 ) -> None:
     """No acquire waits for all of it, and none fails because history is away."""
-    monkeypatch.setattr(tally, "HOURS_MAX", 5)
+    monkeypatch.setattr(store_module, "HOURS_MAX", 5)
     store = store_over(kind(Engine(), lambda: START_MS))
     assert store._usage is not None
     for number in range(40):

@@ -44,24 +44,22 @@ def test_keys_are_as_documented() -> None:
     assert schema.pk_entity(ns, "user-1") == "abcdefghijk/ENTITY#user-1"
     assert schema.pk_bucket(ns, "user-1", "gpt-4", 3) == "abcdefghijk/BUCKET#user-1#gpt-4#3"
     assert schema.pk_audit(ns, "$SYSTEM") == "abcdefghijk/AUDIT#$SYSTEM"
-    assert schema.sk_state() == "#STATE"
-    assert schema.sk_meta() == "#META"
-    assert schema.sk_version() == "#VERSION"
+    assert schema.STATE == "#STATE"
+    assert schema.META == "#META"
+    assert schema.VERSION == "#VERSION"
     assert (schema.sk_config(), schema.sk_config("gpt-4")) == ("#CONFIG", "#CONFIG#gpt-4")
     assert schema.sk_audit("1-2") == "#AUDIT#1-2"
     assert schema.sk_namespace("team") == "#NAMESPACE#team"
     assert schema.sk_nsid(ns) == "#NSID#abcdefghijk"
     usage = schema.sk_usage("gpt-4", "hourly", "2024-01-01T14:00:00Z")
     assert usage == "#USAGE#gpt-4#hourly#2024-01-01T14:00:00Z"
-    assert schema.pk_parent(ns, "org") == schema.gsi1_pk(ns, "org") == "abcdefghijk/PARENT#org"
+    assert schema.pk_parent(ns, "org") == "abcdefghijk/PARENT#org"
     assert schema.gsi1_sk("user-1") == "CHILD#user-1"
-    assert schema.gsi2_pk_resource(ns, "gpt-4") == "abcdefghijk/RESOURCE#gpt-4"
+    assert schema.pk_resource(ns, "gpt-4") == "abcdefghijk/RESOURCE#gpt-4"
     assert schema.gsi2_sk_bucket("user-1", 0) == "BUCKET#user-1#0"
     assert schema.gsi3_pk_entity_config(ns, "gpt-4") == "abcdefghijk/ENTITY_CONFIG#gpt-4"
-    assert schema.gsi3_pk_entity(ns, "user-1") == "abcdefghijk/ENTITY#user-1"
+    assert schema.pk_entity(ns, "user-1") == "abcdefghijk/ENTITY#user-1"
     assert schema.gsi3_sk_bucket("gpt-4", 0) == "BUCKET#gpt-4#0"
-    assert schema.gsi4_pk(ns) == ns
-    assert schema.gsi4_sk("any/PK#x") == "any/PK#x"
 
 
 @EXAMPLES
@@ -110,9 +108,9 @@ KEYS: dict[str, tuple[Callable[..., str], Any]] = {
     "entity config": (schema.gsi3_pk_entity_config, (ids, resources)),
 }
 SORT_KEYS: dict[str, tuple[Callable[..., str], Any]] = {
-    "meta": (schema.sk_meta, ()),
-    "state": (schema.sk_state, ()),
-    "version": (schema.sk_version, ()),
+    "meta": (lambda: schema.META, ()),
+    "state": (lambda: schema.STATE, ()),
+    "version": (lambda: schema.VERSION, ()),
     "config": (schema.sk_config, ()),
     "config of an entity": (schema.sk_config, (resources,)),
     "usage": (schema.sk_usage, (resources, types, starts)),

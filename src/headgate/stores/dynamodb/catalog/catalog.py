@@ -15,10 +15,15 @@ from headgate.stores.catalog import RecordsCatalog
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     LEVEL_VERSION,
+    NOTES,
+    RECORD,
     Item,
     Key,
+    as_json,
     entity_from_item,
+    json_of,
     level_from_item,
+    number_of,
     system_key,
 )
 from headgate.stores.dynamodb.catalog.records import (
@@ -29,6 +34,7 @@ from headgate.stores.dynamodb.catalog.records import (
 )
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.table import create, migrate
+from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.records import contended
 
@@ -141,10 +147,14 @@ class DynamoCatalog(RecordsCatalog):
         return found
 
     async def get_version_record(self) -> Mapping[str, Any]:
-        return await create.get_record(self._table)
+        record = await self._table.get(RECORD) or {}
+        version = number_of(record, create.SCHEMA, create.SCHEMA_VERSION)
+        return {**json_of(record, NOTES, {}), create.SCHEMA: version}
 
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
-        await create.set_notes(self._table, values)
+        written = {NOTES: as_json(dict(values))}
+        await self._table.write(ask.update(RECORD, sets=written))
+        self._table.retention.learn(written, self._table.port.now_ms())
 
     async def prepare(self) -> None:
         await create.prepare(self._table)
@@ -153,9 +163,7 @@ class DynamoCatalog(RecordsCatalog):
         self, *, dry_run: bool = False, report: migrate.Report | None = None
     ) -> list[migrate.MigrationProgress]:
         """See migrate.upgrade."""
-        return await migrate.upgrade(
-            self._table, dry_run=dry_run, report=report or migrate.ignore_progress
-        )
+        return await migrate.upgrade(self._table, dry_run=dry_run, report=report)
 
     async def destroy(self) -> None:
         await create.destroy(self._table)
@@ -184,7 +192,7 @@ def _cascades_to(entity: Entity | None) -> str | None:
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:
     pk = schema.pk_entity(namespace, entity_id)
     return [
-        (pk, schema.sk_meta()),
+        (pk, schema.META),
         (pk, schema.sk_config(resource)),
         (pk, schema.sk_config(DEFAULT_RESOURCE)),
     ]

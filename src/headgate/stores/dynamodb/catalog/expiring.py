@@ -76,7 +76,7 @@ class DynamoExpiringRecords:
 
 
 def _key(namespace: str, name: str) -> Key:
-    return schema.pk_expiring(namespace, name), schema.sk_expiring()
+    return schema.pk_expiring(namespace, name), schema.EXPIRING
 
 
 def _if_version(version: int) -> ask.WriteCondition:

@@ -93,11 +93,11 @@ def index_attributes(index: str, pk: str, sk: str) -> Item:
 
 def purge_attributes(namespace: str, pk: str) -> Item:
     """What lets a purge find the item."""
-    return index_attributes(schema.GSI4, schema.gsi4_pk(namespace), schema.gsi4_sk(pk))
+    return index_attributes(schema.GSI4, namespace, pk)
 
 
 def entity_key(namespace: str, entity_id: str) -> Key:
-    return schema.pk_entity(namespace, entity_id), schema.sk_meta()
+    return schema.pk_entity(namespace, entity_id), schema.META
 
 
 def system_key(namespace: str) -> Key:
@@ -130,7 +130,7 @@ def entity_as_item(namespace: str, entity: Entity, config_version: int, children
         item["name"] = text(entity.name)
     if entity.parent_id is not None:
         item["parent_id"] = text(entity.parent_id)
-        parent = schema.gsi1_pk(namespace, entity.parent_id)
+        parent = schema.pk_parent(namespace, entity.parent_id)
         item |= index_attributes(schema.GSI1, parent, schema.gsi1_sk(entity.id))
     return item
 
@@ -317,13 +317,13 @@ def usage_attributes(
 ) -> Item:
     """What a usage row says besides its keys and counters; it is kept for so long after its end."""
     window_type, start_ms = usage.window_type, usage.window_start_ms
-    of_resource = schema.gsi2_pk_resource(namespace, resource)
+    of_resource = schema.pk_resource(namespace, resource)
     place = schema.gsi2_sk_usage(window_type, start_ms, entity_id)
     whole = schema.gsi4_sk_usage(namespace, window_type, start_ms, entity_id, resource)
     _, end_ms = window_around(window_type, start_ms)
     return {
         **index_attributes(schema.GSI2, of_resource, place),
-        **index_attributes(schema.GSI4, schema.gsi4_pk(namespace), whole),
+        **index_attributes(schema.GSI4, namespace, whole),
         "entity_id": text(entity_id),
         "resource": text(resource),
         "window": text(window_type),
@@ -347,14 +347,14 @@ def usage_from_item(item: Item) -> UsageSnapshot:
         if name.startswith(COUNTER)
     }
     usage = WindowUsage(row.window_type, start_ms_of(row), counters, number_of(item, EVENTS))
-    return snapshot(schema.entity_of_pk(pk), row.resource, usage)
+    return snapshot(schema.last_name(pk), row.resource, usage)
 
 
 def usage_cursor(key: Key) -> str:
     """Sorts newest window first, then by type and names; the order of pages."""
     row = schema.parse_usage_sk(key[1])
     order = schema.newest_first(start_ms_of(row))
-    return SEPARATOR.join((order, row.window_type, schema.entity_of_pk(key[0]), row.resource))
+    return SEPARATOR.join((order, row.window_type, schema.last_name(key[0]), row.resource))
 
 
 def start_ms_of(row: schema.UsageSk) -> int:
@@ -382,7 +382,7 @@ USAGE_WINDOWS = "snapshot_windows"
 AUDIT_KEPT_MS = 400 * DAY_MS
 USAGE_KEPT_MS = {"hourly": 100 * DAY_MS, "daily": 800 * DAY_MS, "monthly": 3700 * DAY_MS}
 DAYS_MAX = 36_500
-RECORD: Key = (schema.pk_system(), schema.sk_version())
+RECORD: Key = (schema.pk_system(), schema.VERSION)
 REFRESH_MS = 300_000
 
 Get = Callable[[Key], Awaitable[Item | None]]

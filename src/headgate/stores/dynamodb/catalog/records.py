@@ -228,7 +228,7 @@ class DynamoRecords(DynamoRegistry):
     ) -> Page:
         if parent_id is None:
             return await self._all_entities(namespace, limit, cursor)
-        pk = schema.gsi1_pk(namespace, parent_id)
+        pk = schema.pk_parent(namespace, parent_id)
         request = ask.query(
             self._table.name, pk, _after("CHILD", cursor), index=schema.GSI1, limit=limit + 1
         )
@@ -272,16 +272,16 @@ class DynamoRecords(DynamoRegistry):
         """All entities by id: their keys from the namespace's index, then what they are now."""
         request = ask.query(
             self._table.name,
-            schema.gsi4_pk(namespace),
+            namespace,
             _after(f"{namespace}/ENTITY", cursor),
             index=schema.GSI4,
-            only_sk=schema.sk_meta(),
+            only_sk=schema.META,
         )
         items = await self._query(namespace, request, limit + 1)
         keys = first_page([key_of(item) for item in items], limit, lambda key: key[0])
         found = await self._table.get_all(keys.items)
         entities = tuple(entity_from_item(found[key]) for key in keys.items if key in found)
-        return Page(entities, None if keys.cursor is None else schema.entity_of_pk(keys.cursor))
+        return Page(entities, None if keys.cursor is None else schema.last_name(keys.cursor))
 
     async def _query(
         self, namespace: str, request: DynamoRequest, enough: int | None = None
@@ -300,7 +300,7 @@ class DynamoRecords(DynamoRegistry):
 
     async def _children(self, namespace: str, parent_id: str) -> list[Item]:
         """Some of them as they are now; the index may lead to others that have moved away."""
-        pk = schema.gsi1_pk(namespace, parent_id)
+        pk = schema.pk_parent(namespace, parent_id)
         request = ask.query(self._table.name, pk, index=schema.GSI1, limit=CHILDREN_PER_BATCH)
         listed, _ = await self._table.page(request)
         found = await self._table.get_all(key_of(item) for item in listed)

@@ -100,7 +100,7 @@ class DynamoRegistry:
         return total + 1 + (LEVEL_VERSION in system)
 
     async def _purge_pass(self, namespace_id: str) -> int:
-        request = ask.query(self._table.name, schema.gsi4_pk(namespace_id), index=schema.GSI4)
+        request = ask.query(self._table.name, namespace_id, index=schema.GSI4)
         home = system_key(namespace_id)
         gone, start = 0, None
         while True:

@@ -10,6 +10,7 @@ signature, is sent once more within its deadline, unless it is a credit.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -20,10 +21,10 @@ from headgate.stores.dynamodb.client.account import (
     CONTENT_TYPE,
     CredentialProvider,
     DynamoEndpoint,
+    ServiceClock,
     Signer,
     find_endpoint,
 )
-from headgate.stores.dynamodb.client.clock import ServiceClock
 from headgate.stores.dynamodb.client.errors import (
     AccessRefused,
     ConditionFailed,
@@ -32,8 +33,8 @@ from headgate.stores.dynamodb.client.errors import (
     TableMissing,
     TransactionCancelled,
 )
+from headgate.transport.gates import PerOwner
 from headgate.transport.http_pool import Answer, HttpPool, NoResponse, PoolOptions
-from headgate.transport.ownership import PerOwner
 from headgate.transport.pool_async import AsyncHttpPool
 from headgate.transport.pool_blocking import BlockingHttpPool
 
@@ -44,6 +45,7 @@ __all__ = [
     "DynamoRequest",
     "EncodedRequest",
     "NotApplied",
+    "Outcome",
     "Rejected",
     "TableMissing",
     "TransactionCancelled",
@@ -122,6 +124,7 @@ PAUSE_S = 0.02
 AGENT = "headgate"
 IDLE_S_MAX = 20.0  # the service hangs up on idle connections; one that old is not used again
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the service's own bound is 16 MB
+_DATE = re.compile(rb"\ndate:([^\r]*)", re.IGNORECASE)
 
 Outcome = dict[str, Any] | StoreTrouble
 
@@ -267,9 +270,9 @@ class DynamoClient:
             return trouble.error_without_reply(
                 answer, self._endpoint, self._timeout_ms, self._options.connections
             )
-        date = answer.field(b"date")
-        if date:
-            self._clock.observe(date, answer.sent_ns, answer.received_ns)
+        date = _DATE.search(answer.head)
+        if date is not None:
+            self._clock.observe(date[1], answer.sent_ns, answer.received_ns)
         if answer.status == 200:
             try:
                 body = loads(answer.body)

@@ -25,7 +25,14 @@ from headgate.stores.dynamodb.catalog.items import (
 )
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, reasons_of, run_flow, send
+from headgate.stores.dynamodb.protocol.flow import (
+    ATTEMPTS_MAX,
+    Flow,
+    reasons_of,
+    run_flow,
+    send,
+    too_contended,
+)
 from headgate.stores.dynamodb.protocol.item import (
     BucketView,
     ItemState,
@@ -33,9 +40,9 @@ from headgate.stores.dynamodb.protocol.item import (
     bucket_key,
     new_generation,
 )
-from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import learn, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
+from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
 from headgate.stores.dynamodb.sharding.pool import read_shard, read_shards
 from headgate.stores.dynamodb.table import requests as ask
@@ -58,15 +65,13 @@ class PlannedWrite:
 class Adjuster:
     def __init__(self, table: str, cache: StateCache) -> None:
         self._table = table
-        self._cache = cache
+        self.cache = cache
 
     def adjust(self, demand: Demand, now_ms: int, *, metered: bool) -> Flow[bool]:
         """Whether there was a bucket to adjust; a credit makes none."""
-        known = self._cache.open(demand.key)
+        known = self.cache.open(demand.key)
         credit = any(amount < 0 for _, amount in demand.counts())
-        tries = attempts(demand.key)
-        while True:
-            attempt = next(tries)
+        for attempt in range(ATTEMPTS_MAX):
             try:
                 writes = yield from self.plan_writes(
                     known, demand, now_ms, attempt, metered=metered
@@ -76,13 +81,14 @@ class Adjuster:
             if not writes:
                 return bool(known.shards)
             if len(writes) > 1:
-                done = yield from self._write_all(known, writes, now_ms)
+                done = yield from self._write_all(known, writes)
             else:
                 [one] = writes
                 outcome = yield one.draft.request(self._table, one.key, credit=credit)
                 done = learn(known, one.shard, outcome, now_ms) is not None
             if done:
                 return True
+        raise too_contended(demand.key)
 
     def plan_writes(
         self, known: BucketView, demand: Demand, now_ms: int, attempt: int, *, metered: bool
@@ -114,7 +120,7 @@ class Adjuster:
 
     def _find_shard(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[ItemState | None]:
         """A shard that can give or take all of it and owes nothing, as far as is known."""
-        shard = self._cache.route(known)
+        shard = self.cache.route(known)
         if shard not in known.shards:
             yield from read_shard(self._table, known, shard, now_ms)
         eases = {
@@ -139,7 +145,7 @@ class Adjuster:
         )  # fmt: skip
         return [PlannedWrite(bucket_key(demand.key), 0, draft)]
 
-    def _write_all(self, known: BucketView, writes: list[PlannedWrite], now_ms: int) -> Flow[bool]:
+    def _write_all(self, known: BucketView, writes: list[PlannedWrite]) -> Flow[bool]:
         """All shards in one transaction; False where another write was in its way."""
         parts: list[ask.Write] = [{"Update": one.draft.write(one.key)} for one in writes]
         outcome = yield from send(ask.transaction(self._table, parts))
@@ -207,38 +213,37 @@ def _without_hold(part: Part) -> Part:
 ONCE_MS = 24 * HOUR_MS
 
 
-class OnceAdjuster:
-    def __init__(self, table: Table, cache: StateCache, adjuster: Adjuster) -> None:
-        self._table = table
-        self._cache = cache
-        self._adjuster = adjuster
-
-    async def adjust(
-        self, demands: Sequence[Demand], now_ms: int, *, metered: bool, once: str
-    ) -> bool:
-        """False where the key was used within a day: then nothing is done."""
-        tries = attempts(demands[0].key)
-        while True:
-            attempt = next(tries)
-            writes: list[ask.Write] = [once_write(demands[0].key, once, now_ms)]
-            places: list[tuple[BucketView, int]] = []
-            for demand in demands:
-                known = self._cache.open(demand.key)
-                flow = self._adjuster.plan_writes(known, demand, now_ms, attempt, metered=metered)
-                for one in await run_flow(self._table.port, flow):
-                    writes.append({"Update": one.draft.write(one.key)})
-                    places.append((known, one.shard))
-            request = ask.transaction(self._table.name, writes)
-            reasons = reasons_of(await run_flow(self._table.port, send(request, is_guarded=True)))
-            if reasons is None:
-                for known, _ in places:
-                    self._cache.drop(known.key)  # its state after it was not told
-                return True
-            if reasons and reasons[0][0] == "ConditionalCheckFailed":
-                return False
-            for (known, shard), (_, item) in zip(places, reasons[1:], strict=bool(reasons)):
-                known.forget() if item is None else known.note(shard, item, now_ms)
-            await self._table.pause(attempt)
+async def adjust_once(
+    table: Table,
+    adjuster: Adjuster,
+    demands: Sequence[Demand],
+    now_ms: int,
+    *,
+    metered: bool,
+    once: str,
+) -> bool:
+    """False where the key was used within a day: then nothing is done."""
+    for attempt in range(ATTEMPTS_MAX):
+        writes: list[ask.Write] = [once_write(demands[0].key, once, now_ms)]
+        places: list[tuple[BucketView, int]] = []
+        for demand in demands:
+            known = adjuster.cache.open(demand.key)
+            flow = adjuster.plan_writes(known, demand, now_ms, attempt, metered=metered)
+            for one in await run_flow(table.port, flow):
+                writes.append({"Update": one.draft.write(one.key)})
+                places.append((known, one.shard))
+        request = ask.transaction(table.name, writes)
+        reasons = reasons_of(await run_flow(table.port, send(request, is_guarded=True)))
+        if reasons is None:
+            for known, _ in places:
+                adjuster.cache.drop(known.key)  # its state after it was not told
+            return True
+        if reasons and reasons[0][0] == "ConditionalCheckFailed":
+            return False
+        for (known, shard), (_, item) in zip(places, reasons[1:], strict=bool(reasons)):
+            known.forget() if item is None else known.note(shard, item, now_ms)
+        await table.pause(attempt)
+    raise too_contended(demands[0].key)
 
 
 def once_write(key: BucketKey, once: str, now_ms: int) -> ask.Write:
@@ -253,7 +258,7 @@ def once_write(key: BucketKey, once: str, now_ms: int) -> ask.Write:
     )
     return ask.put(
         {
-            **key_attributes((pk, schema.sk_once())),
+            **key_attributes((pk, schema.ONCE)),
             **purge_attributes(key.namespace, pk),
             "until_ms": number(now_ms + ONCE_MS),
             TTL: number((now_ms + ONCE_MS) // 1000 + 60),

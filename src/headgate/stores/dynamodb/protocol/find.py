@@ -7,7 +7,7 @@ from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.pool import read_shards
@@ -51,12 +51,12 @@ def _query(
     cursor: str | None,
 ) -> tuple[str, DynamoRequest]:
     if entity_id is not None:
-        index, pk = schema.GSI3, schema.gsi3_pk_entity(namespace, entity_id)
+        index, pk = schema.GSI3, schema.pk_entity(namespace, entity_id)
         stem = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
     elif resource is not None:
-        index, pk, stem = schema.GSI2, schema.gsi2_pk_resource(namespace, resource), "BUCKET#"
+        index, pk, stem = schema.GSI2, schema.pk_resource(namespace, resource), "BUCKET#"
     else:
-        index, pk, stem = schema.GSI4, schema.gsi4_pk(namespace), f"{namespace}/BUCKET#"
+        index, pk, stem = schema.GSI4, namespace, f"{namespace}/BUCKET#"
     low = stem if cursor is None else max(stem, schema.clip_cursor(cursor) + schema.JUST_AFTER)
     span = ask.between(low, stem[:-1] + schema.NEXT)
     return index, ask.query(table, pk, span, index=index, limit=limit + SPARE)
@@ -68,7 +68,7 @@ def _order(index: str, key: BucketKey) -> str:
         return schema.gsi3_sk_bucket(key.resource, 0)
     if index == schema.GSI2:
         return schema.gsi2_sk_bucket(key.entity_id, 0)
-    return schema.gsi4_sk(schema.pk_bucket(key.namespace, key.entity_id, key.resource, 0))
+    return bucket_key(key)[0]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -77,14 +77,13 @@ def _order(index: str, key: BucketKey) -> str:
 
 def forget(table: str, known: BucketView) -> Flow[None]:
     """The bucket is gone, as if never used."""
-    tries = attempts(known.key)
-    while True:
-        next(tries)
+    for _ in range(ATTEMPTS_MAX):
         shards = yield from read_shards(table, known, 0)
         if not shards:
             return
         if (yield from commit(table, [_deletion(known, seen) for seen in shards])) is None:
             return  # else it was split, merged or put under other limits meanwhile
+    raise too_contended(known.key)
 
 
 def _deletion(known: BucketView, seen: ItemState) -> ask.Write:

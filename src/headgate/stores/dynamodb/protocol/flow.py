@@ -1,13 +1,13 @@
 """A flow: a generator that yields requests and is sent what each came to.
 
 The protocol never waits by itself, so that a port, a simulator or a model checker can carry it:
-`run_flow` runs one flow, `ParallelFlows` several in step, a round trip per round. How often a flow
-tries again (`attempts`) and what a transaction comes to (`commit`) is said here for all of them.
+`run_flow` runs one flow, `run_flows` several in step, a round trip per round. How often a flow
+tries again (ATTEMPTS_MAX) and what a transaction comes to (`commit`) is said here for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
@@ -16,28 +16,27 @@ from headgate.stores.dynamodb.client.calls import (
     DynamoPort,
     DynamoRequest,
     NotApplied,
+    Outcome,
     TransactionCancelled,
 )
 from headgate.stores.dynamodb.table import requests as ask
 
-Outcome = dict[str, Any] | StoreTrouble
 Result = TypeVar("Result")
 Flow = Generator[DynamoRequest, Outcome, Result]
 
 # Two are enough where others only take: after a failure the true state is known, and takes only
 # move it further to the same side of the brim. Refunds push it back, so a limit without a band
-# (`limit_moves.band_milli`) that many clients hold at its brim may flip between attempts.
+# (`writes.band_milli`) that many clients hold at its brim may flip between attempts.
 # Simulated, 64 clients that take and refund needed 1.9 attempts on average and at most 7 in 12 000
 # takes.
 ATTEMPTS_MAX = 12
 SENDS_MAX = 2  # of a transaction whose answers are lost
 
 
-def attempts(key: BucketKey) -> Iterator[int]:
-    """The numbers of the attempts at one change of a bucket. An attempt fails because somebody else
-    wrote first, and has learned from that; `next` raises Throttled after the last."""
-    yield from range(ATTEMPTS_MAX)
-    raise Throttled(
+def too_contended(key: BucketKey) -> Throttled:
+    """What ends the last attempt at one change of a bucket. Each failed because somebody else wrote
+    first, and learned from that."""
+    return Throttled(
         f"{key.entity_id} on {key.resource} is written by so many at once that each of "
         f"{ATTEMPTS_MAX} attempts met another write; nothing was changed: try again in a moment"
     )
@@ -58,49 +57,32 @@ async def run_flow(port: DynamoPort, flow: Flow[Result]) -> Result:
             outcome = trouble
 
 
-class ParallelFlows:
-    """Several flows in step. `results` has what each returned or raised, as far as they got."""
+async def run_flows(
+    port: DynamoPort, flows: Sequence[Flow[Any]], results: dict[int, Any], *enough: type
+) -> None:
+    """Several flows in step; `results` gets what each returned or raised, by its place.
 
-    def __init__(self, port: DynamoPort, flows: Sequence[Flow[Any]]) -> None:
-        self._port = port
-        self._flows = flows
-        self.results: dict[int, Any] = {}
-
-    async def finish(self, *enough: type) -> None:
-        """Runs all to their end, or until one came to something of the types that are `enough`.
-
-        The others are then given up between two requests, after their last one was answered.
-        """
-        waiting: dict[int, DynamoRequest] = {}
-        for place, flow in enumerate(self._flows):
-            self._step(place, flow, None, waiting)
-        while waiting and not self._is_enough(enough):
-            places = list(waiting)
-            outcomes = await self._port.call_all([waiting.pop(place) for place in places])
-            for place, outcome in zip(places, outcomes, strict=True):
-                self._step(place, self._flows[place], outcome, waiting)
-        for place in waiting:
-            self._flows[place].close()
-
-    def _is_enough(self, enough: tuple[type, ...]) -> bool:
-        for one in self.results.values():  # noqa: SIM110 - any() costs a generator
-            if isinstance(one, enough):
-                return True
-        return False
-
-    def _step(
-        self,
-        place: int,
-        flow: Flow[Any],
-        outcome: Outcome | None,
-        waiting: dict[int, DynamoRequest],
-    ) -> None:
-        try:
-            waiting[place] = flow.send(outcome) if outcome is not None else next(flow)
-        except StopIteration as done:
-            self.results[place] = done.value
-        except StoreTrouble as trouble:
-            self.results[place] = trouble
+    Runs all to their end, or until one came to something of the types that are `enough`. The others
+    are then given up between two requests, after their last one was answered. Who is interrupted
+    finds in `results` how far they got.
+    """
+    outcomes: dict[int, Outcome | None] = dict.fromkeys(range(len(flows)))
+    while outcomes:
+        requests: dict[int, DynamoRequest] = {}
+        for place, outcome in outcomes.items():
+            flow = flows[place]
+            try:
+                requests[place] = flow.send(outcome) if outcome is not None else next(flow)
+            except StopIteration as done:
+                results[place] = done.value
+            except StoreTrouble as trouble:
+                results[place] = trouble
+        if enough and any(isinstance(one, enough) for one in results.values()):
+            for place in requests:
+                flows[place].close()
+            return
+        answers = await port.call_all([*requests.values()]) if requests else []
+        outcomes = dict(zip(requests, answers, strict=True))
 
 
 def outcome_of(flow: Flow[Result]) -> Flow[Result | HeadgateError]:

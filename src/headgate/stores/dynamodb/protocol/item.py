@@ -34,6 +34,7 @@ from headgate.stores.dynamodb.catalog.items import (
     Key,
     index_attributes,
     number,
+    purge_attributes,
     unreadable_item,
 )
 from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
@@ -99,7 +100,7 @@ def bucket_key(key: BucketKey, shard: int = 0) -> Key:
 
 @functools.lru_cache(maxsize=16_384)
 def _bucket_key(namespace: str, entity_id: str, resource: str, shard: int) -> Key:
-    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.sk_state()
+    return schema.pk_bucket(namespace, entity_id, resource, shard), schema.STATE
 
 
 def new_item_state(record: Record, layout: str, generation: int, now_ms: int) -> ItemState:
@@ -153,34 +154,6 @@ def state_from_item(
         raise unreadable_item("bucket", item, error) from error
 
 
-def with_counters(seen: ItemState, answer: Item, now_ms: int) -> ItemState:
-    """The same after a write that moved its counters and left the generation, by what it moved.
-
-    Another may have brought a newer version of the same limits: who comes with an older one is to
-    hear of it.
-    """
-    record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = seen
-    try:
-        terms = record[TERMS]
-        if VERSION in answer and int(answer[VERSION]["N"]) != whole.version:
-            whole = Terms(whole.specs, int(answer[VERSION]["N"]), sources=whole.sources)
-            terms = share_of(whole, shard, depth)
-        return ItemState(
-            _counters(answer, terms, record[CELLS::STRIDE], now_ms),
-            whole,
-            layout,
-            shard,
-            depth,
-            generation,
-            epoch_ms,
-            int(answer[TTL]["N"]) if TTL in answer else ttl_s,
-            int(answer[WRITTEN]["N"]),
-            split_at_ms,
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise unreadable_item("bucket", answer, error) from error
-
-
 def _terms(item: Item, layout: str, version: int) -> Terms:
     numbers = []
     for limit in names_in(layout):
@@ -204,19 +177,18 @@ def _counters(item: Item, terms: Terms, epochs: Iterable[int], now_ms: int) -> R
 
 def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> Item:
     """All of an item but its key, its generation, its epoch and its counters."""
-    pk = bucket_key(key, shard)[0]
     found: Item = {
         **index_attributes(
             schema.GSI2,
-            schema.gsi2_pk_resource(key.namespace, key.resource),
+            schema.pk_resource(key.namespace, key.resource),
             schema.gsi2_sk_bucket(key.entity_id, shard),
         ),
         **index_attributes(
             schema.GSI3,
-            schema.gsi3_pk_entity(key.namespace, key.entity_id),
+            schema.pk_entity(key.namespace, key.entity_id),
             schema.gsi3_sk_bucket(key.resource, shard),
         ),
-        **index_attributes(schema.GSI4, schema.gsi4_pk(key.namespace), schema.gsi4_sk(pk)),
+        **purge_attributes(key.namespace, bucket_key(key, shard)[0]),
         VERSION: number(whole.version),
         LAYOUT: {"S": layout_of(whole)},
     }
@@ -302,12 +274,33 @@ class BucketView:
         return None
 
     def note_counters(self, planned: ItemState, answer: Item, now_ms: int) -> ItemState:
-        """Keeps what a write said that left all but the counters as it was planned on. Of the
-        rest, `ttl` may be known better by now."""
+        """Keeps what a write said that left all but the counters as it was planned on.
+
+        Of the rest, `ttl` may be known better by now. And another may have brought a newer version
+        of the same limits: who comes with an older one is to hear of it.
+        """
         last = self.shards.get(planned.shard)
         if last is None or last.generation != planned.generation:
             last = planned
-        return self._keep(with_counters(last, answer, now_ms), now_ms)
+        record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = last
+        terms = record[TERMS]
+        try:
+            if VERSION in answer and int(answer[VERSION]["N"]) != whole.version:
+                whole = Terms(whole.specs, int(answer[VERSION]["N"]), sources=whole.sources)
+                terms = share_of(whole, shard, depth)
+            if TTL in answer:
+                ttl_s = int(answer[TTL]["N"])
+            written = int(answer[WRITTEN]["N"])
+            record = _counters(answer, terms, record[CELLS::STRIDE], now_ms)
+        except (KeyError, ValueError, TypeError) as error:
+            raise unreadable_item("bucket", answer, error) from error
+        return self._keep(
+            ItemState(
+                record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, written,
+                split_at_ms,
+            ),
+            now_ms,
+        )  # fmt: skip
 
     def _keep(self, seen: ItemState, now_ms: int) -> ItemState:
         self.absent = False

@@ -28,7 +28,6 @@ from headgate.core.record import (
 )
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.client.calls import ConditionFailed, EncodedRequest
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import (
@@ -43,9 +42,8 @@ from headgate.stores.dynamodb.protocol.item import (
     new_generation,
     new_item_state,
 )
-from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import MARGIN_S
+from headgate.stores.dynamodb.protocol.writes import MARGIN_S, band_milli
 from headgate.stores.dynamodb.schema import PK, SK, layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.dynamodb.table import requests as ask
@@ -130,7 +128,7 @@ def _overdrawn(demand: Demand, stood: Record, now_ms: int) -> Collection[str]:
     return {
         cell.spec.name
         for cell, wanted in zip(cells_of(stood), aligned_amounts(demand, stood[TERMS]), strict=True)
-        if wanted is not None and moves.is_overdrawn(cell, wanted, now_ms)
+        if wanted is not None and expressions.is_overdrawn(cell, wanted, now_ms)
     }
 
 
@@ -161,7 +159,7 @@ def attempt(
             return None
         return SingleWriteTake(after.record, demand, seen.record, now_ms)
     standing = record_under(seen, demand, now_ms)
-    spare = moves.SPARE_MILLI if seen.depth else 0
+    spare = expressions.SPARE_MILLI if seen.depth else 0
     fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
     if not fitting and whole.specs == seen.whole.specs:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from headgate.core.decision import Demand, fits
 from headgate.core.record import TERMS, Record, cells_of, new_record
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import (
     BucketView,
     ItemState,
@@ -56,9 +55,7 @@ def take_all(
 ) -> Flow[Results | None]:
     """What all came to together; None where one of them is in several shards."""
     known = [cache.open(demand.key) for demand in demands]
-    tries = attempts(demands[0].key)
-    while True:
-        number = next(tries)
+    for number in range(ATTEMPTS_MAX):
         yield from _read_unknown(table, known, now_ms)
         if any(seen.depth for one in known for seen in list(one.shards.values())):
             return None
@@ -77,6 +74,7 @@ def take_all(
             return [_landed_take(one, now_ms) for one in stands]
         for one in known:
             one.forget()
+    raise too_contended(demands[0].key)
 
 
 def _read_unknown(table: str, known: Sequence[BucketView], now_ms: int) -> Flow[None]:
@@ -126,8 +124,8 @@ def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     ):
         consumed = cell.consumed_milli + (wanted or 0)
         tokens = cell.tokens_milli
-        if wanted and not moves.is_overdrawn(cell, wanted, now_ms):
-            full = cell.spec.capacity_milli - moves.arrived_milli(cell, now_ms)
+        if wanted and not expressions.is_overdrawn(cell, wanted, now_ms):
+            full = cell.spec.capacity_milli - expressions.arrived_milli(cell, now_ms)
             tokens = min(tokens, full) - wanted
         cells += (cell.epoch_ms, tokens, consumed, consumed)
     after = tuple(cells)

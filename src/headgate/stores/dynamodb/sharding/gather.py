@@ -8,10 +8,10 @@ from typing import NamedTuple
 from headgate.core.decision import Demand
 from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, commit
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
+from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -103,9 +103,7 @@ def gather(
     table: str, known: BucketView, demand: Demand, now_ms: int
 ) -> Flow[Landed | Refused | None]:
     """Decided over the whole bucket as it is now; None where it is no longer divided."""
-    tries = attempts(demand.key)
-    while True:
-        next(tries)
+    for _ in range(ATTEMPTS_MAX):
         shards = yield from read_shards(table, known, now_ms)
         if len(shards) < 2:
             return None
@@ -138,6 +136,7 @@ def gather(
             _remember(known, stands, after, parts)
             left = ShardPool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
+    raise too_contended(demand.key)
 
 
 def _remember(

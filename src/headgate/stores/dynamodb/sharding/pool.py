@@ -9,9 +9,9 @@ from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import StoreTrouble, Throttled
 from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_of
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.writes import full_at_ms
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -41,7 +41,7 @@ class ShardPool:
         """The least wait until the shards hold so much together; one that is full gains nothing."""
         if self.level_milli(name, now_ms) >= wanted:
             return 0
-        ends = [moves.full_at_ms(cell, cell.tokens_milli) for cell in self.cells(name)]
+        ends = [full_at_ms(cell, cell.tokens_milli) for cell in self.cells(name)]
         low_ms, high_ms = 0, max([end - now_ms for end in ends if end is not None], default=0)
         if high_ms <= 0 or self.level_milli(name, now_ms + high_ms) < wanted:
             return None

@@ -14,7 +14,7 @@ from headgate.core.decision import Demand, fits
 from headgate.core.errors import Throttled
 from headgate.core.record import Record, Terms, cell_of
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import Flow, attempts, reasons_of
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, reasons_of, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, StateCache
 from headgate.stores.dynamodb.protocol.take import (
     Landed,
@@ -87,9 +87,7 @@ class Taker:
         confirmed: set[int] = set()  # the first shard, once its state is an answer to this call
         out: set[int] = set()  # shards that had not enough, or were held back
         has_split = False
-        tries = attempts(demand.key)
-        while True:
-            next(tries)
+        for _ in range(ATTEMPTS_MAX):
             seen = known.shards.get(0)
             if seen is None:
                 result = yield from create(self.table, known, demand, now_ms, confirmed)
@@ -121,6 +119,7 @@ class Taker:
                 out.add(seen.shard)  # whether all of them refuse, gathering will tell
             elif result is not None:
                 return result
+        raise too_contended(demand.key)
 
     def _choose(
         self, known: BucketView, demand: Demand, out: set[int], now_ms: int

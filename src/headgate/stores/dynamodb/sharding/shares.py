@@ -40,14 +40,14 @@ def share_of(terms: Terms, shard: int, depth: int) -> Terms:
 @functools.lru_cache(maxsize=4096)
 def _share_of(terms: Terms, shard: int, depth: int) -> Terms:
     core = terms if terms.core is terms else terms.core
-    specs = tuple(_spec(spec, shard, depth) for spec in terms.specs)
+    specs = tuple(share_spec(spec, shard, depth) for spec in terms.specs)
     if core is terms:
         return Terms(specs, terms.version, own=terms.own, sources=terms.sources)
     shared_core = _share_of(core, shard, depth)
     return shared_core.extend(specs[len(core.specs) :], terms.version)
 
 
-def _spec(spec: Spec, shard: int, depth: int) -> Spec:
+def share_spec(spec: Spec, shard: int, depth: int) -> Spec:
     return spec._replace(
         capacity_milli=capacity_share(spec.capacity_milli, shard, depth),
         period_ms=spec.period_ms << depth,

@@ -20,7 +20,6 @@ from headgate.core.bucket import MILLI
 from headgate.core.record import BucketKey, LimitCell, cells_of
 from headgate.stores.dynamodb.catalog.items import TTL, Item, key_attributes, number
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol import limit_moves as moves
 from headgate.stores.dynamodb.protocol.item import (
     DEPTH,
     EPOCH,
@@ -34,8 +33,8 @@ from headgate.stores.dynamodb.protocol.item import (
     static_attributes,
 )
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import ttl_s
-from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of
+from headgate.stores.dynamodb.protocol.writes import arrived_milli, full_at_ms, ttl_s
+from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of, share_spec
 from headgate.stores.dynamodb.table import requests as ask
 
 
@@ -62,7 +61,7 @@ def split_request(table: str, key: BucketKey, seen: ItemState, now_ms: int) -> D
     for cell in cells_of(seen.record):
         names = names_of(cell.spec.name)
         half = cell.level_milli(moment_ms) // 2
-        arrived = moves.arrived_milli(cell, moment_ms)
+        arrived = arrived_milli(cell, moment_ms)
         if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
             draft.set_number(names.tokens, cell.spec.capacity_milli - half)
             draft.at_least(names.tokens, cell.spec.capacity_milli - arrived)
@@ -102,7 +101,7 @@ def merge_request(
     ends: list[int | None] = []
     for cell, other in _pairs(elder, child):
         names = names_of(cell.spec.name)
-        arrived = moves.arrived_milli(cell, moment_ms)
+        arrived = arrived_milli(cell, moment_ms)
         back = other.level_milli(moment_ms)
         low = cell.tokens_milli - cell.spec.capacity_milli
         if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
@@ -172,7 +171,7 @@ def _moment(*shards: ItemState, now_ms: int) -> int:
 
 
 def _pairs(elder: ItemState, child: ItemState) -> Iterator[tuple[LimitCell, LimitCell]]:
-    yield from zip(cells_of(elder.record), cells_of(child.record), strict=True)
+    return zip(cells_of(elder.record), cells_of(child.record), strict=True)
 
 
 def _whole_at_ms(
@@ -180,8 +179,5 @@ def _whole_at_ms(
 ) -> int | None:
     """When a limit is full that has these tokens now, at the pace of another depth."""
     spec = seen.whole.specs[seen.whole.index[name]]
-    share = spec._replace(
-        capacity_milli=capacity_share(spec.capacity_milli, seen.shard, depth),
-        period_ms=spec.period_ms << depth,
-    )
-    return moves.full_at_ms(LimitCell(share, moment_ms, tokens_milli, 0, 0), tokens_milli)
+    share = share_spec(spec, seen.shard, depth)
+    return full_at_ms(LimitCell(share, moment_ms, tokens_milli, 0, 0), tokens_milli)

@@ -10,18 +10,13 @@ write units, and is never seen half done. `prepare` makes it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.errors import Contended, IncompatibleSchemaError
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
-    NOTES,
     RECORD,
     TTL,
-    Item,
-    as_json,
-    json_of,
     number,
     number_of,
 )
@@ -90,18 +85,6 @@ async def note_first(table: Table) -> None:
         await check(table)  # somebody else has noted it
 
 
-async def get_record(table: Table) -> Mapping[str, Any]:
-    record: Item = await table.get(RECORD) or {}
-    version = number_of(record, SCHEMA, SCHEMA_VERSION)
-    return {**json_of(record, NOTES, {}), SCHEMA: version}
-
-
-async def set_notes(table: Table, values: Mapping[str, Any]) -> None:
-    written = {NOTES: as_json(dict(values))}
-    await table.write(ask.update(RECORD, sets=written))
-    table.retention.learn(written, table.port.now_ms())
-
-
 def _outdated(found: int) -> IncompatibleSchemaError:
     return IncompatibleSchemaError(
         found, SCHEMA_VERSION, "`headgate upgrade` moves the table on; try it with --dry-run first"
@@ -152,9 +135,16 @@ async def prepare(table: Table) -> None:
         if await check(table):
             return
     except TableMissing:
-        await _create(table)
+        try:
+            await table.port.call(creation(table.name))
+        except Rejected as error:
+            if error.code != IN_USE:  # somebody else makes it
+                raise
     _check_shape(table.name, await _until_active(table))
-    await _enable_expiry(table)
+    expiry = (await table.call("DescribeTimeToLive")).get("TimeToLiveDescription", {})
+    if expiry.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        wanted = {"AttributeName": TTL, "Enabled": True}
+        await table.call("UpdateTimeToLive", TimeToLiveSpecification=wanted)
     await note_first(table)
 
 
@@ -172,14 +162,6 @@ async def destroy(table: Table) -> None:
     raise Contended(f"the table {table.name} was asked to go and is still there; look again later")
 
 
-async def _create(table: Table) -> None:
-    try:
-        await table.port.call(creation(table.name))
-    except Rejected as error:
-        if error.code != IN_USE:  # somebody else makes it
-            raise
-
-
 async def _until_active(table: Table) -> dict[str, Any]:
     for attempt in range(POLLS_MAX):
         try:
@@ -193,14 +175,6 @@ async def _until_active(table: Table) -> dict[str, Any]:
             return found
         await table.pause(attempt)
     raise Contended(f"the table {table.name} is still being made; nothing is wrong: try again")
-
-
-async def _enable_expiry(table: Table) -> None:
-    found = (await table.call("DescribeTimeToLive")).get("TimeToLiveDescription", {})
-    if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
-        return
-    wanted = {"AttributeName": TTL, "Enabled": True}
-    await table.call("UpdateTimeToLive", TimeToLiveSpecification=wanted)
 
 
 def _check_shape(name: str, found: dict[str, Any]) -> None:

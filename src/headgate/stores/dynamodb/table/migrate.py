@@ -61,15 +61,8 @@ Report = Callable[[MigrationProgress], None]
 MIGRATIONS: tuple[Migration, ...] = ()
 
 
-def ignore_progress(progress: MigrationProgress) -> None:
-    return None
-
-
 async def upgrade(
-    table: Table,
-    *,
-    dry_run: bool = False,
-    report: Report = ignore_progress,
+    table: Table, *, dry_run: bool = False, report: Report | None = None
 ) -> list[MigrationProgress]:
     """The steps the table needed, each done; on a dry run what they would do.
 
@@ -86,7 +79,7 @@ async def upgrade(
 
 
 async def _step(
-    table: Table, step: Migration, record: Item, dry_run: bool, report: Report
+    table: Table, step: Migration, record: Item, dry_run: bool, report: Report | None
 ) -> MigrationProgress:
     progress = MigrationProgress(step.version, step.title)
     resumes = number_of(record, MIGRATING_TO) == step.version
@@ -107,10 +100,12 @@ async def _step(
             break
         if not dry_run:
             await _note(table, step.version, start)
-        report(progress)
+        if report is not None:
+            report(progress)
     if not dry_run:
         await _finish(table, step.version)
-    report(progress)
+    if report is not None:
+        report(progress)
     return progress
 
 

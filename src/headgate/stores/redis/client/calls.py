@@ -27,7 +27,7 @@ from headgate.stores.redis.client.commands import (
 from headgate.stores.redis.client.connection import AsyncRedisTransport
 from headgate.stores.redis.client.errors import NotSent, ServerError
 from headgate.stores.redis.client.url import CLUSTER, SENTINEL, Node, parse
-from headgate.transport.ownership import PerOwner
+from headgate.transport.gates import PerOwner
 
 ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
 

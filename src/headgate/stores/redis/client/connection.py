@@ -37,8 +37,7 @@ from headgate.stores.redis.client.commands import (
     pack,
 )
 from headgate.stores.redis.client.url import Access, Node
-from headgate.transport.gates import cancel_later, wait_finished
-from headgate.transport.ownership import ReusedBufferProtocol
+from headgate.transport.gates import ReusedBufferProtocol, cancel_later, wait_finished
 
 # --------------------------------------------------------------------------------------------------
 # An open connection, the calls on it, and how each of them ends.
