@@ -709,9 +709,9 @@ MUTANTS = [
     ),
     Mutant(
         "service: a client that leaves in mid-body is a failure of the service",
-        "ColdRoutes.answer",
-        "        except (Cancelled, Gone):\n",
-        "        except Cancelled:\n",
+        "Rest.answer",
+        "        except Gone:\n            return None\n",
+        "",
         (
             "tests/service/hostile/test_http.py::"
             "test_a_client_that_leaves_in_the_middle_is_no_failure[False-cold]",

@@ -14,7 +14,7 @@ from headgate.core.limits import Limit
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import CheckRequest, parse_batch
-from headgate.service.http.fast_write import batch_content
+from headgate.service.http.write import batch_content
 from tests.service.decide.kit import World
 
 HUNDRED = [{"identifier": f"user-{n}", "resource": "api.search"} for n in range(100)]

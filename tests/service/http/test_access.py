@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.service.http.callers import SANS, Endpoint
+from headgate.service.http.calls import Endpoint
 from headgate.service.http.openapi import SCHEMAS
+from headgate.service.http.read import SANS
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import KeyScope, mint, parse_grant

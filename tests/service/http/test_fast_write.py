@@ -23,8 +23,12 @@ from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule
 from headgate.service.decide.targets import Target
 from headgate.service.http.asgi import Rest
-from headgate.service.http.fast_write import admitted_fields, admitted_lines, batch_content
-from headgate.service.http.write import check_headers
+from headgate.service.http.write import (
+    admitted_fields,
+    admitted_lines,
+    batch_content,
+    check_headers,
+)
 from headgate.service.program import Options, Program
 from tests.service.http.kit import call
 from tests.walks import Walk, has_short_answer, walked, warm_checks

@@ -12,14 +12,15 @@ from headgate.core.errors import EntityNotFoundError, ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
-from headgate.service.http.callers import Document, RouteCall
-from headgate.service.http.operator_bodies import (
+from headgate.service.http.calls import (
+    Document,
     EntityChangeBody,
     LimitBody,
     LimitsBody,
     ModeChangeBody,
     ModeName,
     NewEntityBody,
+    RouteCall,
     SystemLimitsChangeBody,
 )
 from headgate.service.keys.access import KEYS_NAMESPACE

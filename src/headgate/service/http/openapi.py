@@ -28,8 +28,8 @@ from headgate.service.decide.request_bodies import (
     name_meta,
     text_meta,
 )
-from headgate.service.http.callers import Endpoint
-from headgate.service.http.operator_bodies import (
+from headgate.service.http.calls import (
+    Endpoint,
     EntityChangeBody,
     LimitsBody,
     ModeChangeBody,

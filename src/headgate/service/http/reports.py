@@ -25,9 +25,8 @@ from headgate.service.decide.requests import (
     parse_scope,
 )
 from headgate.service.decide.rules import Rule
-from headgate.service.http.callers import Document, RouteCall
+from headgate.service.http.calls import Document, NewKeyBody, ResetBody, RouteCall, TopUpBody
 from headgate.service.http.deadlines import run_in_thread
-from headgate.service.http.operator_bodies import NewKeyBody, ResetBody, TopUpBody
 from headgate.service.keys.key import (
     ANY_NAMESPACE,
     Key,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.service.http import admin, reports
-from headgate.service.http.callers import (
+from headgate.service.http.calls import (
     Endpoint,
     entity,
     identity,
