@@ -100,7 +100,7 @@ MUTANTS = [
         "service: new identifiers are bounded though nobody asked for it",
         "ServiceSettings.new_identifiers",
         "    new_identifiers: Limit | None = None\n",
-        '    new_identifiers: Limit | None = Limit.per_minute("new", 6_000, burst=60_000)\n',
+        '    new_identifiers: Limit | None = Limit.per_minute("new", 60, burst=600)\n',
         (
             "tests/service/decide/test_deciding.py::test_nobody_is_refused_for_being_new_unless_it_was_asked_for",
         ),
@@ -110,7 +110,7 @@ MUTANTS = [
         "RequestBody",
         "class RequestBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):\n",
         "class RequestBody(msgspec.Struct, gc=False):\n",
-        ("tests/service/decide/test_requests.py::test_bad[bad misspelt]",),
+        ("tests/service/decide/test_cases.py::test_case[bad misspelt]",),
     ),
     Mutant(
         "service: a newline may follow a limit's name",
@@ -158,7 +158,7 @@ MUTANTS = [
     ),
     Mutant(
         "service: one refusal of several is overheard",
-        "combine.combine",
+        "evaluate.combine",
         "            if blocking is None or wait_ms > longest:\n",
         "            if wait_ms > 10**9:\n",
         ("tests/service/decide/test_deciding.py::test_what_takes_longest_is_what_blocks",),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.core.decision import LimitStatus
-from headgate.service.decide.problems import PROBLEMS, Code, ServiceError
+from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.targets import LimitConstants
 
 
@@ -38,7 +38,7 @@ class CheckResult(NamedTuple):
 
     @property
     def http_status(self) -> int:
-        return 200 if self.code is None else PROBLEMS[self.code].http_status
+        return 200 if self.code is None else self.code.http_status
 
 
 class Admission(NamedTuple):
@@ -72,7 +72,7 @@ class CombinedResult(NamedTuple):
 
     @property
     def http_status(self) -> int:
-        return 200 if self.code is None else PROBLEMS[self.code].http_status
+        return 200 if self.code is None else self.code.http_status
 
     @property
     def foremost(self) -> CheckResult:

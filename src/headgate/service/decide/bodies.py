@@ -11,13 +11,12 @@ from typing import Any
 from headgate.core.history import iso_time_or_none
 from headgate.service.decide.answers import (
     AcquireResult,
-    BatchAnswer,
     CheckResult,
     CombinedResult,
     HealthResult,
     LeaseResult,
 )
-from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, problem_body
+from headgate.service.decide.problems import Code, ServiceError, problem_body, problem_fields
 
 DEGRADED_WARNING = "the store gave no answer: admitted within this process's own bounds"
 
@@ -40,10 +39,6 @@ def combined_body(answer: CombinedResult) -> dict[str, Any]:
     }
     names = dict.fromkeys(name for result in answer.results for name in violated(result))
     return _with_circumstances(body, answer, foremost.instance, list(names))
-
-
-def batch_body(answer: BatchAnswer) -> dict[str, Any]:
-    return {"results": [batch_item(result) for result in answer.results]}
 
 
 def lease_body(answer: LeaseResult) -> dict[str, Any]:
@@ -111,12 +106,10 @@ def _with_circumstances(
     code, wait_ms = answer.code, answer.retry_after_ms
     if code is None:
         return body
-    problem = PROBLEMS[code]
     message = message_of(code, wait_ms)
     body["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
     body["error"] = {"code": code.value, "message": message}
-    body |= {"type": problem.type_uri, "title": problem.title, "status": problem.http_status}
-    body["detail"] = message
+    body |= {**problem_fields(code), "detail": message}
     if code is Code.RATE_LIMIT_EXCEEDED:
         body["violated-policies"] = violations
     if instance is not None:

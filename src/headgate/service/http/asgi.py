@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.service.decide.answers import Admission, CheckResult
-from headgate.service.decide.combine import identifier_of
+from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
 from headgate.service.decide.request_bodies import (
     AcquireBody,
@@ -72,6 +72,7 @@ from headgate.service.http.write import (
 )
 from headgate.service.keys.access import DEV_CALLER, ApiCaller, Refusal
 from headgate.service.keys.key import KeyScope
+from headgate.service.leases.leases import lease_not_found
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
@@ -242,12 +243,12 @@ class Rest:
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
-            entity_id = await lease_entity(self.program.service, request.lease_id) or prefix
+            entity_id = await self.program.service.leases.owner_of(request.lease_id) or prefix
         refusal = caller.refusal_for(CHECK, request.namespace, entity_id)
         if refusal is None:
             return
         problem = self._deny(refusal, CHECK)
-        raise no_lease() if problem.code is Code.NOT_FOUND else problem
+        raise lease_not_found() if problem.code is Code.NOT_FOUND else problem
 
     def _deny(self, refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
         self.program.note_refusal(refusal)
@@ -360,19 +361,6 @@ def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], A
         "settle": (read, service.settle),
         "release": (read, service.release),
     }
-
-
-async def lease_entity(service: Service, lease_id: str) -> str | None:
-    """Whose lease it is; None where it is nobody's or not there."""
-    lease = await service.leases.store.get(lease_id)
-    demands = () if lease is None else lease.book.demands
-    return demands[0].key.entity_id if demands else None
-
-
-def no_lease() -> ServiceError:
-    return ServiceError(
-        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
-    )
 
 
 def no_leases_here() -> ServiceError:

@@ -202,8 +202,7 @@ class NewKeyBody(RequestBody):
         list[Literal["check", "read", "admin"]], Meta(min_length=1, max_length=len(KeyScope))
     ]
     namespace: Annotated[
-        str,
-        name_meta(ANY_OR_NAMESPACE, NAMESPACE_LENGTH_MAX, "a namespace's, or * for every one"),
+        str, name_meta(ANY_OR_NAMESPACE, NAMESPACE_LENGTH_MAX, "a namespace's, or * for every one")
     ]
     entity_prefix: (
         Annotated[

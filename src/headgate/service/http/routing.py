@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -45,19 +46,12 @@ class ColdRoutes:
     def __init__(self, program: Program, on_denied: OnDenied) -> None:
         self._program = program
         self._deny = on_denied
-        self._document = msgspec.json.encode(document())
-        by_path: dict[str, dict[str, Endpoint]] = {}
-        for one in (*COLD, DOCUMENT):
-            by_path.setdefault(one.path, {})[one.method] = one
-        # What is fixed goes before what is not: "/buckets/reset" is no entity's buckets.
-        paths = sorted(by_path, key=lambda path: path.count("{"))
-        self._patterns = [(_pattern(path), by_path[path]) for path in paths]
 
     async def reply(self, scope: Any, receive: Any) -> Reply:
         """The answer; ServiceError where there is no such path, or the caller may not."""
-        endpoint, path = self._find(scope["path"], scope["method"])
+        endpoint, path = find_endpoint(scope["path"], scope["method"])
         if endpoint is DOCUMENT:
-            return 200, encode_content(self._document), NO_HEADERS
+            return 200, encode_content(_document()), NO_HEADERS
         head = head_of(scope["headers"])
         caller = await self._caller(endpoint, scope, head)
         query = query_of(scope["query_string"], endpoint.query)
@@ -79,17 +73,6 @@ class ColdRoutes:
         assert endpoint.handler is not None
         return _reply(endpoint.status, await endpoint.handler(call))
 
-    def _find(self, path: str, method: str) -> tuple[Endpoint, dict[str, str]]:
-        """The endpoint, and what the path says in place of its names."""
-        for pattern, by_method in self._patterns:
-            found = pattern.fullmatch(path)
-            if found is not None:
-                endpoint = by_method.get("GET" if method == "HEAD" else method)
-                if endpoint is None:
-                    raise method_not_allowed(", ".join(sorted(by_method)))
-                return endpoint, found.groupdict()
-        raise no_such_path()
-
     async def _caller(self, endpoint: Endpoint, scope: Any, head: Head) -> ApiCaller:
         is_open = endpoint.path == "/metrics" and self._program.options.open_metrics
         if endpoint.needs is None or is_open:
@@ -100,10 +83,39 @@ class ColdRoutes:
         return found
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    """A resource may have slashes in its name, nothing else may."""
-    named = path.replace("{resource}", "(?P<resource>.*)")
-    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", named))
+def _by_pattern() -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
+    """The endpoints by method, with the pattern of their path. What is fixed goes before what is
+    not: "/buckets/reset" is no entity's buckets. A resource may have slashes in its name."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for one in (*COLD, DOCUMENT):
+        by_path.setdefault(one.path, {})[one.method] = one
+    found = []
+    for path in sorted(by_path, key=lambda path: path.count("{")):
+        named = path.replace("{resource}", "(?P<resource>.*)")
+        pattern = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", named))
+        found.append((pattern, by_path[path]))
+    return found
+
+
+PATTERNS = _by_pattern()
+
+
+def find_endpoint(path: str, method: str) -> tuple[Endpoint, dict[str, str]]:
+    """The endpoint, and what the path says in place of its names; ServiceError where there is none
+    for them."""
+    for pattern, by_method in PATTERNS:
+        found = pattern.fullmatch(path)
+        if found is not None:
+            endpoint = by_method.get("GET" if method == "HEAD" else method)
+            if endpoint is None:
+                raise method_not_allowed(", ".join(sorted(by_method)))
+            return endpoint, found.groupdict()
+    raise no_such_path()
+
+
+@cache
+def _document() -> bytes:
+    return msgspec.json.encode(document())
 
 
 def _reply(status: int, found: Document) -> Reply:

@@ -145,12 +145,12 @@ def problem_reply(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any
     headers: list[Any] = list(problem_headers(error))
     if error.code is Code.UNAUTHENTICATED:
         headers.append(("www-authenticate", 'Bearer realm="headgate"'))
-    return error.problem.http_status, problem_body(error), headers
+    return error.code.http_status, problem_body(error), headers
 
 
 def refusal_error(refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
     """What a caller who was turned away is told."""
-    code = Code(refusal.code)
+    code = refusal.code
     if code is Code.NOT_FOUND:
         return not_found()
     if code is Code.FORBIDDEN:

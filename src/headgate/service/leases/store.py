@@ -307,7 +307,5 @@ def lease_busy() -> ServiceError:
 
 def too_many_leases() -> ServiceError:
     return ServiceError(
-        Code.TOO_MANY_LEASES,
-        "settle or release leases you hold; try again",
-        retry_after_ms=1000,
+        Code.TOO_MANY_LEASES, "settle or release leases you hold; try again", retry_after_ms=1000
     )
