@@ -80,7 +80,7 @@ def test_the_good_ones_are_good() -> None:
     assert requests.parse_check(CHECK).tokens == 2
     assert len(requests.parse_batch(BATCH).requests) == 2
     assert requests.parse_descriptors(DESCRIPTORS).descriptors[0].tokens == 1
-    assert requests.parse_acquire(ACQUIRE).keep
+    assert requests.parse_acquire(ACQUIRE).on_expiry == "keep"
     assert requests.parse_adjust("lease", CHANGE).amounts == {"rpm": 1}
 
 

@@ -40,8 +40,7 @@ async def test_a_hundred_checks_are_one_store_call(store: str, tmp_path: Path) -
     await world.service.close()
 
 
-async def test_the_order_of_a_batch_is_the_order_of_its_decisions() -> None:
-    world = World()
+async def test_the_order_of_a_batch_is_the_order_of_its_decisions(world: World) -> None:
     ann = {"identifier": "ann", "resource": "tiny", "scope": "user"}
     ns = await world.service.namespace("default")
     await ns.set_limits("user:ann", [Limit.per_minute("tokens", 3)], "tiny")
@@ -97,8 +96,7 @@ async def test_a_throttled_key_is_refused_and_the_others_are_not() -> None:
     assert second.allowed
 
 
-async def test_a_dry_run_sees_what_those_before_it_took() -> None:
-    world = World()
+async def test_a_dry_run_sees_what_those_before_it_took(world: World) -> None:
     ns = await world.service.namespace("default")
     await ns.set_limits("user:ann", [Limit.per_minute("tokens", 2)], "tiny")
     ann = {"identifier": "ann", "resource": "tiny"}

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from headgate.service.decide.answers import BatchAnswer, CheckResult, CombinedResult
-from headgate.service.decide.bodies import batch_item, check_body, combined_body
+from headgate.service.decide.answers import (
+    BatchAnswer,
+    CheckResult,
+    CombinedResult,
+    batch_item,
+    check_body,
+    combined_body,
+)
 from headgate.service.decide.problems import Code, ServiceError, problem_body
 from headgate.service.http.write import check_headers, combined_headers, problem_headers
 from headgate.service.settings import OnUnknown

@@ -14,8 +14,7 @@ from headgate import Limit
 from headgate.core.errors import Contended, Throttled
 from headgate.layers.layer import Shadow
 from headgate.repository import Repository, open_backend
-from headgate.service.decide.answers import CheckResult
-from headgate.service.decide.bodies import combined_body
+from headgate.service.decide.answers import CheckResult, combined_body
 from headgate.service.decide.namespaces import SEEN_TTL_MS
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (
@@ -38,8 +37,7 @@ def run(flow: Any) -> Any:
     return asyncio.run(flow)
 
 
-async def test_a_warm_check_is_one_store_call_and_no_catalog_call() -> None:
-    world = World()
+async def test_a_warm_check_is_one_store_call_and_no_catalog_call(world: World) -> None:
     await world.ask("check", ask())
     world.store.calls.clear()
     world.catalog.calls.clear()
@@ -48,15 +46,13 @@ async def test_a_warm_check_is_one_store_call_and_no_catalog_call() -> None:
     assert (world.store.verbs, world.catalog.calls) == (["consume"] * 5, [])
 
 
-async def test_several_descriptors_are_one_store_call() -> None:
-    world = World()
+async def test_several_descriptors_are_one_store_call(world: World) -> None:
     await world.ask("check_all", USER_AND_IP)
     assert world.store.verbs == ["consume"]
     assert len(world.store.calls[0][1][0]) == 3
 
 
-async def test_what_is_stored_goes_before_policies_as_a_whole() -> None:
-    world = World()
+async def test_what_is_stored_goes_before_policies_as_a_whole(world: World) -> None:
     ns = await world.service.namespace("default")
     await ns.set_limits("user:vip", STORED)
     answer = await world.ask("check", ask(identifier="vip", tokens=20))
@@ -84,8 +80,7 @@ async def test_without_policies_there_is_the_global_default() -> None:
     assert (answer.tokens_remaining, answer.limits[0].limit_name) == (999, "global_default")
 
 
-async def test_new_rules_carry_the_level_over() -> None:
-    world = World()
+async def test_new_rules_carry_the_level_over(world: World) -> None:
     await world.ask("check", ask(tokens=8))
     world.service.rules = TableRules({("user", None): rule("renamed", 20, 1)})
     answer = await world.ask("check", ask(tokens=1))
@@ -93,8 +88,7 @@ async def test_new_rules_carry_the_level_over() -> None:
     assert answer.limits[0].limit_name == "renamed"
 
 
-async def test_a_trial_that_becomes_earnest_refuses() -> None:
-    world = World()
+async def test_a_trial_that_becomes_earnest_refuses(world: World) -> None:
     trial = ask(resource="trial", tokens=2)
     first, second = await world.ask("check", trial), await world.ask("check", trial)
     assert (first.shadowed, second.shadowed, second.allowed) == (False, True, True)
@@ -102,8 +96,7 @@ async def test_a_trial_that_becomes_earnest_refuses() -> None:
     assert (await world.ask("check", trial)).code is Code.RATE_LIMIT_EXCEEDED
 
 
-async def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none() -> None:
-    world = World()
+async def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none(world: World) -> None:
     request = {
         "identifier": "u",
         "tokens": 2,
@@ -119,8 +112,7 @@ async def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none() -> N
     assert answer.results[1].tokens_remaining == 6
 
 
-async def test_a_parent_that_is_empty_blocks_and_is_told() -> None:
-    world = World()
+async def test_a_parent_that_is_empty_blocks_and_is_told(world: World) -> None:
     ns = await world.service.namespace("default")
     await ns.create_entity("org")
     await ns.set_limits("org", [Limit(TOKENS, 3, 1, 1)])
@@ -134,8 +126,7 @@ async def test_a_parent_that_is_empty_blocks_and_is_told() -> None:
     )  # fmt: skip
 
 
-async def test_limits_of_a_trusted_wire_replace_everything() -> None:
-    world = World()
+async def test_limits_of_a_trusted_wire_replace_everything(world: World) -> None:
     own = (Limit(TOKENS, 2, 1, 1),)
     request = CheckRequest("user", "u", "api.search", 2, limits=own)
     assert (await world.service.check(request)).tokens_remaining == 0
@@ -144,8 +135,7 @@ async def test_limits_of_a_trusted_wire_replace_everything() -> None:
     assert (await world.service.check_all(looking)).allowed
 
 
-async def test_one_bucket_named_twice_is_asked_for_the_sum() -> None:
-    world = World()
+async def test_one_bucket_named_twice_is_asked_for_the_sum(world: World) -> None:
     twice = {"identifier": "u", "descriptors": [{"scope": "user", "resource": "api.search"}] * 2}
     answer = await world.ask("check_all", {**twice, "tokens": 5})
     assert [result.tokens_remaining for result in answer.results] == [0, 0]
@@ -164,9 +154,8 @@ async def test_one_bucket_named_twice_is_asked_for_the_sum() -> None:
     ],
 )
 async def test_whose_descriptor_it_is(
-    descriptor: dict[str, Any], request_part: dict[str, Any], identifier: str
+    descriptor: dict[str, Any], request_part: dict[str, Any], identifier: str, world: World
 ) -> None:
-    world = World()
     one = {"scope": "tenant", "resource": "api", **descriptor}
     await world.ask("check_all", {"descriptors": [one], **request_part})
     demand = world.store.calls[-1][1][0][0]
@@ -177,8 +166,7 @@ def few_new(burst: int) -> Limit:
     return Limit.per_minute("new_identifiers", 60, burst=burst)
 
 
-async def test_nobody_is_refused_for_being_new_unless_it_was_asked_for() -> None:
-    world = World()
+async def test_nobody_is_refused_for_being_new_unless_it_was_asked_for(world: World) -> None:
     ns = await world.service.namespace("default")
     for n in range(1_000):
         entity_id = f"user:{n}"
@@ -242,8 +230,7 @@ async def test_the_denied_are_let_in_once_registered() -> None:
     assert (await world.ask("check", ask())).allowed
 
 
-async def test_operators_switch_entities_off_and_let_them_pass() -> None:
-    world = World()
+async def test_operators_switch_entities_off_and_let_them_pass(world: World) -> None:
     ns = await world.service.namespace("default")
     await ns.disable("user:user_12345")
     assert (await world.ask("check", ask())).code is Code.ENTITY_DISABLED
@@ -256,8 +243,9 @@ async def test_operators_switch_entities_off_and_let_them_pass() -> None:
     assert both.tightest == 1
 
 
-async def test_namespaces_are_apart_and_a_deleted_one_is_missing_until_made_again() -> None:
-    world = World()
+async def test_namespaces_are_apart_and_a_deleted_one_is_missing_until_made_again(
+    world: World,
+) -> None:
     await world.repository.register_namespace("eu")
     eu = ask(namespace="eu", tokens=10)
     assert (await world.ask("check", eu)).allowed
@@ -371,8 +359,7 @@ async def test_a_store_that_refuses_the_service_makes_it_unready_and_is_logged_o
     assert (health.status, health.ready, health.store_available) == ("UNHEALTHY", False, False)
 
 
-async def test_every_answer_is_told_once() -> None:
-    world = World()
+async def test_every_answer_is_told_once(world: World) -> None:
     await world.ask("check", ask())
     await world.ask("check_all", USER_AND_IP)
     await world.ask("batch", {"requests": [ask(), ask(tokens=99), ask()]})
@@ -443,8 +430,7 @@ def test_rules_and_settings_are_checked_at_the_door() -> None:
     assert rule("a", 1, level=GLOBAL).level == GLOBAL
 
 
-async def test_what_takes_longest_is_what_blocks() -> None:
-    world = World()
+async def test_what_takes_longest_is_what_blocks(world: World) -> None:
     await world.ask("check", ask(tokens=10))
     await world.ask("check", ask(scope="ip", identifier="10.0.0.1", tokens=4))
     answer = await world.ask("check_all", USER_AND_IP)
@@ -454,8 +440,7 @@ async def test_what_takes_longest_is_what_blocks() -> None:
     assert names == ["search_user", "search_ip"]
 
 
-async def test_a_policy_on_trial_is_not_among_the_violated() -> None:
-    world = World()
+async def test_a_policy_on_trial_is_not_among_the_violated(world: World) -> None:
     request = {
         "identifier": "u",
         "tokens": 6,

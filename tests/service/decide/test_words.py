@@ -29,8 +29,7 @@ from headgate.core.errors import (
 from headgate.core.history import iso_time_or_none
 from headgate.core.http_fields import sf_string
 from headgate.core.limits import Limit
-from headgate.service.decide.answers import CheckResult
-from headgate.service.decide.bodies import check_body
+from headgate.service.decide.answers import CheckResult, check_body
 from headgate.service.decide.problems import (
     Code,
     ServiceError,

@@ -181,8 +181,7 @@ def test_a_prefix_keeps_to_its_entities(endpoint: Endpoint) -> None:
     assert (own.status < 400) is of_one, own.content
 
 
-async def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() -> None:
-    world = World()
+async def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child(world: World) -> None:
     await world.repository.register_namespace("here")
     ns = await world.service.namespace("here")
     await ns.create_entity("user:bob")
@@ -211,8 +210,7 @@ async def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() ->
     assert await ns.get_children("user:bob") == []
 
 
-async def test_another_entitys_lease_is_not_there() -> None:
-    world = World()
+async def test_another_entitys_lease_is_not_there(world: World) -> None:
     await world.repository.register_namespace("here")
     app = rest_of(world, CALLERS.authenticator(world))
     made = await call(app, "POST", "/v1/leases", ASK, key=CALLERS.texts["ann"])
@@ -235,8 +233,7 @@ def test_what_is_open_to_everybody_is_listed_here() -> None:
     }
 
 
-def test_metrics_can_be_opened() -> None:
-    world = World()
+def test_metrics_can_be_opened(world: World) -> None:
     app = rest_of(world, CALLERS.authenticator(world), open_metrics=True)
     assert run(call(app, "GET", "/metrics")).status == 200
     assert run(call(app, "GET", "/v1/policies")).status == 401
@@ -296,8 +293,7 @@ class TestWaysToSendAKey:
         assert self.ask((b"authorization", text)) == 401
         assert self.ask((b"x-api-key", b"\xff" + text)) == 401
 
-    def test_a_certificate_counts_where_no_key_was_sent(self) -> None:
-        world = World()
+    def test_a_certificate_counts_where_no_key_was_sent(self, world: World) -> None:
         run(world.repository.register_namespace("here"))
         table = {"DNS:checkout.internal": parse_grant(["check"], "here")}
         authenticator = Authenticator(CALLERS.store, world.clock, lambda: table)
@@ -330,8 +326,7 @@ class TestMakingKeys:
         assert self.flow("ann", {**plain, "entity_prefix": "user:an"}).status == 404
         assert self.flow("ann", {**plain, "entity_prefix": "user:ann:"}).status == 201
 
-    async def test_a_key_works_until_it_is_revoked(self) -> None:
-        world = World()
+    async def test_a_key_works_until_it_is_revoked(self, world: World) -> None:
         await world.repository.register_namespace("here")
         app = rest_of(world, Callers_with(world))
         root = CALLERS.texts["root"]
@@ -346,8 +341,7 @@ class TestMakingKeys:
         seen.append((await call(app, "POST", CHECK, ASK, key=key)).status)
         assert seen == [200, 204, 401]
 
-    def test_others_keys_are_not_listed(self) -> None:
-        world = World()
+    def test_others_keys_are_not_listed(self, world: World) -> None:
         app = rest_of(world, CALLERS.authenticator(world))
         listed = run(call(app, "GET", "/v1/keys", key=CALLERS.texts["admin"]))
         assert {one["namespace"] for one in listed.json["items"]} == {"here"}

@@ -16,8 +16,7 @@ from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.layers.layer import ShadowVerdict
-from headgate.service.decide.answers import Admission, CheckResult
-from headgate.service.decide.bodies import batch_item, check_body
+from headgate.service.decide.answers import Admission, CheckResult, batch_item, check_body
 from headgate.service.decide.evaluate import check_result, plain_admission
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import Rule

@@ -71,8 +71,7 @@ class Hanging:
         self._open.set()
 
 
-async def test_no_request_outlives_its_deadline() -> None:
-    world = World()
+async def test_no_request_outlives_its_deadline(world: World) -> None:
     app = rest_of(world, deadline_ms=100)
     hanging = Hanging(world)
     during = await crowd(world, app, 50)
@@ -104,9 +103,8 @@ async def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
     assert world.store.verbs == []
 
 
-async def test_cancellation_by_the_server_is_not_a_deadline() -> None:
+async def test_cancellation_by_the_server_is_not_a_deadline(world: World) -> None:
     """Whoever cancels a request gets its cancellation, not an answer."""
-    world = World()
     hanging = Hanging(world)
     app = rest_of(world, deadline_ms=60_000)
     task = asyncio.create_task(call(app, "POST", CHECK, ASK))

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service.decide.answers import LeaseState
-from headgate.service.decide.bodies import acquire_body, lease_body
+from headgate.service.decide.answers import LeaseState, acquire_body, lease_body
 from headgate.service.decide.problems import Code, ServiceError
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
@@ -30,8 +29,7 @@ async def held(world: World, tokens: int = 4, **more: Any) -> str:
     return lease_id
 
 
-async def test_an_acquire_takes_and_gives_an_id() -> None:
-    world = World()
+async def test_an_acquire_takes_and_gives_an_id(world: World) -> None:
     answer = await world.ask("acquire", ask(tokens=4, ttl_seconds=60))
     assert answer.check.tokens_remaining == 6
     assert answer.lease.held == {"tokens": 4}
@@ -43,8 +41,7 @@ async def test_an_acquire_takes_and_gives_an_id() -> None:
     assert lease_body(again) == lease_body(answer.lease)
 
 
-async def test_a_refused_acquire_has_no_lease() -> None:
-    world = World()
+async def test_a_refused_acquire_has_no_lease(world: World) -> None:
     await held(world, 9)
     answer = await world.ask("acquire", ask(tokens=4))
     assert (answer.lease, answer.check.code) == (None, Code.RATE_LIMIT_EXCEEDED)
@@ -53,8 +50,7 @@ async def test_a_refused_acquire_has_no_lease() -> None:
     assert len(world.service.leases.store) == 1
 
 
-async def test_adjust_settle_and_their_repetition() -> None:
-    world = World()
+async def test_adjust_settle_and_their_repetition(world: World) -> None:
     lease_id = await held(world)
     more = await world.ask("adjust", {"tokens": 3}, lease_id)
     assert (more.held, await left(world)) == ({"tokens": 7}, 3)
@@ -72,21 +68,18 @@ async def test_adjust_settle_and_their_repetition() -> None:
     assert await left(world) == 9
 
 
-async def test_settling_without_amounts_keeps_what_is_held() -> None:
-    world = World()
+async def test_settling_without_amounts_keeps_what_is_held(world: World) -> None:
     done = await world.ask("settle", None, await held(world))
     assert (done.state, done.held, await left(world)) == (LeaseState.SETTLED, {"tokens": 4}, 6)
 
 
-async def test_a_debit_may_go_into_debt_over_the_wire() -> None:
-    world = World()
+async def test_a_debit_may_go_into_debt_over_the_wire(world: World) -> None:
     await world.ask("settle", {"tokens": 30}, await held(world))
     answer = await world.ask("check", ask())
     assert (answer.tokens_remaining, answer.retry_after_ms) == (-20, 10_500)
 
 
-async def test_release_gives_back_part_then_everything_once() -> None:
-    world = World()
+async def test_release_gives_back_part_then_everything_once(world: World) -> None:
     lease_id = await held(world)
     part = await world.ask("release", {"tokens": 1}, lease_id)
     assert (part.state, part.held, await left(world)) == (LeaseState.OPEN, {"tokens": 3}, 7)
@@ -99,8 +92,7 @@ async def test_release_gives_back_part_then_everything_once() -> None:
         )  # fmt: skip
 
 
-async def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> None:
-    world = World()
+async def test_while_one_call_changes_a_lease_others_are_told_to_come_back(world: World) -> None:
     lease_id = await held(world)
     store = world.service.leases.store
     lease = await store.get(lease_id)
@@ -115,9 +107,10 @@ async def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> 
 
 
 @pytest.mark.parametrize(("on_expiry", "back"), [("refund", 3), ("keep", 0)])
-async def test_expiry_has_the_outcome_that_was_chosen(on_expiry: str, back: int) -> None:
+async def test_expiry_has_the_outcome_that_was_chosen(
+    on_expiry: str, back: int, world: World
+) -> None:
     """`once` never refills, so that what comes back is seen."""
-    world = World()
     lease_id = await held(world, 3, resource="once", ttl_seconds=5, on_expiry=on_expiry)
     world.clock.advance(4_999)
     await world.service.tick()
@@ -128,8 +121,7 @@ async def test_expiry_has_the_outcome_that_was_chosen(on_expiry: str, back: int)
     assert len(world.service.leases.store) == 0
 
 
-async def test_a_settled_lease_expires_without_an_effect() -> None:
-    world = World()
+async def test_a_settled_lease_expires_without_an_effect(world: World) -> None:
     lease_id = await held(world, 3, resource="once", ttl_seconds=5)
     await world.ask("settle", {"tokens": 2}, lease_id)
     world.clock.advance(5_000)
@@ -137,8 +129,7 @@ async def test_a_settled_lease_expires_without_an_effect() -> None:
     assert await left(world, resource="once") == 1
 
 
-async def test_a_late_refund_makes_no_burst() -> None:
-    world = World()
+async def test_a_late_refund_makes_no_burst(world: World) -> None:
     lease_id = await held(world, 10)
     world.clock.advance(3_000)  # 6 of 10 have been refilled
     await world.ask("check", ask(tokens=6))
@@ -159,8 +150,7 @@ async def test_the_shelf_is_bounded_and_says_so_before_taking() -> None:
     assert (await world.ask("acquire", ask(tokens=1))).lease is not None
 
 
-async def test_what_cannot_be_kept_goes_back() -> None:
-    world = World()
+async def test_what_cannot_be_kept_goes_back(world: World) -> None:
 
     async def fail(lease: Any) -> None:
         raise ServiceError(Code.TOO_MANY_LEASES, "the shelf broke")
@@ -171,8 +161,7 @@ async def test_what_cannot_be_kept_goes_back() -> None:
     assert await left(world) == 10
 
 
-async def test_a_sweep_ends_so_many_and_no_more() -> None:
-    world = World()
+async def test_a_sweep_ends_so_many_and_no_more(world: World) -> None:
     for _ in range(5):
         await held(world, 1, ttl_seconds=1)
     world.clock.advance(1_000)
@@ -180,8 +169,7 @@ async def test_a_sweep_ends_so_many_and_no_more() -> None:
     assert await world.service.leases.sweep() == 3
 
 
-async def test_a_lease_is_its_namespaces_only() -> None:
-    world = World()
+async def test_a_lease_is_its_namespaces_only(world: World) -> None:
     await world.repository.register_namespace("eu")
     lease_id = await held(world)
     for request in ({"namespace": "eu"}, {"namespace": "missing"}):
@@ -191,8 +179,7 @@ async def test_a_lease_is_its_namespaces_only() -> None:
     assert await left(world) == 6
 
 
-async def test_amounts_by_limit_name() -> None:
-    world = World()
+async def test_amounts_by_limit_name(world: World) -> None:
     both = ask(resource="both", amounts={"tokens": 3, "hourly": 1})
     answer = await world.ask("acquire", both)
     assert answer.lease.held == {"tokens": 3, "hourly": 1}
@@ -222,8 +209,7 @@ async def test_amounts_by_limit_name() -> None:
         ("release", []),
     ],
 )
-async def test_bad_changes_change_nothing(verb: str, values: Any) -> None:
-    world = World()
+async def test_bad_changes_change_nothing(verb: str, values: Any, world: World) -> None:
     lease_id = await held(world)
     error = await world.ask(verb, values, lease_id)
     assert isinstance(error, ServiceError)
@@ -244,15 +230,13 @@ async def test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_local
     assert world.store.verbs == [], "the store must not be credited for what it never gave"
 
 
-async def test_a_lease_needs_the_store_where_the_service_fails_closed() -> None:
-    world = World()
+async def test_a_lease_needs_the_store_where_the_service_fails_closed(world: World) -> None:
     world.goes_down()
     answer = await world.ask("acquire", ask())
     assert (answer.lease, answer.check.code) == (None, Code.STORAGE_UNAVAILABLE)
 
 
-async def test_releasing_gives_back_also_what_expiry_would_keep() -> None:
-    world = World()
+async def test_releasing_gives_back_also_what_expiry_would_keep(world: World) -> None:
     lease_id = await held(world, 3, resource="once", on_expiry="keep")
     await world.ask("release", {}, lease_id)
     assert await left(world, resource="once") == 3

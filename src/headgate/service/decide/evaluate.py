@@ -213,15 +213,23 @@ class Checks:
         self, error: HeadgateError, namespace: str, asked: CheckedAmount, dry_run: bool
     ) -> CheckResult:
         """The answer where an error is one: the store is away, or has a speed limit of its own."""
-        if isinstance(error, RateLimitExceeded):
-            return throttled_result(error, asked, dry_run)
-        if not isinstance(error, RateLimiterUnavailable):
+        reason: str | None = None
+        if isinstance(error, RateLimitExceeded):  # how much is left is not known then
+            code, wait_ms = Code.RATE_LIMIT_EXCEEDED, error.retry_after_ms
+        elif isinstance(error, RateLimiterUnavailable):  # the service fails closed
+            open_ms = error.cause.retry_in_ms if isinstance(error.cause, BreakerOpen) else 0
+            code, wait_ms = Code.STORAGE_UNAVAILABLE, open_ms or STORE_RETRY_MS
+            reason = reason_for(error.cause)
+        else:
             if isinstance(error, StoreDenied):
                 self.log_denied(error)
             if isinstance(error, NamespaceStateError):
                 self._namespaces.pop(namespace, None)
             raise_service_error(error)
-        return unavailable_result(error, asked, dry_run)
+        return CheckResult(
+            False, *asked, retry_after_ms=wait_ms, code=code, degraded=reason is not None,
+            degraded_reason=reason, dry_run=dry_run,
+        )  # fmt: skip
 
     def log_denied(self, error: StoreDenied) -> None:
         """Tells the operator the missing right, which callers are not told; once a minute."""
@@ -324,36 +332,6 @@ def check_result(
         reason_for(trouble) if degraded else None,
         shadowed,
         dry_run,
-    )
-
-
-def throttled_result(
-    error: RateLimitExceeded, asked: tuple[str, str, int], dry_run: bool
-) -> CheckResult:
-    """A store's own speed limit on a key: refused, and how much is left is not known."""
-    return CheckResult(
-        False,
-        *asked,
-        retry_after_ms=error.retry_after_ms,
-        code=Code.RATE_LIMIT_EXCEEDED,
-        dry_run=dry_run,
-    )
-
-
-def unavailable_result(
-    error: RateLimiterUnavailable, asked: tuple[str, str, int], dry_run: bool
-) -> CheckResult:
-    """The store is away and the service fails closed."""
-    cause = error.cause
-    wait_ms = cause.retry_in_ms if isinstance(cause, BreakerOpen) else 0
-    return CheckResult(
-        False,
-        *asked,
-        retry_after_ms=wait_ms or STORE_RETRY_MS,
-        code=Code.STORAGE_UNAVAILABLE,
-        degraded=True,
-        degraded_reason=reason_for(cause),
-        dry_run=dry_run,
     )
 
 

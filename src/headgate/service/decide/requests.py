@@ -24,10 +24,6 @@ from headgate.service.decide.request_bodies import (
     ChangeOrNothingBody,
     CheckBody,
     DescriptorsBody,
-    Identifier,
-    Namespace,
-    Resource,
-    Scope,
     body_error,
     check_values,
     parse_body,
@@ -213,23 +209,9 @@ def parse_settle(lease_id: object, values: object) -> ChangeRequest:
 parse_release = parse_settle
 
 
-def parse_scope(value: object) -> str:
-    check_values(value, Scope, "scope")
-    return str(value)
-
-
-def parse_identifier(value: object) -> str:
-    check_values(value, Identifier, "identifier")
-    return str(value)
-
-
-def parse_resource_field(value: object) -> str:
-    check_values(value, Resource, "resource")
-    return str(value)
-
-
-def parse_namespace_field(value: object) -> str:
-    check_values(value, Namespace, "namespace")
+def parse_field(name: str, value: object, kind: Any) -> str:
+    """A name or text that comes without a body; ServiceError where it is none of that kind."""
+    check_values(value, kind, name)
     return str(value)
 
 

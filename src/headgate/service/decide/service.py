@@ -1,7 +1,7 @@
 """Service: every request of every wire, decided here.
 
 A wire decodes bytes, has `requests` parse them, calls one of the verbs below, and writes the answer
-with `bodies` and `http.write`. It holds no rules. A verb returns an answer, also for "limited" and
+with `answers` and `http.write`. It holds no rules. A verb returns an answer, also for "limited" and
 "the store is away"; whatever else is wrong is raised as ServiceError, and nothing was consumed.
 """
 

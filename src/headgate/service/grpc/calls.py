@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headgate.core.decision import LimitStatus
 from headgate.service.decide.answers import (
+    DEGRADED_WARNING,
     AcquireResult,
     BatchAnswer,
     CheckResult,
@@ -20,8 +21,8 @@ from headgate.service.decide.answers import (
     HealthState,
     LeaseResult,
     LeaseState,
+    message_of,
 )
-from headgate.service.decide.bodies import DEGRADED_WARNING, message_of
 from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (

@@ -55,8 +55,8 @@ from headgate.service.http.read import (
 )
 from headgate.service.http.routing import ColdRoutes
 from headgate.service.http.write import (
-    Fields,
     HttpProblem,
+    RawResponse,
     Reply,
     acquire_reply,
     batch_reply,
@@ -90,8 +90,6 @@ class SideServer(Protocol):
 
 
 StartSideServer = Callable[[], Awaitable[SideServer]]
-# Status, content, and header fields, or the lines they are where a whole body came with the head.
-RawResponse = tuple[int, bytes, Fields | bytes]
 
 
 class Rest:

@@ -27,16 +27,18 @@ from headgate.service.decide.request_bodies import (
     PER_LIMIT,
     BodyT,
     EntityId,
+    Identifier,
     LimitName,
     RequestBody,
     Resource,
+    Scope,
     UsedAmount,
     check_values,
     name_meta,
     parse_body,
     text_meta,
 )
-from headgate.service.decide.requests import parse_identifier, parse_scope
+from headgate.service.decide.requests import DEFAULT_SCOPE, parse_field
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
 from headgate.service.keys.access import ApiCaller
@@ -46,13 +48,15 @@ from headgate.service.program import Program
 
 
 class RouteCall(NamedTuple):
-    """`path` and `query` hold texts (or whole numbers), `values` the JSON body."""
+    """`path` and `query` hold texts (or whole numbers), `values` the JSON body. `inside` is the
+    namespace that the path goes into."""
 
     program: Program
     caller: ApiCaller
     path: Mapping[str, str]
     query: Mapping[str, Any]
     values: Any = None
+    inside: NamespaceService | None = None
 
     @property
     def service(self) -> Service:
@@ -62,8 +66,15 @@ class RouteCall(NamedTuple):
     def principal(self) -> str:
         return self.caller.principal
 
-    async def namespace(self) -> NamespaceService:
-        return await self.service.namespace(self.path["namespace"])
+    @property
+    def ns(self) -> NamespaceService:
+        assert self.inside is not None
+        return self.inside
+
+    def identity(self) -> tuple[str, str]:
+        """The scope and the identifier that the query names."""
+        scope = parse_field("scope", self.query.get("scope", DEFAULT_SCOPE), Scope)
+        return scope, parse_field("identifier", self.query.get("identifier"), Identifier)
 
     def body(self, kind: type[BodyT]) -> BodyT:
         check_values(self.values, kind)
@@ -98,9 +109,7 @@ def identity(call: RouteCall) -> tuple[str | None, str | None]:
     entity_id = call.query.get("entity_id")
     if entity_id is not None:
         return call.query.get("namespace", DEFAULT_NAMESPACE), entity_id
-    scope = parse_scope(call.query.get("scope", "user"))
-    identifier = parse_identifier(call.query.get("identifier"))
-    return call.query.get("namespace", DEFAULT_NAMESPACE), entity_id_of(scope, identifier)
+    return call.query.get("namespace", DEFAULT_NAMESPACE), entity_id_of(*call.identity())
 
 
 def own(call: RouteCall) -> tuple[str | None, str | None]:

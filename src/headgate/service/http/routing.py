@@ -22,7 +22,7 @@ from headgate.service.http.read import (
     query_of,
     values_of,
 )
-from headgate.service.http.routes import COLD, DOCUMENT
+from headgate.service.http.routes import COLD, DOCUMENT, NS
 from headgate.service.http.write import (
     NO_HEADERS,
     Reply,
@@ -70,6 +70,8 @@ class ColdRoutes:
             refusal = caller.refusal_for(endpoint.needs, *endpoint.place(call))
             if refusal is not None:
                 raise self._deny(refusal, endpoint.needs)
+        if endpoint.path.startswith(f"{NS}/"):
+            call = call._replace(inside=await call.service.namespace(path["namespace"]))
         assert endpoint.handler is not None
         return _reply(endpoint.status, await endpoint.handler(call))
 

@@ -31,14 +31,12 @@ from headgate.service.decide.answers import (
     CheckResult,
     CombinedResult,
     LeaseResult,
-    tightest_of,
-)
-from headgate.service.decide.bodies import (
     acquire_body,
     batch_item,
     check_body,
     combined_body,
     lease_body,
+    tightest_of,
 )
 from headgate.service.decide.problems import (
     Code,
@@ -181,6 +179,7 @@ NO_HEADERS: Headers = []
 Fields = list[tuple[bytes, bytes]]
 EncodedReply = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
 Reply = tuple[int, dict[str, Any] | EncodedReply, Headers]
+RawResponse = tuple[int, bytes, Fields | bytes]  # status, content, and header fields or their lines
 
 _encode = msgspec.json.Encoder().encode
 _PROBLEM = (b"content-type", PROBLEM_JSON)
