@@ -18,7 +18,7 @@ from headgate.core.history import parse_usage_cursor
 from headgate.core.lease import Debit, LeaseAccount, LimitRef
 from headgate.core.record import BucketKey, Terms, new_record
 from headgate.service.decide.answers import LeaseState
-from headgate.service.leases.text import lease_as_text, lease_from_text
+from headgate.service.leases.store import lease_as_text, lease_from_text
 from headgate.stores.dynamodb import schema
 from headgate.stores.sqlite import rows
 from proof.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values

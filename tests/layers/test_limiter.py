@@ -14,6 +14,7 @@ from headgate import (
     OnUnavailable,
     RateLimiter,
     RateLimitExceeded,
+    Repository,
     SyncRateLimiter,
     SyncRepository,
     ValidationError,
@@ -195,7 +196,7 @@ async def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str
         assert isinstance(limiter.engine.store, Prefetch)
         assert isinstance(limiter.engine.store._pace, BlockingGateFactory)
 
-    service = await Service.open(url + "?prefetch=on")
+    service = Service(await Repository.open(url + "?prefetch=on"))
     assert isinstance(service._store, Prefetch)
     assert isinstance(service._store._pace, AsyncGateFactory)
     await service.close()

@@ -14,8 +14,7 @@ from headgate import Limit
 from headgate.core.errors import Contended, Throttled
 from headgate.layers.layer import Shadow
 from headgate.repository import Repository, open_backend
-from headgate.service.decide.answers import CheckResult
-from headgate.service.decide.bodies import combined_body
+from headgate.service.decide.answers import CheckResult, combined_body
 from headgate.service.decide.namespaces import SEEN_TTL_MS
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (
@@ -38,157 +37,112 @@ def run(flow: Any) -> Any:
     return asyncio.run(flow)
 
 
-def test_a_warm_check_is_one_store_call_and_no_catalog_call() -> None:
-    async def flow() -> None:
-        world = World()
+async def test_a_warm_check_is_one_store_call_and_no_catalog_call(world: World) -> None:
+    await world.ask("check", ask())
+    world.store.calls.clear()
+    world.catalog.calls.clear()
+    for _ in range(5):
         await world.ask("check", ask())
-        world.store.calls.clear()
-        world.catalog.calls.clear()
-        for _ in range(5):
-            await world.ask("check", ask())
-        assert (world.store.verbs, world.catalog.calls) == (["consume"] * 5, [])
-
-    run(flow())
+    assert (world.store.verbs, world.catalog.calls) == (["consume"] * 5, [])
 
 
-def test_several_descriptors_are_one_store_call() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.ask("check_all", USER_AND_IP)
-        assert world.store.verbs == ["consume"]
-        assert len(world.store.calls[0][1][0]) == 3
-
-    run(flow())
+async def test_several_descriptors_are_one_store_call(world: World) -> None:
+    await world.ask("check_all", USER_AND_IP)
+    assert world.store.verbs == ["consume"]
+    assert len(world.store.calls[0][1][0]) == 3
 
 
-def test_what_is_stored_goes_before_policies_as_a_whole() -> None:
-    async def flow() -> None:
-        world = World()
-        ns = await world.service.namespace("default")
-        await ns.set_limits("user:vip", STORED)
-        answer = await world.ask("check", ask(identifier="vip", tokens=20))
-        assert answer.allowed
-        assert [limit.limit_name for limit in answer.limits] == ["rpm", "tpm"]
-        assert (answer.tokens_remaining, answer.tokens_capacity) == (10, 30)
-        found, explained = await world.service.explain("default", "user", "vip", "api.search")
-        assert found is not None
-        assert found.name == "search_user"
-        assert [given.level for given in explained.limits] == ["entity_default"] * 2
-
-    run(flow())
+async def test_what_is_stored_goes_before_policies_as_a_whole(world: World) -> None:
+    ns = await world.service.namespace("default")
+    await ns.set_limits("user:vip", STORED)
+    answer = await world.ask("check", ask(identifier="vip", tokens=20))
+    assert answer.allowed
+    assert [limit.limit_name for limit in answer.limits] == ["rpm", "tpm"]
+    assert (answer.tokens_remaining, answer.tokens_capacity) == (10, 30)
+    found, explained = await world.service.explain("default", "user", "vip", "api.search")
+    assert found is not None
+    assert found.name == "search_user"
+    assert [given.level for given in explained.limits] == ["entity_default"] * 2
 
 
-def test_where_nothing_is_stored_and_no_policy_fits_it_is_a_configuration_error() -> None:
-    async def flow() -> None:
-        world = World(NoPolicies(None))
-        error = await world.ask("check", ask())
-        assert isinstance(error, ServiceError)
-        assert error.code is Code.CONFIGURATION_ERROR
-        ns = await world.service.namespace("default")
-        await ns.set_system_defaults(STORED)
-        assert (await world.ask("check", ask())).tokens_capacity == 30
-
-    run(flow())
+async def test_where_nothing_is_stored_and_no_policy_fits_it_is_a_configuration_error() -> None:
+    world = World(NoPolicies(None))
+    error = await world.ask("check", ask())
+    assert isinstance(error, ServiceError)
+    assert error.code is Code.CONFIGURATION_ERROR
+    ns = await world.service.namespace("default")
+    await ns.set_system_defaults(STORED)
+    assert (await world.ask("check", ask())).tokens_capacity == 30
 
 
-def test_without_policies_there_is_the_global_default() -> None:
-    async def flow() -> None:
-        answer = await World(NoPolicies()).ask("check", ask())
-        assert (answer.tokens_remaining, answer.limits[0].limit_name) == (999, "global_default")
-
-    run(flow())
+async def test_without_policies_there_is_the_global_default() -> None:
+    answer = await World(NoPolicies()).ask("check", ask())
+    assert (answer.tokens_remaining, answer.limits[0].limit_name) == (999, "global_default")
 
 
-def test_new_rules_carry_the_level_over() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.ask("check", ask(tokens=8))
-        world.service.rules = TableRules({("user", None): rule("renamed", 20, 1)})
-        answer = await world.ask("check", ask(tokens=1))
-        assert (answer.tokens_remaining, answer.tokens_capacity) == (1, 20)
-        assert answer.limits[0].limit_name == "renamed"
-
-    run(flow())
+async def test_new_rules_carry_the_level_over(world: World) -> None:
+    await world.ask("check", ask(tokens=8))
+    world.service.rules = TableRules({("user", None): rule("renamed", 20, 1)})
+    answer = await world.ask("check", ask(tokens=1))
+    assert (answer.tokens_remaining, answer.tokens_capacity) == (1, 20)
+    assert answer.limits[0].limit_name == "renamed"
 
 
-def test_a_trial_that_becomes_earnest_refuses() -> None:
-    async def flow() -> None:
-        world = World()
-        trial = ask(resource="trial", tokens=2)
-        first, second = await world.ask("check", trial), await world.ask("check", trial)
-        assert (first.shadowed, second.shadowed, second.allowed) == (False, True, True)
-        world.service.rules = TableRules({("user", "trial"): rule("earnest", 2)})
-        assert (await world.ask("check", trial)).code is Code.RATE_LIMIT_EXCEEDED
-
-    run(flow())
+async def test_a_trial_that_becomes_earnest_refuses(world: World) -> None:
+    trial = ask(resource="trial", tokens=2)
+    first, second = await world.ask("check", trial), await world.ask("check", trial)
+    assert (first.shadowed, second.shadowed, second.allowed) == (False, True, True)
+    world.service.rules = TableRules({("user", "trial"): rule("earnest", 2)})
+    assert (await world.ask("check", trial)).code is Code.RATE_LIMIT_EXCEEDED
 
 
-def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none() -> None:
-    async def flow() -> None:
-        world = World()
-        request = {
-            "identifier": "u",
-            "tokens": 2,
-            "descriptors": [
-                {"scope": "user", "resource": "trial"},
-                {"scope": "user", "resource": "api.search"},
-            ],
-        }
-        await world.ask("check_all", request)
-        answer = await world.ask("check_all", request)
-        assert answer.allowed
-        assert [result.shadowed for result in answer.results] == [True, False]
-        assert answer.results[1].tokens_remaining == 6
-
-    run(flow())
+async def test_a_trial_beside_an_earnest_limit_does_not_spoil_all_or_none(world: World) -> None:
+    request = {
+        "identifier": "u",
+        "tokens": 2,
+        "descriptors": [
+            {"scope": "user", "resource": "trial"},
+            {"scope": "user", "resource": "api.search"},
+        ],
+    }
+    await world.ask("check_all", request)
+    answer = await world.ask("check_all", request)
+    assert answer.allowed
+    assert [result.shadowed for result in answer.results] == [True, False]
+    assert answer.results[1].tokens_remaining == 6
 
 
-def test_a_parent_that_is_empty_blocks_and_is_told() -> None:
-    async def flow() -> None:
-        world = World()
-        ns = await world.service.namespace("default")
-        await ns.create_entity("org")
-        await ns.set_limits("org", [Limit(TOKENS, 3, 1, 1)])
-        await ns.create_entity("user:kid", parent_id="org", cascade=True)
-        assert (await world.ask("check", ask(identifier="kid", tokens=2))).allowed
-        answer = await world.ask("check", ask(identifier="kid", tokens=2))
-        assert answer.code is Code.RATE_LIMIT_EXCEEDED
-        assert [limit.exceeded for limit in answer.limits] == [False, True]
-        assert (answer.tokens_remaining, answer.tokens_capacity, answer.retry_after_ms) == (
-            1, 3, 1000,
-        )  # fmt: skip
-
-    run(flow())
+async def test_a_parent_that_is_empty_blocks_and_is_told(world: World) -> None:
+    ns = await world.service.namespace("default")
+    await ns.create_entity("org")
+    await ns.set_limits("org", [Limit(TOKENS, 3, 1, 1)])
+    await ns.create_entity("user:kid", parent_id="org", cascade=True)
+    assert (await world.ask("check", ask(identifier="kid", tokens=2))).allowed
+    answer = await world.ask("check", ask(identifier="kid", tokens=2))
+    assert answer.code is Code.RATE_LIMIT_EXCEEDED
+    assert [limit.exceeded for limit in answer.limits] == [False, True]
+    assert (answer.tokens_remaining, answer.tokens_capacity, answer.retry_after_ms) == (
+        1, 3, 1000,
+    )  # fmt: skip
 
 
-def test_limits_of_a_trusted_wire_replace_everything() -> None:
-    async def flow() -> None:
-        world = World()
-        own = (Limit(TOKENS, 2, 1, 1),)
-        request = CheckRequest("user", "u", "api.search", 2, limits=own)
-        assert (await world.service.check(request)).tokens_remaining == 0
-        assert not (await world.service.check(request)).allowed
-        looking = DescriptorsRequest((CheckDescriptor("user", "api.search", "u", 0, own),))
-        assert (await world.service.check_all(looking)).allowed
-
-    run(flow())
+async def test_limits_of_a_trusted_wire_replace_everything(world: World) -> None:
+    own = (Limit(TOKENS, 2, 1, 1),)
+    request = CheckRequest("user", "u", "api.search", 2, limits=own)
+    assert (await world.service.check(request)).tokens_remaining == 0
+    assert not (await world.service.check(request)).allowed
+    looking = DescriptorsRequest((CheckDescriptor("user", "api.search", "u", 0, own),))
+    assert (await world.service.check_all(looking)).allowed
 
 
-def test_one_bucket_named_twice_is_asked_for_the_sum() -> None:
-    async def flow() -> None:
-        world = World()
-        twice = {
-            "identifier": "u",
-            "descriptors": [{"scope": "user", "resource": "api.search"}] * 2,
-        }
-        answer = await world.ask("check_all", {**twice, "tokens": 5})
-        assert [result.tokens_remaining for result in answer.results] == [0, 0]
-        world.clock.advance(2500)
-        refused = await world.ask("check_all", {**twice, "tokens": 3})
-        assert not refused.allowed
-        assert refused.retry_after_ms == 500
-
-    run(flow())
+async def test_one_bucket_named_twice_is_asked_for_the_sum(world: World) -> None:
+    twice = {"identifier": "u", "descriptors": [{"scope": "user", "resource": "api.search"}] * 2}
+    answer = await world.ask("check_all", {**twice, "tokens": 5})
+    assert [result.tokens_remaining for result in answer.results] == [0, 0]
+    world.clock.advance(2500)
+    refused = await world.ask("check_all", {**twice, "tokens": 3})
+    assert not refused.allowed
+    assert refused.retry_after_ms == 500
 
 
 @pytest.mark.parametrize(
@@ -199,299 +153,221 @@ def test_one_bucket_named_twice_is_asked_for_the_sum() -> None:
         ({}, {"metadata": {"tenant_id": "meta"}, "identifier": "a user"}, "meta"),
     ],
 )
-def test_whose_descriptor_it_is(
-    descriptor: dict[str, Any], request_part: dict[str, Any], identifier: str
+async def test_whose_descriptor_it_is(
+    descriptor: dict[str, Any], request_part: dict[str, Any], identifier: str, world: World
 ) -> None:
-    async def flow() -> None:
-        world = World()
-        one = {"scope": "tenant", "resource": "api", **descriptor}
-        await world.ask("check_all", {"descriptors": [one], **request_part})
-        demand = world.store.calls[-1][1][0][0]
-        assert demand.key.entity_id == f"tenant:{identifier}"
-
-    run(flow())
+    one = {"scope": "tenant", "resource": "api", **descriptor}
+    await world.ask("check_all", {"descriptors": [one], **request_part})
+    demand = world.store.calls[-1][1][0][0]
+    assert demand.key.entity_id == f"tenant:{identifier}"
 
 
 def few_new(burst: int) -> Limit:
     return Limit.per_minute("new_identifiers", 60, burst=burst)
 
 
-def test_nobody_is_refused_for_being_new_unless_it_was_asked_for() -> None:
-    """More than the bound that once was there: 60 000 at once, and 6 000 more in a minute."""
-
-    async def flow() -> None:
-        world = World()
-        ns = await world.service.namespace("default")
-        for n in range(70_000):
-            entity_id = f"user:{n}"
-            assert await ns.resolve_entity("user", entity_id, "api", world.clock()) == entity_id
-
-    run(flow())
+async def test_nobody_is_refused_for_being_new_unless_it_was_asked_for(world: World) -> None:
+    ns = await world.service.namespace("default")
+    for n in range(1_000):
+        entity_id = f"user:{n}"
+        assert await ns.resolve_entity("user", entity_id, "api", world.clock()) == entity_id
 
 
-def test_new_identifiers_beyond_the_bound_are_refused_and_told_why(
+async def test_new_identifiers_beyond_the_bound_are_refused_and_told_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def flow() -> None:
-        world = World(new_identifiers=few_new(2))
+    world = World(new_identifiers=few_new(2))
 
-        async def came(identifier: str, resource: str = "api.search") -> Any:
-            return await world.ask("check", ask(identifier=identifier, resource=resource))
+    async def came(identifier: str, resource: str = "api.search") -> Any:
+        return await world.ask("check", ask(identifier=identifier, resource=resource))
 
-        assert [(await came(one)).allowed for one in "ab"] == [True, True]
-        for _ in range(3):
-            refused = await came("c")
-            assert isinstance(refused, ServiceError)
-            assert refused.code is Code.TOO_MANY_NEW_IDENTIFIERS
-            assert (refused.field, refused.retry_after_ms) == ("identifier", 1000)
-            assert refused.problem.http_status == 429
-        assert (await came("a")).allowed
-        assert (await came("a", "elsewhere")).allowed
-        ns = await world.service.namespace("default")
-        await ns.create_entity("user:c")
-        assert (await came("c")).allowed
-        world.clock.advance(999)
-        assert (await came("d")).code is Code.TOO_MANY_NEW_IDENTIFIERS
-        world.clock.advance(1)
-        assert (await came("d")).allowed
-        both = await world.ask("batch", {"requests": [ask(identifier="a"), ask(identifier="e")]})
-        assert both.results[0].allowed
-        assert both.results[1].code is Code.TOO_MANY_NEW_IDENTIFIERS
-
-    run(flow())
+    assert [(await came(one)).allowed for one in "ab"] == [True, True]
+    for _ in range(3):
+        refused = await came("c")
+        assert isinstance(refused, ServiceError)
+        assert refused.code is Code.TOO_MANY_NEW_IDENTIFIERS
+        assert (refused.field, refused.retry_after_ms) == ("identifier", 1000)
+        assert refused.code.http_status == 429
+    assert (await came("a")).allowed
+    assert (await came("a", "elsewhere")).allowed
+    ns = await world.service.namespace("default")
+    await ns.create_entity("user:c")
+    assert (await came("c")).allowed
+    world.clock.advance(999)
+    assert (await came("d")).code is Code.TOO_MANY_NEW_IDENTIFIERS
+    world.clock.advance(1)
+    assert (await came("d")).allowed
+    both = await world.ask("batch", {"requests": [ask(identifier="a"), ask(identifier="e")]})
+    assert both.results[0].allowed
+    assert both.results[1].code is Code.TOO_MANY_NEW_IDENTIFIERS
     logged = [one for one in caplog.records if "new identifiers" in one.getMessage()]
     assert len(logged) == 1, "at most one line a minute"
 
 
-def test_the_bound_on_new_identifiers_never_lets_an_exhausted_caller_in() -> None:
-    async def flow() -> None:
-        world = World(new_identifiers=few_new(2))
-        once = ask(identifier="ann", resource="once")
-        assert [(await world.ask("check", once)).code for _ in range(4)] == [
-            None, None, None, Code.RATE_LIMIT_EXCEEDED,
-        ]  # fmt: skip
-        world.clock.advance(2 * SEEN_TTL_MS)  # ann was not seen for so long that she is new again
-        for stranger in "xy":
-            assert (await world.ask("check", ask(identifier=stranger, resource="once"))).allowed
-        for _ in range(5):
-            assert (await world.ask("check", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
-            several = {"descriptors": [{"scope": "user", "resource": "once", "identifier": "ann"}]}
-            assert (await world.ask("check_all", several)).code is Code.TOO_MANY_NEW_IDENTIFIERS
-            assert (await world.ask("acquire", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
-        world.clock.advance(60_000)
-        assert (await world.ask("check", once)).code is Code.RATE_LIMIT_EXCEEDED
-
-    run(flow())
+async def test_the_bound_on_new_identifiers_never_lets_an_exhausted_caller_in() -> None:
+    world = World(new_identifiers=few_new(2))
+    once = ask(identifier="ann", resource="once")
+    assert [(await world.ask("check", once)).code for _ in range(4)] == [
+        None, None, None, Code.RATE_LIMIT_EXCEEDED,
+    ]  # fmt: skip
+    world.clock.advance(2 * SEEN_TTL_MS)  # ann was not seen for so long that she is new again
+    for stranger in "xy":
+        assert (await world.ask("check", ask(identifier=stranger, resource="once"))).allowed
+    for _ in range(5):
+        assert (await world.ask("check", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+        several = {"descriptors": [{"scope": "user", "resource": "once", "identifier": "ann"}]}
+        assert (await world.ask("check_all", several)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+        assert (await world.ask("acquire", once)).code is Code.TOO_MANY_NEW_IDENTIFIERS
+    world.clock.advance(60_000)
+    assert (await world.ask("check", once)).code is Code.RATE_LIMIT_EXCEEDED
 
 
-def test_the_denied_are_let_in_once_registered() -> None:
-    async def flow() -> None:
-        world = World(unknown=OnUnknown.DENY)
-        for _ in range(2):
-            assert (await world.ask("check", ask())).code is Code.ENTITY_NOT_FOUND
-        await (await world.service.namespace("default")).create_entity("user:user_12345")
+async def test_the_denied_are_let_in_once_registered() -> None:
+    world = World(unknown=OnUnknown.DENY)
+    for _ in range(2):
+        assert (await world.ask("check", ask())).code is Code.ENTITY_NOT_FOUND
+    await (await world.service.namespace("default")).create_entity("user:user_12345")
+    assert (await world.ask("check", ask())).allowed
+
+
+async def test_operators_switch_entities_off_and_let_them_pass(world: World) -> None:
+    ns = await world.service.namespace("default")
+    await ns.disable("user:user_12345")
+    assert (await world.ask("check", ask())).code is Code.ENTITY_DISABLED
+    await ns.bypass("user:user_12345")
+    for _ in range(20):
+        answer = await world.ask("check", ask())
+    assert (answer.allowed, answer.tokens_capacity, answer.limits) == (True, None, ())
+    both = await world.ask("check_all", USER_AND_IP)
+    assert both.allowed
+    assert both.tightest == 1
+
+
+async def test_namespaces_are_apart_and_a_deleted_one_is_missing_until_made_again(
+    world: World,
+) -> None:
+    await world.repository.register_namespace("eu")
+    eu = ask(namespace="eu", tokens=10)
+    assert (await world.ask("check", eu)).allowed
+    assert (await world.ask("check", ask(tokens=10))).allowed
+    assert not (await world.ask("check", eu)).allowed
+    await world.repository.delete_namespace("eu")
+    world.clock.advance(61_000)
+    assert (await world.ask("check", eu)).code is Code.NOT_FOUND
+    assert (await world.ask("check", eu)).code is Code.NOT_FOUND
+    await world.repository.register_namespace("eu")
+    assert (await world.ask("check", eu)).allowed
+
+
+async def test_rooms_are_bounded() -> None:
+    world = World(namespaces_max=2)
+    for name in ("a", "b", "c"):
+        await world.repository.register_namespace(name)
+        await world.ask("check", ask(namespace=name, tokens=10))
+    assert len(world.service._namespaces) == 2
+    assert not (await world.ask("check", ask(namespace="a"))).allowed
+
+
+async def test_trouble_of_the_store_is_labelled_and_never_told() -> None:
+    world = World(fail_open=True)
+    await world.ask("check", ask())
+    world.goes_down(Contended("locked by a secret"))
+    answer = await world.ask("check", ask())
+    assert (answer.allowed, answer.degraded_reason) == (True, "store_busy")
+    assert "secret" not in repr(answer)
+
+
+async def test_a_dry_run_without_the_store_looks_at_the_local_bounds() -> None:
+    world = World(fail_open=True)
+    world.goes_down()
+    assert (await world.ask("check", ask(tokens=10))).degraded
+    for _ in range(2):
+        answer = await world.ask("check", ask(tokens=1, dry_run=True))
+        assert (answer.allowed, answer.degraded) == (False, True)
+    world.clock.advance(500)
+    assert (await world.ask("check", ask(tokens=1, dry_run=True))).allowed
+
+
+async def test_failing_open_is_bounded_locally() -> None:
+    world = World(fail_open=True)
+    world.goes_down()
+    answers = [await world.ask("check", ask()) for _ in range(12)]
+    assert [answer.allowed for answer in answers] == [True] * 10 + [False] * 2
+    assert answers[-1].code is Code.RATE_LIMIT_EXCEEDED
+    assert answers[-1].degraded
+    world.comes_back()
+    assert not (await world.ask("check", ask())).degraded
+
+
+async def test_a_throttled_key_is_refused_and_never_let_pass() -> None:
+    world = World(fail_open=True)
+    await world.ask("check", ask())
+    world.store.trouble = Throttled("too fast", wait_ms=70)
+    answer = await world.ask("check", ask())
+    assert (answer.code, answer.retry_after_ms) == (Code.RATE_LIMIT_EXCEEDED, 70)
+    assert not answer.degraded
+
+
+async def test_the_breaker_opens_is_told_and_closes_again() -> None:
+    world = World(url="memory://?breaker=on")
+    service = world.service
+    await world.ask("check", ask())
+    world.store.trouble = DOWN
+    for _ in range(5):
+        await world.ask("check", ask())
+    answer = await world.ask("check", ask())
+    assert (answer.code, answer.degraded_reason) == (Code.STORAGE_UNAVAILABLE, "breaker_open")
+    assert 8_000 <= answer.retry_after_ms <= 10_000
+    health = await service.health()
+    assert (health.status, health.breaker, health.ready) == ("DEGRADED", "open", True)
+    world.comes_back()
+    world.clock.advance(10_000)
+    for _ in range(2):
         assert (await world.ask("check", ask())).allowed
-
-    run(flow())
-
-
-def test_operators_switch_entities_off_and_let_them_pass() -> None:
-    async def flow() -> None:
-        world = World()
-        ns = await world.service.namespace("default")
-        await ns.disable("user:user_12345")
-        assert (await world.ask("check", ask())).code is Code.ENTITY_DISABLED
-        await ns.bypass("user:user_12345")
-        for _ in range(20):
-            answer = await world.ask("check", ask())
-        assert (answer.allowed, answer.tokens_capacity, answer.limits) == (True, None, ())
-        both = await world.ask("check_all", USER_AND_IP)
-        assert both.allowed
-        assert both.tightest == 1
-
-    run(flow())
-
-
-def test_namespaces_are_apart_and_a_deleted_one_is_missing_until_made_again() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.repository.register_namespace("eu")
-        eu = ask(namespace="eu", tokens=10)
-        assert (await world.ask("check", eu)).allowed
-        assert (await world.ask("check", ask(tokens=10))).allowed
-        assert not (await world.ask("check", eu)).allowed
-        await world.repository.delete_namespace("eu")
-        world.clock.advance(61_000)
-        assert (await world.ask("check", eu)).code is Code.NOT_FOUND
-        assert (await world.ask("check", eu)).code is Code.NOT_FOUND
-        await world.repository.register_namespace("eu")
-        assert (await world.ask("check", eu)).allowed
-
-    run(flow())
-
-
-def test_rooms_are_bounded() -> None:
-    async def flow() -> None:
-        world = World(namespaces_max=2)
-        for name in ("a", "b", "c"):
-            await world.repository.register_namespace(name)
-            await world.ask("check", ask(namespace=name, tokens=10))
-        assert len(world.service._namespaces) == 2
-        assert not (await world.ask("check", ask(namespace="a"))).allowed
-
-    run(flow())
-
-
-def test_trouble_of_the_store_is_labelled_and_never_told() -> None:
-    async def flow() -> None:
-        world = World(fail_open=True)
-        await world.ask("check", ask())
-        world.goes_down(Contended("locked by a secret"))
-        answer = await world.ask("check", ask())
-        assert (answer.allowed, answer.degraded_reason) == (True, "store_busy")
-        assert "secret" not in repr(answer)
-
-    run(flow())
-
-
-def test_a_dry_run_without_the_store_looks_at_the_local_bounds() -> None:
-    async def flow() -> None:
-        world = World(fail_open=True)
-        world.goes_down()
-        assert (await world.ask("check", ask(tokens=10))).degraded
-        for _ in range(2):
-            answer = await world.ask("check", ask(tokens=1, dry_run=True))
-            assert (answer.allowed, answer.degraded) == (False, True)
-        world.clock.advance(500)
-        assert (await world.ask("check", ask(tokens=1, dry_run=True))).allowed
-
-    run(flow())
-
-
-def test_failing_open_is_bounded_locally() -> None:
-    async def flow() -> None:
-        world = World(fail_open=True)
-        world.goes_down()
-        answers = [await world.ask("check", ask()) for _ in range(12)]
-        assert [answer.allowed for answer in answers] == [True] * 10 + [False] * 2
-        assert answers[-1].code is Code.RATE_LIMIT_EXCEEDED
-        assert answers[-1].degraded
-        world.comes_back()
-        assert not (await world.ask("check", ask())).degraded
-
-    run(flow())
-
-
-def test_a_throttled_key_is_refused_and_never_let_pass() -> None:
-    async def flow() -> None:
-        world = World(fail_open=True)
-        await world.ask("check", ask())
-        world.store.trouble = Throttled("too fast", wait_ms=70)
-        answer = await world.ask("check", ask())
-        assert (answer.code, answer.retry_after_ms) == (Code.RATE_LIMIT_EXCEEDED, 70)
-        assert not answer.degraded
-
-    run(flow())
-
-
-def test_the_breaker_opens_is_told_and_closes_again() -> None:
-    async def flow() -> None:
-        world = World(url="memory://?breaker=on")
-        service = world.service
-        await world.ask("check", ask())
-        world.store.trouble = DOWN
-        for _ in range(5):
-            await world.ask("check", ask())
-        answer = await world.ask("check", ask())
-        assert (answer.code, answer.degraded_reason) == (Code.STORAGE_UNAVAILABLE, "breaker_open")
-        assert 8_000 <= answer.retry_after_ms <= 10_000
-        health = await service.health()
-        assert (health.status, health.breaker, health.ready) == ("DEGRADED", "open", True)
-        world.comes_back()
-        world.clock.advance(10_000)
-        for _ in range(2):
-            assert (await world.ask("check", ask())).allowed
-        assert (await service.health()).status == "HEALTHY"
-        told = [event.detail for event in world.events if event.kind == "breaker"]
-        assert told == ["open", "half-open", "closed"]
-
-    run(flow())
+    assert (await service.health()).status == "HEALTHY"
+    told = [event.detail for event in world.events if event.kind == "breaker"]
+    assert told == ["open", "half-open", "closed"]
 
 
 @pytest.mark.parametrize(
     ("fail_open", "status", "ready"), [(True, "DEGRADED", True), (False, "UNHEALTHY", False)]
 )
-def test_health_without_the_store(fail_open: bool, status: str, ready: bool) -> None:
-    async def flow() -> None:
-        world = World(fail_open=fail_open)
-        world.goes_down()
-        health = await world.service.health()
-        assert (health.status, health.ready, health.store_available) == (status, ready, False)
-
-    run(flow())
+async def test_health_without_the_store(fail_open: bool, status: str, ready: bool) -> None:
+    world = World(fail_open=fail_open)
+    world.goes_down()
+    health = await world.service.health()
+    assert (health.status, health.ready, health.store_available) == (status, ready, False)
 
 
-def test_a_store_that_refuses_the_service_makes_it_unready_and_is_logged_once_a_minute(
+async def test_a_store_that_refuses_the_service_makes_it_unready_and_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Failing open is for outages: here every request is refused, so no traffic should come."""
-
-    async def flow() -> None:
-        world = World(fail_open=True)
-        await world.ask("check", ask())
-        world.goes_down(DENIED)
-        for _ in range(50):
-            refused = await world.ask("check", ask())
-            assert isinstance(refused, ServiceError)
-            assert refused.code is Code.STORAGE_DENIED
-            assert "UpdateItem" not in refused.detail
-        assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 1
-        world.clock.advance(60_000)
-        await world.ask("check", ask())
-        assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 2
-        health = await world.service.health()
-        assert (health.status, health.ready, health.store_available) == ("UNHEALTHY", False, False)
-
-    run(flow())
+    world = World(fail_open=True)
+    await world.ask("check", ask())
+    world.goes_down(DENIED)
+    for _ in range(50):
+        refused = await world.ask("check", ask())
+        assert isinstance(refused, ServiceError)
+        assert refused.code is Code.STORAGE_DENIED
+        assert "UpdateItem" not in refused.detail
+    assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 1
+    world.clock.advance(60_000)
+    await world.ask("check", ask())
+    assert caplog.text.count("no dynamodb:UpdateItem on a secret table") == 2
+    health = await world.service.health()
+    assert (health.status, health.ready, health.store_available) == ("UNHEALTHY", False, False)
 
 
-def test_trouble_with_policies_shows_in_health() -> None:
-    async def flow() -> None:
-        world = World()
-        world.service.rules_trouble = "limits.yaml:3:5: unknown key"
-        health = await world.service.health()
-        assert (health.status, health.policies_trouble) == (
-            "DEGRADED", "limits.yaml:3:5: unknown key",
-        )  # fmt: skip
-
-    run(flow())
-
-
-def test_every_answer_is_told_once() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.ask("check", ask())
-        await world.ask("check_all", USER_AND_IP)
-        await world.ask("batch", {"requests": [ask(), ask(tokens=99), ask()]})
-        await world.ask("acquire", ask())
-        world.goes_down()
-        await world.ask("check", ask())
-        told = [answer.code for answer in world.answers]
-        assert told == [None] * 7 + [Code.STORAGE_UNAVAILABLE]
-
-    run(flow())
-
-
-def test_a_batch_over_a_network_asks_at_once(tmp_path: Any) -> None:
-    async def flow() -> None:
-        world = World(url=f"sqlite:///{tmp_path}/b.db")
-        items = [ask(identifier=f"u{number % 7}", tokens=3) for number in range(28)]
-        answer = await world.ask("batch", {"requests": items})
-        allowed = [result.allowed for result in answer.results]
-        assert sum(allowed) == 7 * 3, "each of 7 identifiers has room for 3 of 4"
-        await world.service.close()
-
-    run(flow())
+async def test_every_answer_is_told_once(world: World) -> None:
+    await world.ask("check", ask())
+    await world.ask("check_all", USER_AND_IP)
+    await world.ask("batch", {"requests": [ask(), ask(tokens=99), ask()]})
+    await world.ask("acquire", ask())
+    world.goes_down()
+    await world.ask("check", ask())
+    told = [answer.code for answer in world.answers]
+    assert told == [None] * 7 + [Code.STORAGE_UNAVAILABLE]
 
 
 DESCRIPTORS = st.lists(
@@ -501,7 +377,7 @@ DESCRIPTORS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(DESCRIPTORS, st.integers(0, 2000)), min_size=1, max_size=12))
 def test_all_or_none_whatever_is_asked(steps: list[tuple[Any, int]]) -> None:
     """The answer agrees with what was taken: everything if allowed, else nothing."""
@@ -554,56 +430,44 @@ def test_rules_and_settings_are_checked_at_the_door() -> None:
     assert rule("a", 1, level=GLOBAL).level == GLOBAL
 
 
-def test_what_takes_longest_is_what_blocks() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.ask("check", ask(tokens=10))
-        await world.ask("check", ask(scope="ip", identifier="10.0.0.1", tokens=4))
-        answer = await world.ask("check_all", USER_AND_IP)
-        assert [result.retry_after_ms for result in answer.results] == [500, 1000, 0]
-        assert (answer.blocking, answer.retry_after_ms) == (1, 1000)
-        names = combined_body(answer)["violated-policies"]
-        assert names == ["search_user", "search_ip"]
-
-    run(flow())
+async def test_what_takes_longest_is_what_blocks(world: World) -> None:
+    await world.ask("check", ask(tokens=10))
+    await world.ask("check", ask(scope="ip", identifier="10.0.0.1", tokens=4))
+    answer = await world.ask("check_all", USER_AND_IP)
+    assert [result.retry_after_ms for result in answer.results] == [500, 1000, 0]
+    assert (answer.blocking, answer.retry_after_ms) == (1, 1000)
+    names = combined_body(answer)["violated-policies"]
+    assert names == ["search_user", "search_ip"]
 
 
-def test_a_policy_on_trial_is_not_among_the_violated() -> None:
-    async def flow() -> None:
-        world = World()
-        request = {
-            "identifier": "u",
-            "tokens": 6,
-            "descriptors": [
-                {"scope": "user", "resource": "trial"},
-                {"scope": "user", "resource": "api.search"},
-            ],
-        }
-        await world.ask("check_all", request)
-        answer = await world.ask("check_all", request)
-        assert combined_body(answer)["violated-policies"] == ["search_user"]
-        assert answer.blocking == 1
-
-    run(flow())
+async def test_a_policy_on_trial_is_not_among_the_violated(world: World) -> None:
+    request = {
+        "identifier": "u",
+        "tokens": 6,
+        "descriptors": [
+            {"scope": "user", "resource": "trial"},
+            {"scope": "user", "resource": "api.search"},
+        ],
+    }
+    await world.ask("check_all", request)
+    answer = await world.ask("check_all", request)
+    assert combined_body(answer)["violated-policies"] == ["search_user"]
+    assert answer.blocking == 1
 
 
-def test_what_shadow_mode_lets_pass_shows_the_limits_it_would_have_met() -> None:
+async def test_what_shadow_mode_lets_pass_shows_the_limits_it_would_have_met() -> None:
     """Such a verdict has no demands of its own, so the engine names them beside it."""
-
-    async def flow() -> None:
-        clock = FakeClock()
-        backend = open_backend("memory://", blocking=False, clock=clock)
-        shadowed = replace(backend, store=Shadow(backend.store))
-        home = Repository("memory://", clock=clock, _backend=shadowed)
-        service = Service(home, RULES, ServiceSettings())
-        request = CheckRequest("user", "ann", "api.search", 10)
-        batch = BatchRequest((request,))
-        await service.check(request)
-        second = await service.check(request)
-        [third] = (await service.batch(batch)).results
-        for answer in (second, third):
-            assert isinstance(answer, CheckResult)
-            assert (answer.allowed, answer.shadowed) == (True, True)
-            assert [one.limit_name for one in answer.limits] == ["search_user"]
-
-    run(flow())
+    clock = FakeClock()
+    backend = open_backend("memory://", blocking=False, clock=clock)
+    shadowed = replace(backend, store=Shadow(backend.store))
+    home = Repository("memory://", clock=clock, _backend=shadowed)
+    service = Service(home, RULES, ServiceSettings())
+    request = CheckRequest("user", "ann", "api.search", 10)
+    batch = BatchRequest((request,))
+    await service.check(request)
+    second = await service.check(request)
+    [third] = (await service.batch(batch)).results
+    for answer in (second, third):
+        assert isinstance(answer, CheckResult)
+        assert (answer.allowed, answer.shadowed) == (True, True)
+        assert [one.limit_name for one in answer.limits] == ["search_user"]

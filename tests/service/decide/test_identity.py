@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.limits import parse_entity_id
-from headgate.service.decide.targets import (
-    entity_id_of,
-    identity_of,
-    is_identifier,
-    is_scope,
-    shared_entity_id,
-)
+from headgate.service.decide.targets import entity_id_of, is_identifier, is_scope, shared_entity_id
 
 SCOPES = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_.\-]{0,8}", fullmatch=True)
 # Mostly the characters that matter to the escape, so that collisions would be found.
@@ -25,24 +19,25 @@ IDENTIFIERS = st.one_of(
 PAIRS = st.tuples(SCOPES, IDENTIFIERS)
 
 
+@settings(max_examples=30)
 @given(PAIRS)
-def test_an_entity_id_is_one_and_tells_whose_it_is(pair: tuple[str, str]) -> None:
+def test_an_entity_id_is_one(pair: tuple[str, str]) -> None:
     entity_id = entity_id_of(*pair)
     assert parse_entity_id(entity_id) == entity_id
-    assert identity_of(entity_id) == (None if ":@@" in entity_id else pair)
 
 
+@settings(max_examples=30)
 @given(PAIRS, PAIRS)
 def test_different_pairs_never_share(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (entity_id_of(*one) == entity_id_of(*other)) == (one == other)
 
 
+@settings(max_examples=30)
 @given(PAIRS, SCOPES)
 def test_nobody_is_the_shared_one(pair: tuple[str, str], scope: str) -> None:
     shared = shared_entity_id(scope)
     assert parse_entity_id(shared) == shared
     assert entity_id_of(*pair) != shared
-    assert identity_of(shared) is None
 
 
 def test_long_identifiers_stay_apart() -> None:
@@ -68,10 +63,3 @@ def test_what_names_nobody(text: object) -> None:
 @pytest.mark.parametrize("text", ["", "a:b", "a\n", "1a", "x" * 65, 7, None, "ä"])
 def test_what_is_no_scope(text: object) -> None:
     assert not is_scope(text)
-
-
-@pytest.mark.parametrize(
-    "entity_id", ["user", "user:", "user:@4", "user:@41", "user:@ff", "user:@@00", "a b:c", ":x"]
-)
-def test_ids_nobody_wrote(entity_id: str) -> None:
-    assert identity_of(entity_id) is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from headgate import Repository
 from headgate.core.decision import Demand
 from headgate.core.limits import Limit
@@ -29,35 +27,29 @@ def test_the_wait_is_the_verdicts_own() -> None:
     assert answer.retry_after_ms == 750  # one record would say 500
 
 
-def test_a_refused_combination_counts_nothing_as_admitted() -> None:
+async def test_a_refused_combination_counts_nothing_as_admitted() -> None:
     """Metrics hear of the part that alone had room as refused: nothing was taken from it."""
+    wide = Rule("wide", [Limit.per_hour("tokens", 100)])
+    narrow = Rule("narrow", [Limit.per_hour("tokens", 1)])
 
-    async def flow() -> None:
-        wide = Rule("wide", [Limit.per_hour("tokens", 100)])
-        narrow = Rule("narrow", [Limit.per_hour("tokens", 1)])
+    class Two(NoPolicies):
+        def limits_for(self, scope: str, resource: str) -> Rule | None:
+            return narrow if scope == "ip" else wide
 
-        class Two(NoPolicies):
-            def limits_for(self, scope: str, resource: str) -> Rule | None:
-                return narrow if scope == "ip" else wide
-
-        heard: list[bool] = []
-        service = Service(
-            await Repository.open("memory://"),
-            Two(),
-            on_answer=lambda one: heard.append(one.allowed),
-        )
-        request = parse_descriptors(
-            {
-                "descriptors": [
-                    {"scope": "user", "resource": "api", "identifier": "a"},
-                    {"scope": "ip", "resource": "api", "identifier": "10.0.0.1"},
-                ],
-                "tokens": 1,
-            }
-        )
-        assert (await service.check_all(request)).allowed
-        assert not (await service.check_all(request)).allowed
-        assert heard == [True, True, False, False]
-        await service.close()
-
-    asyncio.run(flow())
+    heard: list[bool] = []
+    service = Service(
+        await Repository.open("memory://"), Two(), on_answer=lambda one: heard.append(one.allowed)
+    )
+    request = parse_descriptors(
+        {
+            "descriptors": [
+                {"scope": "user", "resource": "api", "identifier": "a"},
+                {"scope": "ip", "resource": "api", "identifier": "10.0.0.1"},
+            ],
+            "tokens": 1,
+        }
+    )
+    assert (await service.check_all(request)).allowed
+    assert not (await service.check_all(request)).allowed
+    assert heard == [True, True, False, False]
+    await service.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service.decide.problems import Code, ServiceError
+from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.request_bodies import (
     BATCH_MAX,
     DESCRIPTORS_MAX,
@@ -20,35 +20,7 @@ from headgate.service.decide.requests import (
     parse_check,
     parse_descriptors,
 )
-from tests.service.decide.cases import BAD, CASES, Case, ask
-
-PARSERS: dict[str, Any] = {
-    "check": parse_check,
-    "batch": parse_batch,
-    "check_all": parse_descriptors,
-    "acquire": parse_acquire,
-}
-# What only the rules of the moment can tell.
-BY_RULES = {"bad scope 7", "bad no address"}
-
-
-@pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
-def test_bad(case: Case) -> None:
-    if case.name in BY_RULES:
-        PARSERS[case.verb](case.request)
-        return
-    with pytest.raises(ServiceError) as caught:
-        PARSERS[case.verb](case.request)
-    assert caught.value.code is Code.INVALID_REQUEST
-    assert caught.value.field == case.body["field"]
-    assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case not in BAD], ids=lambda case: case.name
-)
-def test_good(case: Case) -> None:
-    PARSERS[case.verb](case.request)
+from tests.service.decide.cases import ask
 
 
 def test_a_request_is_what_was_asked() -> None:

@@ -98,7 +98,7 @@ def problem_of(error: grpc.aio.AioRpcError) -> ServiceError:
     trailing = {str(name): str(value) for name, value in error.trailing_metadata()}
     code = Code(trailing[CODE_KEY])
     found = ServiceError(code, error.details() or "", field=trailing.get(FIELD_KEY))
-    assert error.code() is grpc.StatusCode[found.problem.grpc_status]
+    assert error.code() is grpc.StatusCode[found.code.grpc_status]
     if RETRY_KEY in trailing:
         found.retry_after_ms = int(trailing[RETRY_KEY])
     return found

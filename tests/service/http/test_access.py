@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from headgate.service.http.callers import SANS, Endpoint
+from headgate.service.http.calls import Endpoint
 from headgate.service.http.openapi import SCHEMAS
+from headgate.service.http.read import SANS
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.key import KeyScope, mint, parse_grant
 from tests.service.decide.kit import World
-from tests.service.http.kit import PATHS, Said, call, rest_of, run
+from tests.service.http.kit import PATHS, Said, call, rest_of, run, scope_of, send_raw
 from tests.service.keys.kit import MemoryKeys
 
 NOW_MS = 1_700_000_000_000
@@ -74,12 +76,16 @@ class Callers:
 CALLERS = Callers()
 
 
-async def asked(endpoint: Endpoint, key: str | None, world: World | None = None) -> Said:
-    world = world or World()
-    for name in ("here", "elsewhere"):
+async def asked(
+    endpoint: Endpoint, key: str | None, namespaces: Sequence[str] = ("here", "elsewhere")
+) -> Said:
+    """The answer, where these namespaces are registered."""
+    world = World()
+    for name in namespaces:
         await world.repository.register_namespace(name)
     app = rest_of(world, CALLERS.authenticator(world))
-    if endpoint.method in ("PATCH", "DELETE") or endpoint.path.endswith("{entity_id}"):
+    has_entity = endpoint.method in ("PATCH", "DELETE") or endpoint.path.endswith("{entity_id}")
+    if namespaces and has_entity:
         ns = await world.service.namespace("here")
         await ns.create_entity("user:ann")
     path = endpoint.path.format(
@@ -104,8 +110,14 @@ def is_whole(endpoint: Endpoint) -> bool:
     return "{namespace}" not in endpoint.path and endpoint.path.startswith(WHOLE)
 
 
-@pytest.mark.parametrize("endpoint", GUARDED, ids=name_of)
-@pytest.mark.parametrize("key", [None, "", "hg_nonsense", "hg_" + "a" * 12 + "_" + "b" * 43])
+BAD_KEYS = ("", "hg_nonsense", "hg_" + "a" * 12 + "_" + "b" * 43)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "key"),
+    [*[(one, None) for one in GUARDED], *[(GUARDED[0], key) for key in BAD_KEYS]],
+    ids=lambda one: name_of(one) if isinstance(one, Endpoint) else repr(one),
+)
 def test_without_a_key_nothing(endpoint: Endpoint, key: str | None) -> None:
     said = run(asked(endpoint, key))
     assert (said.status, said.json["code"]) == (401, "UNAUTHENTICATED")
@@ -149,19 +161,8 @@ def test_forbidden_and_missing_namespaces_look_the_same(endpoint: Endpoint) -> N
     assert foreign.json["code"] in ("NOT_FOUND", "LEASE_NOT_FOUND")
     if endpoint.method == "PUT" and endpoint.path.endswith("{namespace}"):
         return  # it makes the namespace where it may
-    missing = run(of_missing(endpoint))
+    missing = run(asked(endpoint, CALLERS.texts["root"], namespaces=()))
     assert (missing.status, missing.json) == (foreign.status, foreign.json)
-
-
-async def of_missing(endpoint: Endpoint) -> Said:
-    world = World()
-    app = rest_of(world, CALLERS.authenticator(world))
-    path = endpoint.path.format(
-        namespace="here", entity_id="user:ann", resource="api.search", lease_id="no-lease"
-    )
-    body = None if endpoint.body is None else BODIES[endpoint.body]
-    query = QUERIES.get(endpoint.path, "")
-    return await call(app, endpoint.method, path, body, key=CALLERS.texts["root"], query=query)
 
 
 # Keys and leases are looked at one by one; they have tests of their own.
@@ -180,56 +181,48 @@ def test_a_prefix_keeps_to_its_entities(endpoint: Endpoint) -> None:
     assert (own.status < 400) is of_one, own.content
 
 
-def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.repository.register_namespace("here")
-        ns = await world.service.namespace("here")
-        await ns.create_entity("user:bob")
-        await ns.create_entity("user:ann")
-        await ns.create_entity("user:ann.one", parent_id="user:bob", principal="root")
-        await ns.create_entity("user:bob.two", parent_id="user:ann", principal="root")
-        await ns.create_entity("user:ann.two", parent_id="user:ann")
-        app = rest_of(world, CALLERS.authenticator(world))
-        entities = "/v1/namespaces/here/entities"
+async def test_a_prefix_has_no_foreign_parent_pay_and_sees_no_foreign_child(world: World) -> None:
+    await world.repository.register_namespace("here")
+    ns = await world.service.namespace("here")
+    await ns.create_entity("user:bob")
+    await ns.create_entity("user:ann")
+    await ns.create_entity("user:ann.one", parent_id="user:bob", principal="root")
+    await ns.create_entity("user:bob.two", parent_id="user:ann", principal="root")
+    await ns.create_entity("user:ann.two", parent_id="user:ann")
+    app = rest_of(world, CALLERS.authenticator(world))
+    entities = "/v1/namespaces/here/entities"
 
-        async def ask(method: str, path: str, body: Any = None) -> int:
-            said = await call(app, method, path, body, key=CALLERS.texts["ann"])
-            return int(said.status)
+    async def ask(method: str, path: str, body: Any = None) -> int:
+        said = await call(app, method, path, body, key=CALLERS.texts["ann"])
+        return int(said.status)
 
-        new = {"id": "user:ann.new", "cascade": True}
-        assert await ask("POST", entities, {**new, "parent_id": "user:bob"}) == 404
-        assert await ask("PATCH", f"{entities}/user:ann", {"parent_id": "user:bob"}) == 404
-        assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": True}) == 404
-        assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": False}) == 200
-        assert await ask("PATCH", f"{entities}/user:ann.one", {"parent_id": None}) == 200
-        assert await ask("POST", entities, {**new, "parent_id": "user:ann"}) == 201
-        seen = await call(app, "GET", f"{entities}/user:ann/children", key=CALLERS.texts["ann"])
-        assert [one["id"] for one in seen.json["items"]] == ["user:ann.new", "user:ann.two"]
-        bob = await ns.get_entity("user:bob")
-        assert bob is not None
-        assert await ns.get_children("user:bob") == []
-
-    run(flow())
+    new = {"id": "user:ann.new", "cascade": True}
+    assert await ask("POST", entities, {**new, "parent_id": "user:bob"}) == 404
+    assert await ask("PATCH", f"{entities}/user:ann", {"parent_id": "user:bob"}) == 404
+    assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": True}) == 404
+    assert await ask("PATCH", f"{entities}/user:ann.one", {"cascade": False}) == 200
+    assert await ask("PATCH", f"{entities}/user:ann.one", {"parent_id": None}) == 200
+    assert await ask("POST", entities, {**new, "parent_id": "user:ann"}) == 201
+    seen = await call(app, "GET", f"{entities}/user:ann/children", key=CALLERS.texts["ann"])
+    assert [one["id"] for one in seen.json["items"]] == ["user:ann.new", "user:ann.two"]
+    bob = await ns.get_entity("user:bob")
+    assert bob is not None
+    assert await ns.get_children("user:bob") == []
 
 
-def test_another_entitys_lease_is_not_there() -> None:
-    async def flow() -> list[Any]:
-        world = World()
-        await world.repository.register_namespace("here")
-        app = rest_of(world, CALLERS.authenticator(world))
-        made = await call(app, "POST", "/v1/leases", ASK, key=CALLERS.texts["ann"])
-        assert made.status == 201
-        path = f"/v1/leases/{made.json['lease_id']}"
-        found = []
-        for who in ("bob", "elsewhere", "ann"):
-            key = CALLERS.texts[who]
-            seen = await call(app, "GET", path, key=key, query="namespace=here")
-            ended = await call(app, "POST", f"{path}/settle", {"namespace": "here"}, key=key)
-            found += [(who, seen.status, ended.status)]
-        return found
-
-    assert run(flow()) == [("bob", 404, 404), ("elsewhere", 404, 404), ("ann", 200, 200)]
+async def test_another_entitys_lease_is_not_there(world: World) -> None:
+    await world.repository.register_namespace("here")
+    app = rest_of(world, CALLERS.authenticator(world))
+    made = await call(app, "POST", "/v1/leases", ASK, key=CALLERS.texts["ann"])
+    assert made.status == 201
+    path = f"/v1/leases/{made.json['lease_id']}"
+    found = []
+    for who in ("bob", "elsewhere", "ann"):
+        key = CALLERS.texts[who]
+        seen = await call(app, "GET", path, key=key, query="namespace=here")
+        ended = await call(app, "POST", f"{path}/settle", {"namespace": "here"}, key=key)
+        found += [(who, seen.status, ended.status)]
+    assert found == [("bob", 404, 404), ("elsewhere", 404, 404), ("ann", 200, 200)]
 
 
 def test_what_is_open_to_everybody_is_listed_here() -> None:
@@ -240,8 +233,7 @@ def test_what_is_open_to_everybody_is_listed_here() -> None:
     }
 
 
-def test_metrics_can_be_opened() -> None:
-    world = World()
+def test_metrics_can_be_opened(world: World) -> None:
     app = rest_of(world, CALLERS.authenticator(world), open_metrics=True)
     assert run(call(app, "GET", "/metrics")).status == 200
     assert run(call(app, "GET", "/v1/policies")).status == 401
@@ -261,31 +253,20 @@ class TestDevMode:
         assert run(call(app, "POST", CHECK, {**ASK, "namespace": "default"})).status == 200
 
     @pytest.mark.parametrize(
-        "more",
+        ("host", "more", "status"),
         [
-            {"client": ("10.0.0.7", 1)},
-            {"headers": ((b"x-forwarded-for", b"127.0.0.1"),)},
-            {"headers": ((b"forwarded", b"for=127.0.0.1"),)},
+            (b"localhost", {"client": ("10.0.0.7", 1)}, 401),
+            (b"localhost", {"headers": (b"x-forwarded-for", b"127.0.0.1")}, 401),
+            (b"localhost", {"headers": (b"forwarded", b"for=127.0.0.1")}, 401),
+            # A page in a browser on this machine cannot talk to it under its own name.
+            *[(host, {}, 401) for host in (b"evil.example", b"127.0.0.1.evil.example:8", b"[::2]")],
+            *[(host, {}, 200) for host in (b"LOCALHOST:8080", b"127.0.0.1:1", b"[::1]:9")],
         ],
-    )
-    def test_nobody_else_may(self, more: dict[str, Any]) -> None:
-        said = run(call(rest_of(World()), "GET", "/v1/namespaces", **more))
-        assert said.status == 401
-
-    @pytest.mark.parametrize("host", [b"evil.example", b"127.0.0.1.evil.example:80", b"[::2]:1"])
-    def test_a_name_that_points_here_is_not_here(self, host: bytes) -> None:
-        """A page in a browser on this machine cannot talk to it under its own name."""
-        from tests.service.http.kit import scope_of, send_raw
-
-        scope = scope_of("GET", "/v1/namespaces", [(b"host", host)])
-        assert run(send_raw(rest_of(World()), scope, [b""])).status == 401
-
-    @pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:8080", b"127.0.0.1:1", b"[::1]:9"])
-    def test_names_of_this_machine(self, host: bytes) -> None:
-        from tests.service.http.kit import scope_of, send_raw
-
-        scope = scope_of("GET", "/v1/namespaces", [(b"host", host)])
-        assert run(send_raw(rest_of(World()), scope, [b""])).status == 200
+    )  # fmt: skip
+    def test_who_is_here(self, host: bytes, more: dict[str, Any], status: int) -> None:
+        headers = [(b"host", host), *([more.pop("headers")] if "headers" in more else [])]
+        scope = scope_of("GET", "/v1/namespaces", headers, **more)
+        assert run(send_raw(rest_of(World()), scope, [b""])).status == status
 
     def test_keys_cannot_be_made(self) -> None:
         said = run(call(rest_of(World()), "POST", "/v1/keys", BODIES["NewKey"]))
@@ -312,8 +293,7 @@ class TestWaysToSendAKey:
         assert self.ask((b"authorization", text)) == 401
         assert self.ask((b"x-api-key", b"\xff" + text)) == 401
 
-    def test_a_certificate_counts_where_no_key_was_sent(self) -> None:
-        world = World()
+    def test_a_certificate_counts_where_no_key_was_sent(self, world: World) -> None:
         run(world.repository.register_namespace("here"))
         table = {"DNS:checkout.internal": parse_grant(["check"], "here")}
         authenticator = Authenticator(CALLERS.store, world.clock, lambda: table)
@@ -346,27 +326,22 @@ class TestMakingKeys:
         assert self.flow("ann", {**plain, "entity_prefix": "user:an"}).status == 404
         assert self.flow("ann", {**plain, "entity_prefix": "user:ann:"}).status == 201
 
-    def test_a_key_works_until_it_is_revoked(self) -> None:
-        async def life() -> list[int]:
-            world = World()
-            await world.repository.register_namespace("here")
-            app = rest_of(world, Callers_with(world))
-            root = CALLERS.texts["root"]
-            made = await call(app, "POST", "/v1/keys", BODIES["NewKey"], key=root)
-            key = made.json["key"]
-            seen = [(await call(app, "POST", CHECK, ASK, key=key)).status]
-            listed = await call(app, "GET", "/v1/keys", key=root)
-            assert made.json["id"] in [one["id"] for one in listed.json["items"]]
-            assert key.encode() not in listed.content
-            gone = await call(app, "DELETE", f"/v1/keys/{made.json['id']}", key=root)
-            seen.append(gone.status)
-            seen.append((await call(app, "POST", CHECK, ASK, key=key)).status)
-            return seen
+    async def test_a_key_works_until_it_is_revoked(self, world: World) -> None:
+        await world.repository.register_namespace("here")
+        app = rest_of(world, Callers_with(world))
+        root = CALLERS.texts["root"]
+        made = await call(app, "POST", "/v1/keys", BODIES["NewKey"], key=root)
+        key = made.json["key"]
+        seen = [(await call(app, "POST", CHECK, ASK, key=key)).status]
+        listed = await call(app, "GET", "/v1/keys", key=root)
+        assert made.json["id"] in [one["id"] for one in listed.json["items"]]
+        assert key.encode() not in listed.content
+        gone = await call(app, "DELETE", f"/v1/keys/{made.json['id']}", key=root)
+        seen.append(gone.status)
+        seen.append((await call(app, "POST", CHECK, ASK, key=key)).status)
+        assert seen == [200, 204, 401]
 
-        assert run(life()) == [200, 204, 401]
-
-    def test_others_keys_are_not_listed(self) -> None:
-        world = World()
+    def test_others_keys_are_not_listed(self, world: World) -> None:
         app = rest_of(world, CALLERS.authenticator(world))
         listed = run(call(app, "GET", "/v1/keys", key=CALLERS.texts["admin"]))
         assert {one["namespace"] for one in listed.json["items"]} == {"here"}

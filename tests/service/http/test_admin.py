@@ -186,8 +186,7 @@ def test_leases_over_the_wire() -> None:
     assert desk("POST", "/v1/leases/unknown/settle").json["code"] == "LEASE_NOT_FOUND"
 
 
-def test_leases_are_refused_where_they_could_not_be_found_again() -> None:
-    world = World()
+def test_leases_are_refused_where_they_could_not_be_found_again(world: World) -> None:
     app = rest_of(world, workers=2)
     said = run(call(app, "POST", "/v1/leases", ASK))
     assert (said.status, said.json["code"]) == (422, "CONFIGURATION_ERROR")

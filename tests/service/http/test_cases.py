@@ -1,4 +1,4 @@
-"""The table of cases on the REST wire: as ASGI, and through a real server and a real connection."""
+"""The table of cases on the REST wire, through a real server and a real connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.service.settings import OnUnknown
 from tests.service.decide.cases import CASES, Case
 from tests.service.decide.kit import World
 from tests.service.decide.test_cases import holds
-from tests.service.http.kit import PATHS, Board, call, dumped, rest_of, run, served
+from tests.service.http.kit import PATHS, Board, dumped, rest_of, served
 
 Answer = tuple[int, Any, Mapping[str, str]]
 
@@ -44,22 +44,6 @@ def judge(case: Case, answer: Answer, world: World) -> None:
         assert case.code in (body.get("code"), body.get("error", {}).get("code"))
     if case.status in (400, 404, 422):
         assert world.store.verbs == [], "bad input reached the store"
-
-
-async def play(case: Case) -> tuple[Answer, World]:
-    world = world_of(case)
-    app = rest_of(world)
-    for verb, values in case.before:
-        await call(app, "POST", PATHS[verb], values)
-    prepare(case, world)
-    said = await call(app, "POST", PATHS[case.verb], case.request)
-    return (said.status, said.json, said.headers), world
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_as_asgi(case: Case) -> None:
-    answer, world = run(play(case))
-    judge(case, answer, world)
 
 
 @pytest.fixture(scope="module", params=["express", "usual"])

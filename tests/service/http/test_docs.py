@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.service.decide.problems import PROBLEMS
+from headgate.service.decide.problems import Code
 from headgate.service.http.read import BATCH_BYTES_MAX, BODY_BYTES_MAX, DEPTH_MAX, HEADERS_MAX
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.http.write import _OWN
@@ -33,7 +33,7 @@ def test_every_route_is_in_the_reference(endpoint: object) -> None:
 
 
 def test_every_code_has_its_status() -> None:
-    codes = {code.value: problem.http_status for code, problem in PROBLEMS.items()}
+    codes = {code.value: code.http_status for code in Code}
     codes |= {code: status for status, code, _ in _OWN.values()}
     for code, status in codes.items():
         row = [

@@ -99,7 +99,7 @@ VALUES = (
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(FIELDS, VALUES), max_size=7))
 def test_any_object_is_read_the_same_both_ways(pairs: list[tuple[str, Any]]) -> None:
     fields = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in pairs]

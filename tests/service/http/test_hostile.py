@@ -9,10 +9,11 @@ from collections import Counter
 from typing import Any
 
 from headgate.service.http.routes import ENDPOINTS
+from proof.size import sized
 from tests.service.decide.kit import World
-from tests.service.http.kit import HOST, JSON, PATHS, Said, call, rest_of, run, scope_of, send_raw
+from tests.service.http.kit import HOST, JSON, PATHS, Said, call, rest_of, scope_of, send_raw
 
-REQUESTS = int(os.environ.get("HEADGATE_HOSTILE", "20000"))
+REQUESTS = sized(2_000, 20_000, 200_000)
 SEED = int(os.environ.get("HEADGATE_SEED", "20260131"))
 
 GOOD = {"identifier": "ann", "resource": "api.search", "tokens": 1, "scope": "user"}
@@ -152,32 +153,28 @@ async def state_of(world: World) -> tuple[Any, ...]:
     return (*found, len(world.service.leases.store))
 
 
-def test_hostile_requests_change_nothing() -> None:
+async def test_hostile_requests_change_nothing() -> None:
     rng = random.Random(SEED)
     statuses: Counter[int] = Counter()
-
-    async def flow() -> None:
-        world = World()
-        app = rest_of(world)
-        first = await call(app, "POST", PATHS["check"], GOOD)
-        assert first.status == 200
-        before = await state_of(world)
-        world.store.calls.clear()
-        for number in range(REQUESTS):
-            said = await hostile(app, rng)
-            statuses[said.status] += 1
-            assert said.status < 500, f"seed {SEED}, request {number}: {said}"
-            assert b"Traceback" not in said.content
-            if said.status >= 400 and said.content:
-                assert said.headers["content-type"] == "application/problem+json"
-                assert said.json["status"] == said.status
-            assert "consume" not in world.store.verbs, f"seed {SEED}, request {number}: {said}"
-            assert "adjust" not in world.store.verbs
-        assert await state_of(world) == before
-        last = await call(app, "POST", PATHS["check"], GOOD)
-        assert last.json["tokens_remaining"] == first.json["tokens_remaining"] - 1
-
-    run(flow())
+    world = World()
+    app = rest_of(world)
+    first = await call(app, "POST", PATHS["check"], GOOD)
+    assert first.status == 200
+    before = await state_of(world)
+    world.store.calls.clear()
+    for number in range(REQUESTS):
+        said = await hostile(app, rng)
+        statuses[said.status] += 1
+        assert said.status < 500, f"seed {SEED}, request {number}: {said}"
+        assert b"Traceback" not in said.content
+        if said.status >= 400 and said.content:
+            assert said.headers["content-type"] == "application/problem+json"
+            assert said.json["status"] == said.status
+        assert "consume" not in world.store.verbs, f"seed {SEED}, request {number}: {said}"
+        assert "adjust" not in world.store.verbs
+    assert await state_of(world) == before
+    last = await call(app, "POST", PATHS["check"], GOOD)
+    assert last.json["tokens_remaining"] == first.json["tokens_remaining"] - 1
     print(f"seed {SEED}: {REQUESTS} hostile requests, {dict(sorted(statuses.items()))}")  # noqa: T201
     assert sum(statuses.values()) == REQUESTS
     assert {400, 404, 405, 413, 415, 431} <= set(statuses)

@@ -28,29 +28,26 @@ def crowd(world: World, app: Any, count: int) -> Any:
 
 
 @pytest.mark.parametrize(("fail_open", "expected"), [(True, 200), (False, 503)])
-def test_the_store_dies_under_load_and_comes_back(fail_open: bool, expected: int) -> None:
-    async def flow() -> None:
-        world = World(fail_open=fail_open)
-        app = rest_of(world)
-        assert {one.status for one in await crowd(world, app, 100)} == {200}
-        world.goes_down()
-        during = await crowd(world, app, 200)
-        assert {one.status for one in during} == {expected}
-        for one in during:
-            assert one.json["degraded"] is True
-            assert one.headers["x-ratelimit-degraded"] == "true"
-            assert one.headers["x-ratelimit-degraded-reason"] == "store_unreachable"
-            assert b"secret address" not in one.content
-        ready = await call(app, "GET", "/readyz")
-        assert ready.status == (200 if fail_open else 503)
-        assert (await call(app, "GET", "/healthz")).status == 200
-        world.comes_back()
-        after = await crowd(world, app, 100)
-        assert {(one.status, one.json["degraded"]) for one in after} == {(200, False)}
-        told = (await call(app, "GET", "/readyz")).json
-        assert told["storage_available"] is True
-
-    run(flow())
+async def test_the_store_dies_under_load_and_comes_back(fail_open: bool, expected: int) -> None:
+    world = World(fail_open=fail_open)
+    app = rest_of(world)
+    assert {one.status for one in await crowd(world, app, 100)} == {200}
+    world.goes_down()
+    during = await crowd(world, app, 200)
+    assert {one.status for one in during} == {expected}
+    for one in during:
+        assert one.json["degraded"] is True
+        assert one.headers["x-ratelimit-degraded"] == "true"
+        assert one.headers["x-ratelimit-degraded-reason"] == "store_unreachable"
+        assert b"secret address" not in one.content
+    ready = await call(app, "GET", "/readyz")
+    assert ready.status == (200 if fail_open else 503)
+    assert (await call(app, "GET", "/healthz")).status == 200
+    world.comes_back()
+    after = await crowd(world, app, 100)
+    assert {(one.status, one.json["degraded"]) for one in after} == {(200, False)}
+    told = (await call(app, "GET", "/readyz")).json
+    assert told["storage_available"] is True
 
 
 class Hanging:
@@ -74,87 +71,72 @@ class Hanging:
         self._open.set()
 
 
-def test_no_request_outlives_its_deadline() -> None:
-    async def flow() -> None:
-        world = World()
-        app = rest_of(world, deadline_ms=100)
-        hanging = Hanging(world)
-        during = await crowd(world, app, 50)
-        assert Counter(one.status for one in during) == {504: 50}
-        assert {one.json["code"] for one in during} == {"DEADLINE_EXCEEDED"}
-        assert {one.headers["retry-after"] for one in during} == {"1"}
-        assert hanging.cancelled == 50
-        assert len(app._deadlines) == 0
-        hanging.let_go()
-        assert {one.status for one in await crowd(world, app, 50)} == {200}
-        exposed = (await call(app, "GET", "/metrics")).content
-        assert b'headgate_errors_total{type="DEADLINE_EXCEEDED"} 50' in exposed
-
-    run(flow())
+async def test_no_request_outlives_its_deadline(world: World) -> None:
+    app = rest_of(world, deadline_ms=100)
+    hanging = Hanging(world)
+    during = await crowd(world, app, 50)
+    assert Counter(one.status for one in during) == {504: 50}
+    assert {one.json["code"] for one in during} == {"DEADLINE_EXCEEDED"}
+    assert {one.headers["retry-after"] for one in during} == {"1"}
+    assert hanging.cancelled == 50
+    assert len(app._deadlines) == 0
+    hanging.let_go()
+    assert {one.status for one in await crowd(world, app, 50)} == {200}
+    exposed = (await call(app, "GET", "/metrics")).content
+    assert b'headgate_errors_total{type="DEADLINE_EXCEEDED"} 50' in exposed
 
 
-def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
-    async def flow() -> None:
-        sent: list[Any] = []
-        waiting = [{"type": "http.request", "body": b'{"identifier"', "more_body": True}]
+async def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
+    sent: list[Any] = []
+    waiting = [{"type": "http.request", "body": b'{"identifier"', "more_body": True}]
 
-        async def receive() -> Any:
-            return waiting.pop() if waiting else await asyncio.Event().wait()
+    async def receive() -> Any:
+        return waiting.pop() if waiting else await asyncio.Event().wait()
 
-        async def send(message: Any) -> None:
-            sent.append(message)
+    async def send(message: Any) -> None:
+        sent.append(message)
 
-        world = World()
-        app = rest_of(world, deadline_ms=50)
-        await app(scope_of("POST", CHECK, [HOST, JSON]), receive, send)
-        assert sent[0]["status"] == 408
-        assert world.store.verbs == []
-
-    run(flow())
+    world = World()
+    app = rest_of(world, deadline_ms=50)
+    await app(scope_of("POST", CHECK, [HOST, JSON]), receive, send)
+    assert sent[0]["status"] == 408
+    assert world.store.verbs == []
 
 
-def test_cancellation_by_the_server_is_not_a_deadline() -> None:
+async def test_cancellation_by_the_server_is_not_a_deadline(world: World) -> None:
     """Whoever cancels a request gets its cancellation, not an answer."""
-
-    async def flow() -> None:
-        world = World()
-        hanging = Hanging(world)
-        app = rest_of(world, deadline_ms=60_000)
-        task = asyncio.create_task(call(app, "POST", CHECK, ASK))
-        while not len(app._deadlines):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert hanging.cancelled <= 1
-        assert len(app._deadlines) == 0
-
-    run(flow())
+    hanging = Hanging(world)
+    app = rest_of(world, deadline_ms=60_000)
+    task = asyncio.create_task(call(app, "POST", CHECK, ASK))
+    while not len(app._deadlines):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert hanging.cancelled <= 1
+    assert len(app._deadlines) == 0
 
 
-def test_deadlines_keep_their_order_and_stop_looking() -> None:
-    async def flow() -> None:
-        deadlines = Deadlines(0.1)
-        late: list[int] = []
+async def test_deadlines_keep_their_order_and_stop_looking() -> None:
+    deadlines = Deadlines(0.1)
+    late: list[int] = []
 
-        async def work(number: int, seconds: float) -> None:
-            task = deadlines.enter()
-            try:
-                await asyncio.sleep(seconds)
-            except asyncio.CancelledError:
-                assert deadlines.passed()
-                assert not deadlines.passed()
-                late.append(number)
-            finally:
-                deadlines.leave(task)
+    async def work(number: int, seconds: float) -> None:
+        task = deadlines.enter()
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            assert deadlines.passed()
+            assert not deadlines.passed()
+            late.append(number)
+        finally:
+            deadlines.leave(task)
 
-        await asyncio.gather(*[work(number, 0 if number % 2 else 60) for number in range(20)])
-        assert late == list(range(0, 20, 2))
-        assert len(deadlines) == 0
-        await asyncio.sleep(2 * STEP_S)
-        assert deadlines._timer is None
-
-    run(flow())
+    await asyncio.gather(*[work(number, 0 if number % 2 else 60) for number in range(20)])
+    assert late == list(range(0, 20, 2))
+    assert len(deadlines) == 0
+    await asyncio.sleep(2 * STEP_S)
+    assert deadlines._timer is None
 
 
 def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:

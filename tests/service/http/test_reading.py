@@ -109,9 +109,8 @@ def test_a_compressed_body_is_415() -> None:
 @pytest.mark.parametrize(
     ("path", "most"), [(CHECK, BODY_BYTES_MAX), (PATHS["batch"], BATCH_BYTES_MAX)]
 )
-def test_a_body_has_a_bound(path: str, most: int, told: bool) -> None:
+def test_a_body_has_a_bound(path: str, most: int, told: bool, world: World) -> None:
     """Also where it comes in parts and does not say how large it is."""
-    world = World()
     padded = GOOD + b" " * (most + 1 - len(GOOD))
     headers = [HOST, JSON]
     if told:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from proof.size import sized
 from tests.service.decide.kit import World
 from tests.service.http.kit import rest_of
 
@@ -15,7 +15,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 from schemathesis import checks  # noqa: E402
 
-EXAMPLES = int(os.environ.get("HEADGATE_EXAMPLES", "12"))
+EXAMPLES = sized(4, 12, 100)
 CHECKS = (
     checks.not_a_server_error,
     checks.status_code_conformance,

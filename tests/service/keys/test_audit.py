@@ -76,25 +76,22 @@ def setting(tmp_path: Path) -> Setting:
     return found
 
 
-def test_the_admin_endpoints_on_a_file_leave_before_and_after(setting: Setting) -> None:
-    async def flow() -> list[AuditEvent]:
-        program, twin = setting.program(), setting.program()  # two workers
-        await program.start()
-        await twin.start()
-        await setting.ticked(program, twin, program)
-        new = {"scopes": ["check"], "namespace": "default", "name": "ci"}
-        made = json.loads((await setting.ask(program, "POST", "/v1/keys", new)).content)
-        await setting.ticked(program, twin, program)
-        gone = await setting.ask(program, "DELETE", f"/v1/keys/{made['id']}")
-        assert gone.status == 204
-        await setting.ticked(twin, program, twin)
-        await twin.close()
-        found = await setting.told(program)
-        await program.close()
-        assert made["key"].split("_")[2] not in str(found)
-        return found
-
-    revoked, made, first = run(flow())
+async def test_the_admin_endpoints_on_a_file_leave_before_and_after(setting: Setting) -> None:
+    program, twin = setting.program(), setting.program()  # two workers
+    await program.start()
+    await twin.start()
+    await setting.ticked(program, twin, program)
+    new = {"scopes": ["check"], "namespace": "default", "name": "ci"}
+    made = json.loads((await setting.ask(program, "POST", "/v1/keys", new)).content)
+    await setting.ticked(program, twin, program)
+    gone = await setting.ask(program, "DELETE", f"/v1/keys/{made['id']}")
+    assert gone.status == 204
+    await setting.ticked(twin, program, twin)
+    await twin.close()
+    found = await setting.told(program)
+    await program.close()
+    assert made["key"].split("_")[2] not in str(found)
+    revoked, made, first = found
     assert {one.action for one in (revoked, made, first)} == {"keys_changed"}
     assert first.details["before"] is None
     [boss] = first.details["after"]["keys"]
@@ -113,26 +110,23 @@ def test_the_admin_endpoints_on_a_file_leave_before_and_after(setting: Setting) 
     assert all(no_digest(one) for one in (revoked, made, first))
 
 
-def test_changes_by_hand_and_while_the_service_is_down_are_found(setting: Setting) -> None:
-    async def flow() -> list[AuditEvent]:
-        for content in (
-            None,
-            {"keys": [], "certificates": [_certificate("DNS:a.example", "check")]},
-            None,  # the same again, in other words
-            {"keys": [], "certificates": [_certificate("DNS:a.example", "admin")]},
-        ):
-            if content is not None:
-                setting.file.write_text(json.dumps(content))
-            else:
-                setting.file.write_text(json.dumps(json.loads(setting.file.read_text()), indent=4))
-            program = setting.program()
-            await program.start()
-            await setting.ticked(program, program)
-            found = await setting.told(program)
-            await program.close()
-        return found
-
-    last, second, first = run(flow())
+async def test_changes_by_hand_and_while_the_service_is_down_are_found(setting: Setting) -> None:
+    for content in (
+        None,
+        {"keys": [], "certificates": [_certificate("DNS:a.example", "check")]},
+        None,  # the same again, in other words
+        {"keys": [], "certificates": [_certificate("DNS:a.example", "admin")]},
+    ):
+        if content is not None:
+            setting.file.write_text(json.dumps(content))
+        else:
+            setting.file.write_text(json.dumps(json.loads(setting.file.read_text()), indent=4))
+        program = setting.program()
+        await program.start()
+        await setting.ticked(program, program)
+        found = await setting.told(program)
+        await program.close()
+    last, second, first = found
     assert first.details["after"]["count"] == 1
     assert second.details["before"]["digest"] == first.details["after"]["digest"]
     assert second.details["before"]["keys"][0]["id"] == setting.admin.key.id
@@ -146,45 +140,39 @@ def _certificate(san: str, scope: str) -> dict[str, Any]:
     return {"san": san, "scopes": [scope], "namespace": "default"}
 
 
-def test_another_secret_under_the_same_id_is_told_without_either(setting: Setting) -> None:
-    async def flow() -> list[AuditEvent]:
-        program = setting.program()
-        await program.start()
-        await setting.ticked(program)
-        body = json.loads(setting.file.read_text())
-        body["keys"][0]["digest"] = "sha256:" + "7" * 64
-        setting.file.write_text(json.dumps(body))
-        await setting.ticked(program)
-        setting.file.write_text("keys: {")  # a broken file changes nothing
-        await setting.ticked(program)
-        found = await setting.told(program)
-        await program.close()
-        return found
-
-    changed, _ = run(flow())
+async def test_another_secret_under_the_same_id_is_told_without_either(setting: Setting) -> None:
+    program = setting.program()
+    await program.start()
+    await setting.ticked(program)
+    body = json.loads(setting.file.read_text())
+    body["keys"][0]["digest"] = "sha256:" + "7" * 64
+    setting.file.write_text(json.dumps(body))
+    await setting.ticked(program)
+    setting.file.write_text("keys: {")  # a broken file changes nothing
+    await setting.ticked(program)
+    found = await setting.told(program)
+    await program.close()
+    changed, _ = found
     assert changed.details["after"]["secrets_replaced"] == [setting.admin.key.id]
     assert no_digest(changed)
     assert "7" * 64 not in str(changed)
 
 
-def test_an_event_is_bounded(setting: Setting) -> None:
-    async def flow() -> AuditEvent:
-        program = setting.program()
-        await program.start()
-        await setting.ticked(program)
-        body = json.loads(setting.file.read_text())
-        body["keys"] += [
-            {"id": f"{number:012d}", "digest": "sha256:" + "0" * 64, "scopes": ["check"],
-             "namespace": "default"}
-            for number in range(SHOWN_MAX + 50)
-        ]  # fmt: skip
-        setting.file.write_text(json.dumps(body))
-        await setting.ticked(program)
-        found = await setting.told(program)
-        await program.close()
-        return found[0]
-
-    after = run(flow()).details["after"]
+async def test_an_event_is_bounded(setting: Setting) -> None:
+    program = setting.program()
+    await program.start()
+    await setting.ticked(program)
+    body = json.loads(setting.file.read_text())
+    body["keys"] += [
+        {"id": f"{number:012d}", "digest": "sha256:" + "0" * 64, "scopes": ["check"],
+         "namespace": "default"}
+        for number in range(SHOWN_MAX + 50)
+    ]  # fmt: skip
+    setting.file.write_text(json.dumps(body))
+    await setting.ticked(program)
+    found = await setting.told(program)
+    await program.close()
+    after = found[0].details["after"]
     assert len(after["keys"]) == SHOWN_MAX
     assert (after["not_shown"], after["count"]) == (50, SHOWN_MAX + 51)
 
@@ -192,51 +180,45 @@ def test_an_event_is_bounded(setting: Setting) -> None:
 @pytest.mark.parametrize(
     ("trouble", "later"), [(Unreachable("away"), 1), (ValidationError("x", 1, "is wrong"), 0)]
 )
-def test_a_store_that_is_away_is_told_later(
+async def test_a_store_that_is_away_is_told_later(
     setting: Setting, trouble: Exception, later: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def flow() -> list[AuditEvent]:
-        program = setting.program()
-        await program.start()
-        asked = []
+    program = setting.program()
+    await program.start()
+    asked = []
 
-        async def away(*_: Any) -> Any:
-            asked.append(_)
-            raise trouble
+    async def away(*_: Any) -> Any:
+        asked.append(_)
+        raise trouble
 
-        catalog = program.service.repository.backend.catalog
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalog, "register_namespace", away)
-            for _ in range(3):
-                await setting.ticked(program)
-        assert len(asked) == 1  # not every second
-        setting.clock.advance(AGAIN_MS)
-        await setting.ticked(program)
-        found = await setting.told(program)
-        await program.close()
-        return found
-
-    assert len(run(flow())) == later
+    catalog = program.service.repository.backend.catalog
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "register_namespace", away)
+        for _ in range(3):
+            await setting.ticked(program)
+    assert len(asked) == 1  # not every second
+    setting.clock.advance(AGAIN_MS)
+    await setting.ticked(program)
+    found = await setting.told(program)
+    await program.close()
+    assert len(found) == later
     lines = [one for one in caplog.records if "not in the audit" in one.message]
     assert len(lines) == (0 if isinstance(trouble, StoreTrouble) else 1)
 
 
-def test_the_command_lists_them_and_callers_cannot(setting: Setting) -> None:
-    async def flow() -> list[int]:
-        program = setting.program()
-        await program.start()
-        await setting.ticked(program)
-        seen = []
-        for place in ("default", KEYS_NAMESPACE):
-            path = f"/v1/namespaces/{place}/audit"
-            said = await call(
-                Rest(program), "GET", path, key=setting.admin.text, query="entity_id=$KEYS"
-            )
-            seen.append(len(json.loads(said.content)["items"]) if said.status == 200 else -1)
-        await program.close()
-        return seen
-
-    assert run(flow()) == [0, -1]
+async def test_the_command_lists_them_and_callers_cannot(setting: Setting) -> None:
+    program = setting.program()
+    await program.start()
+    await setting.ticked(program)
+    seen = []
+    for place in ("default", KEYS_NAMESPACE):
+        path = f"/v1/namespaces/{place}/audit"
+        said = await call(
+            Rest(program), "GET", path, key=setting.admin.text, query="entity_id=$KEYS"
+        )
+        seen.append(len(json.loads(said.content)["items"]) if said.status == 200 else -1)
+    await program.close()
+    assert seen == [0, -1]
     listed = CliRunner().invoke(cli, ["--url", setting.store, "audit", "list", "--keys", "--json"])
     assert listed.exit_code == 0, listed.output
     [event] = json.loads(listed.stdout)["items"]

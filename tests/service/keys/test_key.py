@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headgate.core.errors import ValidationError
 from headgate.service.decide.problems import Code
@@ -41,11 +39,8 @@ def test_a_minted_key_is_recognised_and_only_its_digest_is_kept() -> None:
     assert (prefix, key_id) == ("hg", minted.key.id)
     assert len(secret) == 43, "256 bits"
     assert parse_presented(minted.text) == (key_id, minted.key.digest)
-    assert (minted.key.created_by, minted.key.changed_by, minted.key.created_ms) == (
-        "ann",
-        "ann",
-        5,
-    )
+    key = minted.key
+    assert (key.created_by, key.changed_by, key.created_ms) == ("ann", "ann", 5)
     for shown in (repr(minted), str(minted), repr(minted.key), f"{minted}"):
         assert secret not in shown
         assert minted.key.digest not in shown
@@ -80,11 +75,6 @@ def test_a_digest_fits_its_own_id_only() -> None:
 )  # fmt: skip
 def test_what_is_no_key(text: object) -> None:
     assert parse_presented(text) is None
-
-
-@given(st.text(max_size=80))
-def test_any_text_is_a_key_or_not(text: str) -> None:
-    assert parse_presented(text) is None or text.startswith("hg_")
 
 
 @pytest.mark.parametrize(

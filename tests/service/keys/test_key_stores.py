@@ -208,14 +208,14 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
         "from headgate.service.keys.key import Grant, KeyScope, mint\n"
         "from headgate.service.keys.file import FileKeys\n"
         "store = FileKeys(sys.argv[1])\n"
-        "for _ in range(10):\n"
+        "for _ in range(8):\n"
         "    key = mint(Grant(frozenset({KeyScope.READ}), '*'), now_ms=0).key\n"
         "    asyncio.run(store.put(key))\n"
     )
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(2)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
     keys, _ = asyncio.run(FileKeys(path).list_keys(limit=100))
-    assert len(keys) == 30
+    assert len(keys) == 16
 
 
 def test_a_write_that_fails_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip  # noqa: E501
@@ -334,48 +334,42 @@ def test_other_key_files_that_are_refused(text: str) -> None:
     assert isinstance(decode_keys(text.encode(), "keys.json"), InvalidFile)
 
 
-def test_keys_in_the_store_are_audited_and_what_is_no_key_opens_nothing() -> None:
-    async def story() -> None:
-        backend = open_backend("memory://", blocking=False)
+async def test_keys_in_the_store_are_audited_and_what_is_no_key_opens_nothing() -> None:
+    backend = open_backend("memory://", blocking=False)
+    store = StoredKeys(backend.catalog, steady_clock())
+    assert await store.get("a" * 12) is None
+    assert await backend.catalog.get_namespace(KEYS_NAMESPACE) is None, "asking makes nothing"
+    key = fresh()
+    await store.put(key)
+    await store.revoke(key.id, "bob", 8)
+    home = await backend.catalog.get_namespace(KEYS_NAMESPACE)
+    assert home is not None
+    events = await backend.ledger.audit(home.id, key.id, limit=10, before=None)
+    assert [(event.action, event.principal) for event in events] == [
+        ("entity_changed", "bob"), ("entity_created", "ann"),
+    ]  # fmt: skip
+    for metadata in ({}, {"digest": key.digest}, {"digest": 5, "scopes": ["admin"]}):
+        await backend.catalog.create_entity(
+            home.id, Entity(f"x{len(metadata)}", metadata=metadata), None, 9
+        )
+    assert await store.get("x0") is None
+    assert await store.get("x1") is None
+    assert [one.id for one in (await store.list_keys(limit=10))[0]] == [key.id]
+    await backend.catalog.delete_namespace(KEYS_NAMESPACE, None, 10)
+    assert await store.get(key.id) is None
+
+
+async def test_keys_in_sqlite_outlive_the_process(tmp_path: Path) -> None:
+    key = fresh()
+    for turn in range(2):
+        backend = open_backend(f"sqlite:///{tmp_path}/keys.db", blocking=False)
+        await backend.catalog.prepare()
         store = StoredKeys(backend.catalog, steady_clock())
-        assert await store.get("a" * 12) is None
-        assert await backend.catalog.get_namespace(KEYS_NAMESPACE) is None, "asking makes nothing"
-        key = fresh()
-        await store.put(key)
-        await store.revoke(key.id, "bob", 8)
-        home = await backend.catalog.get_namespace(KEYS_NAMESPACE)
-        assert home is not None
-        events = await backend.ledger.audit(home.id, key.id, limit=10, before=None)
-        assert [(event.action, event.principal) for event in events] == [
-            ("entity_changed", "bob"), ("entity_created", "ann"),
-        ]  # fmt: skip
-        for metadata in ({}, {"digest": key.digest}, {"digest": 5, "scopes": ["admin"]}):
-            await backend.catalog.create_entity(
-                home.id, Entity(f"x{len(metadata)}", metadata=metadata), None, 9
-            )
-        assert await store.get("x0") is None
-        assert await store.get("x1") is None
-        assert [one.id for one in (await store.list_keys(limit=10))[0]] == [key.id]
-        await backend.catalog.delete_namespace(KEYS_NAMESPACE, None, 10)
-        assert await store.get(key.id) is None
-
-    asyncio.run(story())
-
-
-def test_keys_in_sqlite_outlive_the_process(tmp_path: Path) -> None:
-    async def story() -> None:
-        key = fresh()
-        for turn in range(2):
-            backend = open_backend(f"sqlite:///{tmp_path}/keys.db", blocking=False)
-            await backend.catalog.prepare()
-            store = StoredKeys(backend.catalog, steady_clock())
-            if turn == 0:
-                await store.put(key)
-            else:
-                assert await store.get(key.id) == key
-                assert await store.revoke(key.id, "bob", 9)
-                page, _ = await store.list_keys(limit=10)
-                assert [one.revoked_ms for one in page] == [9]
-            await backend.store.close()
-
-    asyncio.run(story())
+        if turn == 0:
+            await store.put(key)
+        else:
+            assert await store.get(key.id) == key
+            assert await store.revoke(key.id, "bob", 9)
+            page, _ = await store.list_keys(limit=10)
+            assert [one.revoked_ms for one in page] == [9]
+        await backend.store.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.rules import NoPolicies, Rule
 from headgate.service.decide.service import Service
-from headgate.service.settings import DEFAULT_SETTINGS
 from headgate.testing import FakeClock
 
 RULES = NoPolicies(Rule("hourly", [Limit.per_hour("tokens", 100)]))
@@ -33,26 +31,20 @@ SOFT_RULES = NoPolicies(
     Rule("soft", [Limit.per_hour("tokens", 100), Limit.per_hour("trial", 10, soft=True)])
 )
 
-Play = Callable[[Service, Service, FakeClock], Awaitable[None]]
 
-
-def between_two(folder: Path, play: Play, rules: NoPolicies = RULES) -> None:
-    """Two processes' services on one file."""
-
-    async def flow() -> None:
-        clock = FakeClock()
-        url = f"sqlite:///{folder}/leases.db"
-        one, two = [
-            Service(await Repository.open(url, clock=clock), rules, DEFAULT_SETTINGS)
-            for _ in range(2)
-        ]
-        try:
-            await play(one, two, clock)
-        finally:
-            await one.close()
-            await two.close()
-
-    asyncio.run(flow())
+@contextlib.asynccontextmanager
+async def two_services(
+    folder: Path, rules: NoPolicies = RULES
+) -> AsyncIterator[tuple[Service, Service, FakeClock]]:
+    """The services of two processes on one file."""
+    clock = FakeClock()
+    url = f"sqlite:///{folder}/leases.db"
+    one, two = [Service(await Repository.open(url, clock=clock), rules) for _ in range(2)]
+    try:
+        yield one, two, clock
+    finally:
+        await one.close()
+        await two.close()
 
 
 async def opened(service: Service, **more: Any) -> str:
@@ -67,8 +59,8 @@ async def left(service: Service) -> int:
     return min(state.tokens_milli for state in shown) // 1000
 
 
-def test_another_process_settles_a_lease(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_another_process_settles_a_lease(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, two, _clock):
         lease_id = await opened(one)
         assert (await two.lease(lease_id, "default")).state is LeaseState.OPEN
         await two.adjust(parse_adjust(lease_id, {"tokens": 5}))
@@ -82,11 +74,9 @@ def test_another_process_settles_a_lease(tmp_path: Path) -> None:
             await two.release(parse_release(lease_id, None))
         assert caught.value.code is Code.CONFLICT
 
-    between_two(tmp_path, play)
 
-
-def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
         refunded = await opened(one, ttl_seconds=30)
         await opened(one, ttl_seconds=30, on_expiry="keep", tokens=7)
         assert await left(two) == 53
@@ -101,11 +91,9 @@ def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:
             await two.lease(refunded, "default")
         assert caught.value.code is Code.LEASE_NOT_FOUND
 
-    between_two(tmp_path, play)
 
-
-def test_of_two_that_change_a_lease_at_once_one_is_told_to_try_again(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_of_two_that_change_a_lease_at_once_one_is_told_to_try_again(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
         lease_id = await opened(one)
         seen = await two.leases.store.get(lease_id)
         assert seen is not None
@@ -119,25 +107,17 @@ def test_of_two_that_change_a_lease_at_once_one_is_told_to_try_again(tmp_path: P
         with pytest.raises(ServiceError):
             await two.leases.store.put(seen)
 
-    between_two(tmp_path, play)
 
-
-def test_leases_outlive_a_restart(tmp_path: Path) -> None:
-    ids: list[str] = []
-
-    async def before(one: Service, two: Service, clock: FakeClock) -> None:
-        ids.append(await opened(one))
-
-    async def after(one: Service, two: Service, clock: FakeClock) -> None:
-        await one.release(parse_release(ids[0], None))
+async def test_leases_outlive_a_restart(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, _, _):
+        lease_id = await opened(one)
+    async with two_services(tmp_path) as (one, two, _):
+        await one.release(parse_release(lease_id, None))
         assert await left(two) == 100
 
-    between_two(tmp_path, before)
-    between_two(tmp_path, after)
 
-
-def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, _two, _clock):
         await opened(one)
 
         async def away(*arguments: object) -> Any:
@@ -146,8 +126,6 @@ def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) -> Non
         one.repository.backend.expiring.due = away  # type: ignore[method-assign,union-attr]
         await one.tick()
         await opened(one, tokens=1)
-
-    between_two(tmp_path, play)
 
 
 def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
@@ -169,7 +147,7 @@ def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
 @pytest.mark.parametrize("sent", [True, False], ids=["answer lost", "never sent"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("verb", ["release", "settle", "part"])
-def test_what_was_given_back_is_not_given_back_again(
+async def test_what_was_given_back_is_not_given_back_again(
     tmp_path: Path, verb: str, number: int, sent: bool
 ) -> None:
     """Whichever write of the lease fails: who tries again, or the end of its time, gives nothing
@@ -182,7 +160,7 @@ def test_what_was_given_back_is_not_given_back_again(
             told = None if verb == "release" else {"tokens": 40}
             await service.release(parse_release(lease_id, told))
 
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
         lease_id = await opened(one, ttl_seconds=30)
         await opened(two, tokens=60, on_expiry="keep")
         assert await left(two) == 0
@@ -206,11 +184,11 @@ def test_what_was_given_back_is_not_given_back_again(
         await two.tick()
         assert await left(two) <= again + 1, "that much was refilled"
 
-    between_two(tmp_path, play)
 
-
-def test_a_debit_the_store_did_not_take_is_owed_by_whoever_ends_the_lease(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_a_debit_the_store_did_not_take_is_owed_by_whoever_ends_the_lease(
+    tmp_path: Path,
+) -> None:
+    async with two_services(tmp_path) as (one, two, _clock):
         ids = [await opened(one, tokens=20), await opened(one, tokens=20)]
         store = one.repository.backend.store
 
@@ -228,12 +206,12 @@ def test_a_debit_the_store_did_not_take_is_owed_by_whoever_ends_the_lease(tmp_pa
         await two.settle(parse_settle(ids[1], {"tokens": 50}))
         assert await left(two) == 50
 
-    between_two(tmp_path, play)
-
 
 @pytest.mark.parametrize("sent", [True, False], ids=["answer lost", "never sent"])
-def test_a_lease_that_may_not_have_been_kept_is_refunded_once(tmp_path: Path, sent: bool) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_a_lease_that_may_not_have_been_kept_is_refunded_once(
+    tmp_path: Path, sent: bool
+) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
         failing(one, "put", 1, sent=sent)
         with pytest.raises(Unreachable):
             await opened(one, ttl_seconds=1)
@@ -249,11 +227,9 @@ def test_a_lease_that_may_not_have_been_kept_is_refunded_once(tmp_path: Path, se
         await two.tick()
         assert await left(two) in ((39, 40) if sent else (0,))
 
-    between_two(tmp_path, play)
 
-
-def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
         bad = await opened(one, ttl_seconds=1, tokens=5)
         await opened(one, ttl_seconds=2, tokens=95)
         assert await left(two) == 0
@@ -271,8 +247,6 @@ def test_a_lease_that_cannot_be_read_keeps_no_other_from_ending(tmp_path: Path) 
         await two.tick()
         assert await expiring.get(namespace_id, name) is None
 
-    between_two(tmp_path, play)
-
 
 async def counted(service: Service) -> dict[str, tuple[int, int]]:
     """Tokens and consumption by limit, as the store has them."""
@@ -285,8 +259,10 @@ async def counted(service: Service) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("end", ["settle", "release", "expire"])
-def test_what_a_soft_limit_only_counted_is_kept_with_the_lease(tmp_path: Path, end: str) -> None:
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+async def test_what_a_soft_limit_only_counted_is_kept_with_the_lease(
+    tmp_path: Path, end: str
+) -> None:
+    async with two_services(tmp_path, SOFT_RULES) as (one, two, clock):
         lease_id = await opened(one, ttl_seconds=30)
         assert await counted(two) == {"tokens": (60, 40), "trial": (10, 40)}
         await two.adjust(parse_adjust(lease_id, {"amounts": {"trial": -15}}))
@@ -302,13 +278,11 @@ def test_what_a_soft_limit_only_counted_is_kept_with_the_lease(tmp_path: Path, e
             await two.tick()
             assert (await counted(one))["trial"] == (10, 0)
 
-    between_two(tmp_path, play, SOFT_RULES)
 
-
-def test_a_debit_that_is_owed_is_kept_with_the_lease(tmp_path: Path) -> None:
+async def test_a_debit_that_is_owed_is_kept_with_the_lease(tmp_path: Path) -> None:
     """The store did not take it, so another process must not give it back."""
 
-    async def play(one: Service, two: Service, clock: FakeClock) -> None:
+    async with two_services(tmp_path) as (one, two, _clock):
         lease_id = await opened(one)
         store = (await one.namespace("default")).engine.store
         adjust = store.adjust
@@ -324,5 +298,3 @@ def test_a_debit_that_is_owed_is_kept_with_the_lease(tmp_path: Path) -> None:
         assert await left(two) == 60
         await two.settle(parse_settle(lease_id, {"tokens": 45}))
         assert await left(two) == 55
-
-    between_two(tmp_path, play)

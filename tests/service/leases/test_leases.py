@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service.decide.answers import LeaseState
-from headgate.service.decide.bodies import acquire_body, lease_body
+from headgate.service.decide.answers import LeaseState, acquire_body, lease_body
 from headgate.service.decide.problems import Code, ServiceError
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
@@ -30,230 +29,168 @@ async def held(world: World, tokens: int = 4, **more: Any) -> str:
     return lease_id
 
 
-def test_an_acquire_takes_and_gives_an_id() -> None:
-    async def flow() -> None:
-        world = World()
-        answer = await world.ask("acquire", ask(tokens=4, ttl_seconds=60))
-        assert answer.check.tokens_remaining == 6
-        assert answer.lease.held == {"tokens": 4}
-        body = acquire_body(answer)
-        assert body["allowed"] is True
-        assert (body["state"], body["held"]) == ("open", {"tokens": 4})
-        assert body["expires_at"] == "2023-11-14T22:14:20.000Z"
-        again = await world.service.lease(answer.lease.lease_id, "default")
-        assert lease_body(again) == lease_body(answer.lease)
-
-    run(flow())
+async def test_an_acquire_takes_and_gives_an_id(world: World) -> None:
+    answer = await world.ask("acquire", ask(tokens=4, ttl_seconds=60))
+    assert answer.check.tokens_remaining == 6
+    assert answer.lease.held == {"tokens": 4}
+    body = acquire_body(answer)
+    assert body["allowed"] is True
+    assert (body["state"], body["held"]) == ("open", {"tokens": 4})
+    assert body["expires_at"] == "2023-11-14T22:14:20.000Z"
+    again = await world.service.lease(answer.lease.lease_id, "default")
+    assert lease_body(again) == lease_body(answer.lease)
 
 
-def test_a_refused_acquire_has_no_lease() -> None:
-    async def flow() -> None:
-        world = World()
-        await held(world, 9)
-        answer = await world.ask("acquire", ask(tokens=4))
-        assert (answer.lease, answer.check.code) == (None, Code.RATE_LIMIT_EXCEEDED)
-        assert acquire_body(answer)["status"] == 429
-        assert (await world.ask("acquire", ask(tokens=11))).code is Code.DEMAND_TOO_LARGE
-        assert len(world.service.leases.store) == 1
-
-    run(flow())
+async def test_a_refused_acquire_has_no_lease(world: World) -> None:
+    await held(world, 9)
+    answer = await world.ask("acquire", ask(tokens=4))
+    assert (answer.lease, answer.check.code) == (None, Code.RATE_LIMIT_EXCEEDED)
+    assert acquire_body(answer)["status"] == 429
+    assert (await world.ask("acquire", ask(tokens=11))).code is Code.DEMAND_TOO_LARGE
+    assert len(world.service.leases.store) == 1
 
 
-def test_adjust_settle_and_their_repetition() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world)
-        more = await world.ask("adjust", {"tokens": 3}, lease_id)
-        assert (more.held, await left(world)) == ({"tokens": 7}, 3)
-        less = await world.ask("adjust", {"amounts": {"tokens": -2}}, lease_id)
-        assert (less.held, await left(world)) == ({"tokens": 5}, 5)
-        for _ in range(2):
-            done = await world.ask("settle", {"amounts": {"tokens": 1}}, lease_id)
-            assert (done.state, done.held, await left(world)) == (
-                LeaseState.SETTLED, {"tokens": 1}, 9,
-            )  # fmt: skip
-        for verb, values in (
-            ("settle", {"tokens": 2}), ("adjust", {"tokens": 1}), ("release", {}),
-        ):  # fmt: skip
-            assert (await world.ask(verb, values, lease_id)).code is Code.CONFLICT
-        assert await left(world) == 9
-
-    run(flow())
+async def test_adjust_settle_and_their_repetition(world: World) -> None:
+    lease_id = await held(world)
+    more = await world.ask("adjust", {"tokens": 3}, lease_id)
+    assert (more.held, await left(world)) == ({"tokens": 7}, 3)
+    less = await world.ask("adjust", {"amounts": {"tokens": -2}}, lease_id)
+    assert (less.held, await left(world)) == ({"tokens": 5}, 5)
+    for _ in range(2):
+        done = await world.ask("settle", {"amounts": {"tokens": 1}}, lease_id)
+        assert (done.state, done.held, await left(world)) == (
+            LeaseState.SETTLED, {"tokens": 1}, 9,
+        )  # fmt: skip
+    for verb, values in (
+        ("settle", {"tokens": 2}), ("adjust", {"tokens": 1}), ("release", {}),
+    ):  # fmt: skip
+        assert (await world.ask(verb, values, lease_id)).code is Code.CONFLICT
+    assert await left(world) == 9
 
 
-def test_settling_without_amounts_keeps_what_is_held() -> None:
-    async def flow() -> None:
-        world = World()
-        done = await world.ask("settle", None, await held(world))
-        assert (done.state, done.held, await left(world)) == (LeaseState.SETTLED, {"tokens": 4}, 6)
-
-    run(flow())
+async def test_settling_without_amounts_keeps_what_is_held(world: World) -> None:
+    done = await world.ask("settle", None, await held(world))
+    assert (done.state, done.held, await left(world)) == (LeaseState.SETTLED, {"tokens": 4}, 6)
 
 
-def test_a_debit_may_go_into_debt_over_the_wire() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.ask("settle", {"tokens": 30}, await held(world))
-        answer = await world.ask("check", ask())
-        assert (answer.tokens_remaining, answer.retry_after_ms) == (-20, 10_500)
-
-    run(flow())
+async def test_a_debit_may_go_into_debt_over_the_wire(world: World) -> None:
+    await world.ask("settle", {"tokens": 30}, await held(world))
+    answer = await world.ask("check", ask())
+    assert (answer.tokens_remaining, answer.retry_after_ms) == (-20, 10_500)
 
 
-def test_release_gives_back_part_then_everything_once() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world)
-        part = await world.ask("release", {"tokens": 1}, lease_id)
-        assert (part.state, part.held, await left(world)) == (LeaseState.OPEN, {"tokens": 3}, 7)
-        too_much = await world.ask("release", {"tokens": 9}, lease_id)
-        assert (too_much.code, too_much.field) == (Code.INVALID_REQUEST, "amounts.tokens")
-        for _ in range(2):
-            done = await world.ask("release", None, lease_id)
-            assert (done.state, done.held, await left(world)) == (
-                LeaseState.RELEASED, {"tokens": 0}, 10,
-            )  # fmt: skip
-
-    run(flow())
+async def test_release_gives_back_part_then_everything_once(world: World) -> None:
+    lease_id = await held(world)
+    part = await world.ask("release", {"tokens": 1}, lease_id)
+    assert (part.state, part.held, await left(world)) == (LeaseState.OPEN, {"tokens": 3}, 7)
+    too_much = await world.ask("release", {"tokens": 9}, lease_id)
+    assert (too_much.code, too_much.field) == (Code.INVALID_REQUEST, "amounts.tokens")
+    for _ in range(2):
+        done = await world.ask("release", None, lease_id)
+        assert (done.state, done.held, await left(world)) == (
+            LeaseState.RELEASED, {"tokens": 0}, 10,
+        )  # fmt: skip
 
 
-def test_while_one_call_changes_a_lease_others_are_told_to_come_back() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world)
-        store = world.service.leases.store
-        lease = await store.get(lease_id)
-        assert lease is not None
-        await store.claim(lease)  # as a call does that now waits for the store
-        for verb, values in (
-            ("settle", {"tokens": 2}),
-            ("adjust", {"tokens": 1}),
-            ("release", None),
-        ):
-            found = await world.ask(verb, values, lease_id)
-            assert (found.code, found.retry_after_ms) == (Code.CONFLICT, 100)
-        await store.put(lease)
-        assert (await world.ask("settle", {"tokens": 2}, lease_id)).state is LeaseState.SETTLED
-        assert await left(world) == 8
-
-    run(flow())
+async def test_while_one_call_changes_a_lease_others_are_told_to_come_back(world: World) -> None:
+    lease_id = await held(world)
+    store = world.service.leases.store
+    lease = await store.get(lease_id)
+    assert lease is not None
+    await store.claim(lease)  # as a call does that now waits for the store
+    for verb, values in (("settle", {"tokens": 2}), ("adjust", {"tokens": 1}), ("release", None)):
+        found = await world.ask(verb, values, lease_id)
+        assert (found.code, found.retry_after_ms) == (Code.CONFLICT, 100)
+    await store.put(lease)
+    assert (await world.ask("settle", {"tokens": 2}, lease_id)).state is LeaseState.SETTLED
+    assert await left(world) == 8
 
 
 @pytest.mark.parametrize(("on_expiry", "back"), [("refund", 3), ("keep", 0)])
-def test_expiry_has_the_outcome_that_was_chosen(on_expiry: str, back: int) -> None:
+async def test_expiry_has_the_outcome_that_was_chosen(
+    on_expiry: str, back: int, world: World
+) -> None:
     """`once` never refills, so that what comes back is seen."""
-
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world, 3, resource="once", ttl_seconds=5, on_expiry=on_expiry)
-        world.clock.advance(4_999)
-        await world.service.tick()
-        assert await left(world, resource="once") == 0
-        world.clock.advance(1)
-        assert (await world.ask("settle", {}, lease_id)).code is Code.LEASE_NOT_FOUND
-        assert await left(world, resource="once") == back
-        assert len(world.service.leases.store) == 0
-
-    run(flow())
+    lease_id = await held(world, 3, resource="once", ttl_seconds=5, on_expiry=on_expiry)
+    world.clock.advance(4_999)
+    await world.service.tick()
+    assert await left(world, resource="once") == 0
+    world.clock.advance(1)
+    assert (await world.ask("settle", {}, lease_id)).code is Code.LEASE_NOT_FOUND
+    assert await left(world, resource="once") == back
+    assert len(world.service.leases.store) == 0
 
 
-def test_a_settled_lease_expires_without_an_effect() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world, 3, resource="once", ttl_seconds=5)
-        await world.ask("settle", {"tokens": 2}, lease_id)
-        world.clock.advance(5_000)
-        await world.service.tick()
-        assert await left(world, resource="once") == 1
-
-    run(flow())
+async def test_a_settled_lease_expires_without_an_effect(world: World) -> None:
+    lease_id = await held(world, 3, resource="once", ttl_seconds=5)
+    await world.ask("settle", {"tokens": 2}, lease_id)
+    world.clock.advance(5_000)
+    await world.service.tick()
+    assert await left(world, resource="once") == 1
 
 
-def test_a_late_refund_makes_no_burst() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world, 10)
-        world.clock.advance(3_000)  # 6 of 10 have been refilled
-        await world.ask("check", ask(tokens=6))
-        await world.ask("release", {}, lease_id)
-        assert await left(world) == 4
-
-    run(flow())
+async def test_a_late_refund_makes_no_burst(world: World) -> None:
+    lease_id = await held(world, 10)
+    world.clock.advance(3_000)  # 6 of 10 have been refilled
+    await world.ask("check", ask(tokens=6))
+    await world.ask("release", {}, lease_id)
+    assert await left(world) == 4
 
 
-def test_the_shelf_is_bounded_and_says_so_before_taking() -> None:
-    async def flow() -> None:
-        world = World(leases_max=2)
-        for _ in range(2):
-            await held(world, 1, ttl_seconds=5)
-        world.store.calls.clear()
-        error = await world.ask("acquire", ask(tokens=1))
-        assert world.store.verbs == []
-        assert (error.code, error.problem.http_status) == (Code.TOO_MANY_LEASES, 503)
-        assert await left(world) == 8
-        world.clock.advance(5_000)
-        assert (await world.ask("acquire", ask(tokens=1))).lease is not None
-
-    run(flow())
+async def test_the_shelf_is_bounded_and_says_so_before_taking() -> None:
+    world = World(leases_max=2)
+    for _ in range(2):
+        await held(world, 1, ttl_seconds=5)
+    world.store.calls.clear()
+    error = await world.ask("acquire", ask(tokens=1))
+    assert world.store.verbs == []
+    assert (error.code, error.code.http_status) == (Code.TOO_MANY_LEASES, 503)
+    assert await left(world) == 8
+    world.clock.advance(5_000)
+    assert (await world.ask("acquire", ask(tokens=1))).lease is not None
 
 
-def test_what_cannot_be_kept_goes_back() -> None:
-    async def flow() -> None:
-        world = World()
+async def test_what_cannot_be_kept_goes_back(world: World) -> None:
 
-        async def fail(lease: Any) -> None:
-            raise ServiceError(Code.TOO_MANY_LEASES, "the shelf broke")
+    async def fail(lease: Any) -> None:
+        raise ServiceError(Code.TOO_MANY_LEASES, "the shelf broke")
 
-        world.service.leases.store.put = fail  # type: ignore[method-assign]
-        error = await world.ask("acquire", ask(tokens=4, on_expiry="keep"))
-        assert error.code is Code.TOO_MANY_LEASES
-        assert await left(world) == 10
-
-    run(flow())
+    world.service.leases.store.put = fail  # type: ignore[method-assign]
+    error = await world.ask("acquire", ask(tokens=4, on_expiry="keep"))
+    assert error.code is Code.TOO_MANY_LEASES
+    assert await left(world) == 10
 
 
-def test_a_sweep_ends_so_many_and_no_more() -> None:
-    async def flow() -> None:
-        world = World()
-        for _ in range(5):
-            await held(world, 1, ttl_seconds=1)
-        world.clock.advance(1_000)
-        assert await world.service.leases.sweep(2) == 2
-        assert await world.service.leases.sweep() == 3
-
-    run(flow())
+async def test_a_sweep_ends_so_many_and_no_more(world: World) -> None:
+    for _ in range(5):
+        await held(world, 1, ttl_seconds=1)
+    world.clock.advance(1_000)
+    assert await world.service.leases.sweep(2) == 2
+    assert await world.service.leases.sweep() == 3
 
 
-def test_a_lease_is_its_namespaces_only() -> None:
-    async def flow() -> None:
-        world = World()
-        await world.repository.register_namespace("eu")
-        lease_id = await held(world)
-        for request in ({"namespace": "eu"}, {"namespace": "missing"}):
-            error = await world.ask("release", request, lease_id)
-            assert error.code is Code.LEASE_NOT_FOUND
-        assert (await world.ask("release", {}, "no such lease")).code is Code.LEASE_NOT_FOUND
-        assert await left(world) == 6
-
-    run(flow())
+async def test_a_lease_is_its_namespaces_only(world: World) -> None:
+    await world.repository.register_namespace("eu")
+    lease_id = await held(world)
+    for request in ({"namespace": "eu"}, {"namespace": "missing"}):
+        error = await world.ask("release", request, lease_id)
+        assert error.code is Code.LEASE_NOT_FOUND
+    assert (await world.ask("release", {}, "no such lease")).code is Code.LEASE_NOT_FOUND
+    assert await left(world) == 6
 
 
-def test_amounts_by_limit_name() -> None:
-    async def flow() -> None:
-        world = World()
-        both = ask(resource="both", amounts={"tokens": 3, "hourly": 1})
-        answer = await world.ask("acquire", both)
-        assert answer.lease.held == {"tokens": 3, "hourly": 1}
-        lease_id = answer.lease.lease_id
-        error = await world.ask("adjust", {"amounts": {"nothing": 1}}, lease_id)
-        assert (error.code, error.field) == (Code.INVALID_REQUEST, "amounts")
-        assert "hourly, tokens" in error.detail
-        after = await world.ask("adjust", {"amounts": {"hourly": 2}}, lease_id)
-        assert after.held == {"tokens": 3, "hourly": 3}
-        unknown = await world.ask("acquire", ask(amounts={"nothing": 1}))
-        assert unknown.code is Code.INVALID_REQUEST
-
-    run(flow())
+async def test_amounts_by_limit_name(world: World) -> None:
+    both = ask(resource="both", amounts={"tokens": 3, "hourly": 1})
+    answer = await world.ask("acquire", both)
+    assert answer.lease.held == {"tokens": 3, "hourly": 1}
+    lease_id = answer.lease.lease_id
+    error = await world.ask("adjust", {"amounts": {"nothing": 1}}, lease_id)
+    assert (error.code, error.field) == (Code.INVALID_REQUEST, "amounts")
+    assert "hourly, tokens" in error.detail
+    after = await world.ask("adjust", {"amounts": {"hourly": 2}}, lease_id)
+    assert after.held == {"tokens": 3, "hourly": 3}
+    unknown = await world.ask("acquire", ask(amounts={"nothing": 1}))
+    assert unknown.code is Code.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -272,50 +209,35 @@ def test_amounts_by_limit_name() -> None:
         ("release", []),
     ],
 )
-def test_bad_changes_change_nothing(verb: str, values: Any) -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world)
-        error = await world.ask(verb, values, lease_id)
-        assert isinstance(error, ServiceError)
-        assert error.code is Code.INVALID_REQUEST
-        assert (await world.service.lease(lease_id, "default")).state is LeaseState.OPEN
-        assert await left(world) == 6
-
-    run(flow())
+async def test_bad_changes_change_nothing(verb: str, values: Any, world: World) -> None:
+    lease_id = await held(world)
+    error = await world.ask(verb, values, lease_id)
+    assert isinstance(error, ServiceError)
+    assert error.code is Code.INVALID_REQUEST
+    assert (await world.service.lease(lease_id, "default")).state is LeaseState.OPEN
+    assert await left(world) == 6
 
 
-def test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_locally() -> None:
-    async def flow() -> None:
-        world = World(fail_open=True)
-        world.goes_down()
-        answer = await world.ask("acquire", ask(tokens=4))
-        assert answer.lease.degraded
-        assert answer.check.degraded_reason == "store_unreachable"
-        world.comes_back()
-        world.store.calls.clear()
-        await world.ask("release", {}, answer.lease.lease_id)
-        assert world.store.verbs == [], "the store must not be credited for what it never gave"
-
-    run(flow())
+async def test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_locally() -> None:
+    world = World(fail_open=True)
+    world.goes_down()
+    answer = await world.ask("acquire", ask(tokens=4))
+    assert answer.lease.degraded
+    assert answer.check.degraded_reason == "store_unreachable"
+    world.comes_back()
+    world.store.calls.clear()
+    await world.ask("release", {}, answer.lease.lease_id)
+    assert world.store.verbs == [], "the store must not be credited for what it never gave"
 
 
-def test_a_lease_needs_the_store_where_the_service_fails_closed() -> None:
-    async def flow() -> None:
-        world = World()
-        world.goes_down()
-        answer = await world.ask("acquire", ask())
-        assert (answer.lease, answer.check.code) == (None, Code.STORAGE_UNAVAILABLE)
-
-    run(flow())
+async def test_a_lease_needs_the_store_where_the_service_fails_closed(world: World) -> None:
+    world.goes_down()
+    answer = await world.ask("acquire", ask())
+    assert (answer.lease, answer.check.code) == (None, Code.STORAGE_UNAVAILABLE)
 
 
-def test_releasing_gives_back_also_what_expiry_would_keep() -> None:
-    async def flow() -> None:
-        world = World()
-        lease_id = await held(world, 3, resource="once", on_expiry="keep")
-        await world.ask("release", {}, lease_id)
-        assert await left(world, resource="once") == 3
-        assert (await world.ask("settle", {}, lease_id)).code is Code.CONFLICT
-
-    run(flow())
+async def test_releasing_gives_back_also_what_expiry_would_keep(world: World) -> None:
+    lease_id = await held(world, 3, resource="once", on_expiry="keep")
+    await world.ask("release", {}, lease_id)
+    assert await left(world, resource="once") == 3
+    assert (await world.ask("settle", {}, lease_id)).code is Code.CONFLICT

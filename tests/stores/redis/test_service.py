@@ -13,6 +13,7 @@ import pytest
 
 from headgate.core.limits import Limit
 from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
+from headgate.repository import Repository
 from headgate.service.decide.requests import CheckRequest, parse_batch
 from headgate.service.decide.rules import NoPolicies, Rule
 from headgate.service.decide.service import Service
@@ -36,7 +37,7 @@ def test_a_hundred_checks_are_one_call(redis_url: str) -> None:
 
     async def flow() -> None:
         still = Rule("still", [Limit("tokens", 1000, 0, 1)])
-        service = await Service.open(redis_url, NoPolicies(still))
+        service = Service(await Repository.open(redis_url), NoPolicies(still))
         request = parse_batch({"requests": items})
         first = await service.batch(request)
         assert all(one.allowed for one in first.results)  # type: ignore[union-attr]

@@ -24,11 +24,11 @@ from headgate.core.limits import DEFAULT_NAMESPACE, parse_namespace
 from headgate.service.dashboard.feed import Feed, relay
 from headgate.service.dashboard.gauges import parse_change, preview_change, shards_of
 from headgate.service.decide.problems import Code, ServiceError, invalid, to_service_error
-from headgate.service.http.callers import authenticate_request
 from headgate.service.http.read import (
     BODY_BYTES_MAX,
     Gone,
     Head,
+    authenticate_request,
     body_of,
     head_of,
     query_of,

@@ -37,7 +37,7 @@ from headgate.service.decide.request_bodies import (
     parse_body,
 )
 from headgate.service.decide.service import Service
-from headgate.service.http.operator_bodies import LimitBody
+from headgate.service.http.calls import LimitBody
 
 FOUND_MAX = 200
 SHOWN_MAX = 24

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
 
 from headgate.core.decision import Verdict
 from headgate.core.engine import DecisionOrError, Request
 from headgate.core.errors import HeadgateError
 from headgate.core.plan import ONE_EACH, Each, Plan
 from headgate.service.decide.answers import Admission, CheckResult
-from headgate.service.decide.evaluate import plain_admission
+from headgate.service.decide.evaluate import Checks, OnAdmitted, plain_admission
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, CheckRequest
 from headgate.service.decide.targets import Target
-
-if TYPE_CHECKING:
-    from headgate.service.decide.service import OnAdmitted, Service
-
-# --------------------------------------------------------------------------------------------------
-# Doing several things at once: the only place of the service's core that knows the event loop.
-
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
-
-
-async def each(
-    work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], *, at_once: bool
-) -> list[ResultT]:
-    """The work on every item, in order. At once where it waits for a network: a port that pipelines
-    sends all of it together then. One after another where nothing waits: tasks would only cost."""
-    if at_once and len(items) > 1:
-        return list(await asyncio.gather(*(_call_one(work, item) for item in items)))
-    return [await work(item) for item in items]
-
-
-async def _call_one(work: Callable[[ItemT], Awaitable[ResultT]], item: ItemT) -> ResultT:
-    return await work(item)
-
 
 ItemResult = Admission | CheckResult | ServiceError
 
@@ -49,7 +24,7 @@ Item = tuple[Target, int, Request, Plan | None]
 
 
 async def decide_each(
-    service: Service, request: BatchRequest, *, whole: bool = False
+    service: Checks, request: BatchRequest, *, whole: bool = False
 ) -> list[ItemResult]:
     """One result per check, in their order; a problem of one is its result."""
     namespace, checks = request.namespace, request.requests
@@ -62,7 +37,7 @@ async def decide_each(
     items, ready = _items(service, ns, checks)
     asked = items
     if not ready:
-        items = await each(lambda one: _plan_item(ns, one), items, at_once=service.waits)
+        items = await _plan_items(ns, items, at_once=service.waits)
         asked = [one for one in items if type(one) is tuple]
     rulings = await ns.engine.consume_each(
         [one[2] for one in asked],  # type: ignore[index]  # no problem is among them
@@ -72,7 +47,7 @@ async def decide_each(
 
 
 def _items(
-    service: Service, ns: NamespaceService, checks: Sequence[CheckRequest]
+    service: Checks, ns: NamespaceService, checks: Sequence[CheckRequest]
 ) -> tuple[list[Item | ServiceError], bool]:
     """The items, and whether each is one and has its plan."""
     rules, now_ms = service.rules, service.clock()
@@ -100,6 +75,16 @@ def _items(
     return found, ready
 
 
+async def _plan_items(
+    ns: NamespaceService, items: Sequence[Item | ServiceError], *, at_once: bool
+) -> list[Item | ServiceError]:
+    """At once where it waits for a network: a port that pipelines sends all of it together then.
+    One after another where nothing waits: tasks would only cost."""
+    if at_once and len(items) > 1:
+        return await asyncio.gather(*[_plan_item(ns, one) for one in items])
+    return [await _plan_item(ns, one) for one in items]
+
+
 async def _plan_item(ns: NamespaceService, item: Item | ServiceError) -> Item | ServiceError:
     """Looks up who is not known yet. Trouble on the way is left to the engine, which meets it
     again and knows what it means."""
@@ -118,7 +103,7 @@ async def _plan_item(ns: NamespaceService, item: Item | ServiceError) -> Item | 
 
 
 def _results(
-    service: Service,
+    service: Checks,
     items: Sequence[Item | ServiceError],
     rulings: Sequence[DecisionOrError],
     namespace: str,
@@ -164,7 +149,7 @@ def _count(admissions: Sequence[tuple[Target, int]], on_admitted: OnAdmitted) ->
         on_admitted(scope, resource, tokens, checks)
 
 
-async def _decide_one(service: Service, check: CheckRequest, whole: bool) -> ItemResult:
+async def _decide_one(service: Checks, check: CheckRequest, whole: bool) -> ItemResult:
     try:
         return await service.decide(check, whole=whole)
     except ServiceError as problem:
@@ -172,7 +157,7 @@ async def _decide_one(service: Service, check: CheckRequest, whole: bool) -> Ite
 
 
 def _error_item(
-    service: Service, error: HeadgateError, namespace: str, target: Target, tokens: int
+    service: Checks, error: HeadgateError, namespace: str, target: Target, tokens: int
 ) -> ItemResult:
     asked = (target.scope, target.resource, tokens)
     try:

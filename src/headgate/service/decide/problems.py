@@ -7,7 +7,7 @@ service, an address or anything else the caller did not send.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, Self
 
 from headgate.core.errors import (
     DemandTooLarge,
@@ -31,81 +31,64 @@ STORE_RETRY_MS = 1000
 
 
 class Code(StrEnum):
-    """Stable: clients branch on these."""
-
-    INVALID_REQUEST = "INVALID_REQUEST"
-    UNAUTHENTICATED = "UNAUTHENTICATED"
-    FORBIDDEN = "FORBIDDEN"
-    NOT_FOUND = "NOT_FOUND"
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-    CONFLICT = "CONFLICT"
-    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
-    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
-    DEMAND_TOO_LARGE = "DEMAND_TOO_LARGE"
-    CONFIGURATION_ERROR = "CONFIGURATION_ERROR"
-    ENTITY_NOT_FOUND = "ENTITY_NOT_FOUND"
-    ENTITY_DISABLED = "ENTITY_DISABLED"
-    LEASE_NOT_FOUND = "LEASE_NOT_FOUND"
-    TOO_MANY_NEW_IDENTIFIERS = "TOO_MANY_NEW_IDENTIFIERS"
-    TOO_MANY_LEASES = "TOO_MANY_LEASES"
-    TOO_MANY_CALLS = "TOO_MANY_CALLS"
-    RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
-    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
-    STORAGE_DENIED = "STORAGE_DENIED"
-    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
-    INTERNAL = "INTERNAL"
-
-
-class ProblemType(NamedTuple):
-    """How a code is said on each wire."""
+    """Stable: clients branch on these. Each knows how the wires tell it."""
 
     http_status: int
     grpc_status: str
-    title: str
-    type_uri: str
+    headline: str
 
+    def __new__(cls, name: str, http_status: int, grpc_status: str, headline: str) -> Self:
+        code = str.__new__(cls, name)
+        code._value_ = name
+        code.http_status, code.grpc_status, code.headline = http_status, grpc_status, headline
+        return code
 
-# Code, HTTP status, gRPC status, title. The type of a problem is named after its code.
-_TABLE: tuple[tuple[Code, int, str, str], ...] = (
-    (Code.INVALID_REQUEST, 400, "INVALID_ARGUMENT", "The request cannot be used"),
-    (Code.UNAUTHENTICATED, 401, "UNAUTHENTICATED", "A valid key is needed"),
-    (Code.FORBIDDEN, 403, "PERMISSION_DENIED", "The key may not do this"),
+    @property
+    def type_uri(self) -> str:
+        """The type of a problem is named after its code."""
+        if self is Code.RATE_LIMIT_EXCEEDED:
+            return QUOTA_EXCEEDED
+        return f"urn:headgate:problem:{self.lower().replace('_', '-')}"
+
+    INVALID_REQUEST = "INVALID_REQUEST", 400, "INVALID_ARGUMENT", "The request cannot be used"
+    UNAUTHENTICATED = "UNAUTHENTICATED", 401, "UNAUTHENTICATED", "A valid key is needed"
+    FORBIDDEN = "FORBIDDEN", 403, "PERMISSION_DENIED", "The key may not do this"
     # A namespace that is missing and one the key may not use look the same, so that a key cannot
     # be used to find out which namespaces there are.
-    (Code.NOT_FOUND, 404, "NOT_FOUND", "There is no such thing for this key"),
-    (Code.METHOD_NOT_ALLOWED, 405, "UNIMPLEMENTED", "The method is not offered here"),
-    (Code.CONFLICT, 409, "ABORTED", "It is in another state than this needs"),
-    (Code.PAYLOAD_TOO_LARGE, 413, "RESOURCE_EXHAUSTED", "The request is too large"),
-    (Code.UNSUPPORTED_MEDIA_TYPE, 415, "INVALID_ARGUMENT", "The body must be JSON"),
-    (Code.DEMAND_TOO_LARGE, 422, "OUT_OF_RANGE", "No wait will ever admit this much at once"),
-    (Code.CONFIGURATION_ERROR, 422, "FAILED_PRECONDITION",
-     "The service's limits do not cover this"),
-    (Code.ENTITY_NOT_FOUND, 404, "NOT_FOUND", "The entity is not registered"),
-    (Code.ENTITY_DISABLED, 403, "PERMISSION_DENIED", "An operator switched this off"),
-    (Code.LEASE_NOT_FOUND, 404, "NOT_FOUND", "There is no such lease"),
-    (Code.TOO_MANY_NEW_IDENTIFIERS, 429, "RESOURCE_EXHAUSTED",
-     "Too many new identifiers came at once"),
-    (Code.TOO_MANY_LEASES, 503, "UNAVAILABLE", "The service holds all the leases it can"),
-    (Code.TOO_MANY_CALLS, 503, "RESOURCE_EXHAUSTED", "Too many calls are under way"),
-    (Code.RATE_LIMIT_EXCEEDED, 429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded"),
-    (Code.STORAGE_UNAVAILABLE, 503, "UNAVAILABLE", "The store gives no answer"),
+    NOT_FOUND = "NOT_FOUND", 404, "NOT_FOUND", "There is no such thing for this key"
+    METHOD_NOT_ALLOWED = (
+        "METHOD_NOT_ALLOWED", 405, "UNIMPLEMENTED", "The method is not offered here",
+    )  # fmt: skip
+    CONFLICT = "CONFLICT", 409, "ABORTED", "It is in another state than this needs"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE", 413, "RESOURCE_EXHAUSTED", "The request is too large"
+    UNSUPPORTED_MEDIA_TYPE = (
+        "UNSUPPORTED_MEDIA_TYPE", 415, "INVALID_ARGUMENT", "The body must be JSON",
+    )  # fmt: skip
+    DEMAND_TOO_LARGE = (
+        "DEMAND_TOO_LARGE", 422, "OUT_OF_RANGE", "No wait will ever admit this much at once",
+    )  # fmt: skip
+    CONFIGURATION_ERROR = (
+        "CONFIGURATION_ERROR", 422, "FAILED_PRECONDITION", "The service's limits do not cover this",
+    )  # fmt: skip
+    ENTITY_NOT_FOUND = "ENTITY_NOT_FOUND", 404, "NOT_FOUND", "The entity is not registered"
+    ENTITY_DISABLED = "ENTITY_DISABLED", 403, "PERMISSION_DENIED", "An operator switched this off"
+    LEASE_NOT_FOUND = "LEASE_NOT_FOUND", 404, "NOT_FOUND", "There is no such lease"
+    TOO_MANY_NEW_IDENTIFIERS = (
+        "TOO_MANY_NEW_IDENTIFIERS", 429, "RESOURCE_EXHAUSTED",
+        "Too many new identifiers came at once",
+    )  # fmt: skip
+    TOO_MANY_LEASES = (
+        "TOO_MANY_LEASES", 503, "UNAVAILABLE", "The service holds all the leases it can",
+    )  # fmt: skip
+    TOO_MANY_CALLS = "TOO_MANY_CALLS", 503, "RESOURCE_EXHAUSTED", "Too many calls are under way"
+    RATE_LIMIT_EXCEEDED = (
+        "RATE_LIMIT_EXCEEDED", 429, "RESOURCE_EXHAUSTED", "A rate limit is exceeded",
+    )  # fmt: skip
+    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE", 503, "UNAVAILABLE", "The store gives no answer"
     # Not 503 or UNAVAILABLE, which clients retry and take for an outage.
-    (Code.STORAGE_DENIED, 500, "FAILED_PRECONDITION", "The store refuses the service"),
-    (Code.DEADLINE_EXCEEDED, 504, "DEADLINE_EXCEEDED", "There was no answer in time"),
-    (Code.INTERNAL, 500, "INTERNAL", "The service failed"),
-)  # fmt: skip
-
-
-def _type_uri(code: Code) -> str:
-    if code is Code.RATE_LIMIT_EXCEEDED:
-        return QUOTA_EXCEEDED
-    return f"urn:headgate:problem:{code.lower().replace('_', '-')}"
-
-
-PROBLEMS: dict[Code, ProblemType] = {
-    code: ProblemType(http_status, grpc_status, title, _type_uri(code))
-    for code, http_status, grpc_status, title in _TABLE
-}
+    STORAGE_DENIED = "STORAGE_DENIED", 500, "FAILED_PRECONDITION", "The store refuses the service"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED", 504, "DEADLINE_EXCEEDED", "There was no answer in time"
+    INTERNAL = "INTERNAL", 500, "INTERNAL", "The service failed"
 
 
 class ServiceError(HeadgateError):
@@ -125,25 +108,19 @@ class ServiceError(HeadgateError):
         self.retry_after_ms = retry_after_ms
         super().__init__(f"{code}: {field + ' ' if field else ''}{detail}")
 
-    @property
-    def problem(self) -> ProblemType:
-        return PROBLEMS[self.code]
-
 
 def invalid(field: str, reason: str) -> ServiceError:
     return ServiceError(Code.INVALID_REQUEST, reason, field=field)
 
 
+def problem_fields(code: Code) -> dict[str, Any]:
+    """What a problem+json document says of a code."""
+    return {"type": code.type_uri, "title": code.headline, "status": code.http_status}
+
+
 def problem_body(error: ServiceError) -> dict[str, Any]:
     """The problem+json document."""
-    problem = error.problem
-    body: dict[str, Any] = {
-        "type": problem.type_uri,
-        "title": problem.title,
-        "status": problem.http_status,
-        "detail": error.detail,
-        "code": error.code.value,
-    }
+    body = {**problem_fields(error.code), "detail": error.detail, "code": error.code.value}
     if error.field is not None:
         body["field"] = error.field
     if error.retry_after_ms is not None:

@@ -6,9 +6,9 @@ then on. `parse_*` do the same for values that are no body yet, such as those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,10 +24,6 @@ from headgate.service.decide.request_bodies import (
     ChangeOrNothingBody,
     CheckBody,
     DescriptorsBody,
-    Identifier,
-    Namespace,
-    Resource,
-    Scope,
     body_error,
     check_values,
     parse_body,
@@ -41,6 +37,7 @@ DEFAULT_SCOPE = "user"
 NO_METADATA: Mapping[str, str] = {}
 
 ValueT = TypeVar("ValueT")
+RequestT = TypeVar("RequestT")
 
 
 class CheckRequest(NamedTuple):
@@ -95,14 +92,13 @@ class BatchRequest(NamedTuple):
 class AcquireRequest(NamedTuple):
     """A lease on `tokens` of every limit, or on amounts by limit name."""
 
-    scope: str
     identifier: str
     resource: str
+    scope: str = DEFAULT_SCOPE
     tokens: int | None = None
     amounts: Mapping[str, int] | None = None
-    ttl_ms: int = LEASE_TTL_S * 1000
-    keep: bool = False  # at expiry: keep what was taken, or (the default) refund it
-    metadata: Mapping[str, str] = NO_METADATA
+    ttl_seconds: int = LEASE_TTL_S
+    on_expiry: Literal["refund", "keep"] = "refund"
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
 
@@ -159,36 +155,16 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
     check_values(msgspec.to_builtins(body), DescriptorsBody)
-    return DescriptorsRequest(
-        tuple(
-            CheckDescriptor(one.scope, one.resource, _given(one.identifier), _given(one.tokens))
-            for one in body.descriptors
-        ),
-        _given(body.scope, DEFAULT_SCOPE),
-        _given(body.identifier),
-        _given(body.tokens),
-        body.dry_run is True,
-        _given(body.metadata, NO_METADATA),
-        _given(body.namespace, DEFAULT_NAMESPACE),
-        _given(body.endpoint),
-    )
+    descriptors = tuple(_request(CheckDescriptor, one) for one in body.descriptors)
+    return _request(DescriptorsRequest, body, descriptors=descriptors)
 
 
 def acquire_request(body: AcquireBody) -> AcquireRequest:
     check_values(msgspec.to_builtins(body), AcquireBody)
-    scope = _given(body.scope, DEFAULT_SCOPE)
-    return AcquireRequest(
-        scope,
-        _global_identifier(body, scope) if body.identifier is UNSET else body.identifier,
-        body.resource,
-        _given(body.tokens),
-        _amounts(body),
-        _given(body.ttl_seconds, LEASE_TTL_S) * 1000,
-        body.on_expiry == "keep",
-        _given(body.metadata, NO_METADATA),
-        _given(body.namespace, DEFAULT_NAMESPACE),
-        _given(body.endpoint),
-    )
+    identifier = body.identifier
+    if identifier is UNSET:
+        identifier = _global_identifier(body, _given(body.scope, DEFAULT_SCOPE))
+    return _request(AcquireRequest, body, identifier=identifier, amounts=_amounts(body))
 
 
 def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> ChangeRequest:
@@ -233,23 +209,9 @@ def parse_settle(lease_id: object, values: object) -> ChangeRequest:
 parse_release = parse_settle
 
 
-def parse_scope(value: object) -> str:
-    check_values(value, Scope, "scope")
-    return str(value)
-
-
-def parse_identifier(value: object) -> str:
-    check_values(value, Identifier, "identifier")
-    return str(value)
-
-
-def parse_resource_field(value: object) -> str:
-    check_values(value, Resource, "resource")
-    return str(value)
-
-
-def parse_namespace_field(value: object) -> str:
-    check_values(value, Namespace, "namespace")
+def parse_field(name: str, value: object, kind: Any) -> str:
+    """A name or text that comes without a body; ServiceError where it is none of that kind."""
+    check_values(value, kind, name)
     return str(value)
 
 
@@ -270,6 +232,13 @@ def _given(value: ValueT | UnsetType, default: ValueT) -> ValueT: ...
 def _given(value: Any, default: Any = None) -> Any:
     """What was sent, or the default."""
     return default if value is UNSET else value
+
+
+def _request(kind: Callable[..., RequestT], body: msgspec.Struct, **made: Any) -> RequestT:
+    """A request of the fields of a body that have the same name; what was not sent is as the
+    request has it by default."""
+    values = {name: getattr(body, name, UNSET) for name in kind._fields}  # type: ignore[attr-defined]
+    return kind(**{name: one for name, one in values.items() if one is not UNSET} | made)
 
 
 def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:

@@ -22,14 +22,12 @@ from headgate.service.decide.rules import BUILTIN_SCOPES, Rule, Rules
 # `headgate.core.http_fields` writes them. '@' followed by neither two hex digits nor another '@' is
 # the service's own: nobody's identifier is written like that.
 
-__all__ = ["entity_id_of", "identity_of", "is_identifier", "is_scope", "shared_entity_id"]
+__all__ = ["entity_id_of", "is_identifier", "is_scope", "shared_entity_id"]
 
 SCOPE_LENGTH_MAX = 64
 IDENTIFIER_LENGTH_MAX = 256
 
 SCOPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
-_WRITTEN = re.compile(r"(?:[a-zA-Z0-9_.\-:]|@[0-9a-f]{2})+")
-_BYTE = re.compile(r"@([0-9a-f]{2})")
 
 
 def is_scope(text: object) -> bool:
@@ -46,19 +44,6 @@ def is_identifier(text: object) -> bool:
 def shared_entity_id(scope: str) -> str:
     """The bucket of everybody in the scope who has none of their own."""
     return f"{scope}:@shared"
-
-
-def identity_of(entity_id: str) -> tuple[str, str] | None:
-    """The scope and identifier an entity id was made of; None where it does not tell."""
-    scope, colon, written = entity_id.partition(":")
-    if not colon or not is_scope(scope) or _WRITTEN.fullmatch(written) is None:
-        return None
-    text = _BYTE.sub(lambda found: chr(int(found[1], 16)), written)
-    try:
-        identifier = text.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return None
-    return (scope, identifier) if entity_id_of(scope, identifier) == entity_id else None
 
 
 TARGETS_MAX = 16_384

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headgate.core.decision import LimitStatus
 from headgate.service.decide.answers import (
+    DEGRADED_WARNING,
     AcquireResult,
     BatchAnswer,
     CheckResult,
@@ -20,9 +21,9 @@ from headgate.service.decide.answers import (
     HealthState,
     LeaseResult,
     LeaseState,
+    message_of,
 )
-from headgate.service.decide.bodies import DEGRADED_WARNING, message_of
-from headgate.service.decide.combine import identifier_of
+from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import (
     AcquireRequest,
@@ -40,8 +41,8 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.grpc.callers import Peer, access_denied, caller_of, permit
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.http.asgi import lease_entity, no_lease
 from headgate.service.keys.key import KeyScope
+from headgate.service.leases.leases import lease_not_found
 from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
@@ -293,10 +294,10 @@ class RateLimiterCalls:
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
-            entity_id = await lease_entity(self._service, request.lease_id) or prefix
+            entity_id = await self._service.leases.owner_of(request.lease_id) or prefix
         refusal = caller.refusal_for(KeyScope.CHECK, request.namespace, entity_id)
         if refusal is not None:  # another's lease looks as if it were not there
-            raise access_denied(refusal, instead=no_lease())
+            raise access_denied(refusal, instead=lease_not_found())
         return lease_reply(await change(request))
 
     def _entities(self, request: DescriptorsRequest) -> Iterator[tuple[str, str]]:

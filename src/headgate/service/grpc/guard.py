@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.service.decide.problems import PROBLEMS, Code, ServiceError, to_service_error
+from headgate.service.decide.problems import Code, ServiceError, to_service_error
 from headgate.service.grpc.callers import AccessDenied, Peer, is_local_peer, peer_of
 from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall
 from headgate.service.http.deadlines import Cancelled, Deadlines
@@ -105,9 +105,7 @@ CODE_KEY = "headgate-code"
 FIELD_KEY = "headgate-field"
 RETRY_KEY = "retry-after-ms"
 
-STATUSES: dict[Code, grpc.StatusCode] = {
-    code: grpc.StatusCode[problem.grpc_status] for code, problem in PROBLEMS.items()
-}
+STATUSES: dict[Code, grpc.StatusCode] = {code: grpc.StatusCode[code.grpc_status] for code in Code}
 
 # What TLS found out about a client's certificate, by the names the access lists use.
 _SANS = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email", "peer_ip": "IP"}

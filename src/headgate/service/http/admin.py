@@ -12,14 +12,15 @@ from headgate.core.errors import EntityNotFoundError, ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit, parse_limits, parse_namespace
 from headgate.service.decide.problems import invalid, not_found
-from headgate.service.http.callers import Document, RouteCall
-from headgate.service.http.operator_bodies import (
+from headgate.service.http.calls import (
+    Document,
     EntityChangeBody,
     LimitBody,
     LimitsBody,
     ModeChangeBody,
     ModeName,
     NewEntityBody,
+    RouteCall,
     SystemLimitsChangeBody,
 )
 from headgate.service.keys.access import KEYS_NAMESPACE
@@ -53,8 +54,8 @@ async def put_namespace(call: RouteCall) -> Document:
 
 
 async def delete_namespace(call: RouteCall) -> None:
-    ns = await call.namespace()
-    await ns.home.delete_namespace(call.path["namespace"], call.principal)
+    ns = await call.service.namespace(call.path["namespace"])
+    await ns.home.delete_namespace(ns.home.namespace_name, call.principal)
 
 
 async def recover_namespace(call: RouteCall) -> Document:
@@ -70,8 +71,9 @@ async def purge_namespace(call: RouteCall) -> Document:
 
 
 async def list_entities(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    found, cursor = await ns.list_entities(call.query.get("limit", PAGE), call.query.get("cursor"))
+    found, cursor = await call.ns.list_entities(
+        call.query.get("limit", PAGE), call.query.get("cursor")
+    )
     return {"items": [entity_as_json(one) for one in found], "cursor": cursor}
 
 
@@ -79,8 +81,7 @@ async def create_entity(call: RouteCall) -> Document:
     given = call.body(NewEntityBody)
     parent_id = given.parent_id or None
     _permit_parent(call, parent_id)
-    ns = await call.namespace()
-    made = await ns.create_entity(
+    made = await call.ns.create_entity(
         given.id,
         given.name or None,
         parent_id,
@@ -92,8 +93,7 @@ async def create_entity(call: RouteCall) -> Document:
 
 
 async def get_entity(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    found = await ns.get_entity(call.path["entity_id"])
+    found = await call.ns.get_entity(call.path["entity_id"])
     if found is None:
         raise EntityNotFoundError(call.path["entity_id"])
     return entity_as_json(found)
@@ -106,9 +106,8 @@ async def change_entity(call: RouteCall) -> Document:
         raise invalid("mode", "is changed by itself; send the other changes apart")
     if given.mode is UNSET and not moves:
         raise invalid("request", "changes nothing; say parent_id, cascade or mode")
-    ns = await call.namespace()
     entity_id = call.path["entity_id"]
-    known = await ns.get_entity(entity_id)
+    known = await call.ns.get_entity(entity_id)
     if known is None:
         raise EntityNotFoundError(entity_id)
     if given.mode is not UNSET:
@@ -117,7 +116,7 @@ async def change_entity(call: RouteCall) -> Document:
         parent_id = known.parent_id if given.parent_id is UNSET else given.parent_id
         if parent_id != known.parent_id or given.cascade:
             _permit_parent(call, parent_id)
-        await ns.set_parent(
+        await call.ns.set_parent(
             entity_id,
             parent_id,
             None if given.cascade is UNSET else given.cascade,
@@ -128,13 +127,11 @@ async def change_entity(call: RouteCall) -> Document:
 
 
 async def delete_entity(call: RouteCall) -> None:
-    ns = await call.namespace()
-    await ns.delete_entity(call.path["entity_id"], call.principal)
+    await call.ns.delete_entity(call.path["entity_id"], call.principal)
 
 
 async def list_children(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    found = await ns.get_children(call.path["entity_id"])
+    found = await call.ns.get_children(call.path["entity_id"])
     return {"items": [entity_as_json(one) for one in found if _reaches(call, READ, one.id)]}
 
 
@@ -145,64 +142,56 @@ async def switch_resource(call: RouteCall) -> Document:
 
 
 async def get_system_limits(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    limits, rule = await ns.get_system_defaults()
+    limits, rule = await call.ns.get_system_defaults()
     return {"limits": limits_as_json(limits), "on_unavailable": rule.value if rule else None}
 
 
 async def put_system_limits(call: RouteCall) -> Document:
     given = call.body(SystemLimitsChangeBody)
     limits = _limits(given.limits)
-    ns = await call.namespace()
     rule = OnUnavailable(given.on_unavailable) if given.on_unavailable else None
-    await ns.set_system_defaults(limits, rule, call.principal)
+    await call.ns.set_system_defaults(limits, rule, call.principal)
     return await get_system_limits(call)
 
 
 async def delete_system_limits(call: RouteCall) -> None:
-    ns = await call.namespace()
-    await ns.delete_system_defaults(call.principal)
+    await call.ns.delete_system_defaults(call.principal)
 
 
 async def list_resource_limits(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    return {"items": await ns.list_resources_with_defaults()}
+    return {"items": await call.ns.list_resources_with_defaults()}
 
 
 async def get_resource_limits(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    return {"limits": limits_as_json(await ns.get_resource_defaults(call.path["resource"]))}
+    return {"limits": limits_as_json(await call.ns.get_resource_defaults(call.path["resource"]))}
 
 
 async def put_resource_limits(call: RouteCall) -> Document:
     limits = _limits(call.body(LimitsBody).limits)
-    ns = await call.namespace()
-    await ns.set_resource_defaults(call.path["resource"], limits, call.principal)
+    await call.ns.set_resource_defaults(call.path["resource"], limits, call.principal)
     return await get_resource_limits(call)
 
 
 async def delete_resource_limits(call: RouteCall) -> None:
-    ns = await call.namespace()
-    await ns.delete_resource_defaults(call.path["resource"], call.principal)
+    await call.ns.delete_resource_defaults(call.path["resource"], call.principal)
 
 
 async def get_entity_limits(call: RouteCall) -> Document:
-    ns = await call.namespace()
     return {
-        "limits": limits_as_json(await ns.get_limits(call.path["entity_id"], call.path["resource"]))
+        "limits": limits_as_json(
+            await call.ns.get_limits(call.path["entity_id"], call.path["resource"])
+        )
     }
 
 
 async def put_entity_limits(call: RouteCall) -> Document:
     limits = _limits(call.body(LimitsBody).limits)
-    ns = await call.namespace()
-    await ns.set_limits(call.path["entity_id"], limits, call.path["resource"], call.principal)
+    await call.ns.set_limits(call.path["entity_id"], limits, call.path["resource"], call.principal)
     return await get_entity_limits(call)
 
 
 async def delete_entity_limits(call: RouteCall) -> None:
-    ns = await call.namespace()
-    await ns.delete_limits(call.path["entity_id"], call.path["resource"], call.principal)
+    await call.ns.delete_limits(call.path["entity_id"], call.path["resource"], call.principal)
 
 
 def _reaches(call: RouteCall, need: KeyScope, entity_id: str) -> bool:
@@ -217,8 +206,7 @@ def _permit_parent(call: RouteCall, parent_id: str | None) -> None:
 
 
 async def _switch(call: RouteCall, mode: ModeName, whom: Mapping[str, str]) -> None:
-    ns = await call.namespace()
-    verb = {"normal": ns.enable, "disabled": ns.disable, "bypass": ns.bypass}[mode]
+    verb = {"normal": call.ns.enable, "disabled": call.ns.disable, "bypass": call.ns.bypass}[mode]
     await verb(**whom, principal=call.principal)
 
 

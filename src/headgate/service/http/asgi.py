@@ -7,23 +7,14 @@ rules. No input makes it answer 500, and no error's text from below reaches a cl
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.service.decide.answers import (
-    AcquireResult,
-    Admission,
-    CheckResult,
-    CombinedResult,
-    LeaseResult,
-)
-from headgate.service.decide.bodies import acquire_body, check_body, combined_body, lease_body
-from headgate.service.decide.combine import identifier_of
+from headgate.service.decide.answers import Admission, CheckResult
+from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
 from headgate.service.decide.request_bodies import (
     AcquireBody,
@@ -46,35 +37,34 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.service import Service
 from headgate.service.decide.targets import entity_id_of
-from headgate.service.http.callers import authenticate_request, is_local
 from headgate.service.http.deadlines import Cancelled, Deadlines, Ticker, run_in_thread
-from headgate.service.http.fast_write import (
-    JSON,
-    Fields,
-    admitted_fields,
-    admitted_lines,
-    batch_content,
-)
 from headgate.service.http.read import (
     BATCH_BYTES_MAX,
     BODY_BYTES_MAX,
     WHOLE_BODY,
     Gone,
     Head,
+    authenticate_request,
     body_of,
     body_reader,
     head_of,
+    is_local,
     must_be_json,
     query_of,
     too_large,
 )
 from headgate.service.http.routing import ColdRoutes
 from headgate.service.http.write import (
-    PROBLEM_JSON,
-    Headers,
     HttpProblem,
-    check_headers,
-    combined_headers,
+    RawResponse,
+    Reply,
+    acquire_reply,
+    batch_reply,
+    check_reply,
+    check_reply_lines,
+    combined_reply,
+    encode_reply,
+    lease_reply,
     method_not_allowed,
     no_such_path,
     problem_reply,
@@ -82,6 +72,7 @@ from headgate.service.http.write import (
 )
 from headgate.service.keys.access import DEV_CALLER, ApiCaller, Refusal
 from headgate.service.keys.key import KeyScope
+from headgate.service.leases.leases import lease_not_found
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
@@ -91,17 +82,6 @@ COLD_DEADLINE_S = 30.0
 
 log = logging.getLogger("headgate.service")
 
-_encode = msgspec.json.Encoder().encode
-_JSON = (b"content-type", b"application/json")
-_PROBLEM = (b"content-type", PROBLEM_JSON)
-_names: dict[str, bytes] = {}  # header names are few and always the same
-
-NO_HEADERS: Headers = []
-
-EncodedReply = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
-
-Reply = tuple[int, dict[str, Any] | EncodedReply, Headers]
-
 
 class SideServer(Protocol):
     """Another way in, of the same program."""
@@ -110,8 +90,6 @@ class SideServer(Protocol):
 
 
 StartSideServer = Callable[[], Awaitable[SideServer]]
-# Status, content, and header fields, or the lines they are where a whole body came with the head.
-RawResponse = tuple[int, bytes, Fields | bytes]
 
 
 class Rest:
@@ -139,67 +117,51 @@ class Rest:
         if scope["type"] != "http":
             await self._not_http(scope, receive, send)
             return
-        path: str = scope["path"]
-        if path in self._routes or path.startswith(LEASES):
-            whole = await self.timed_answer(scope, receive)
-        else:
-            whole = await self._cold_answer(scope, receive, send)
+        whole = await self.timed_answer(scope, receive)
         if whole is not None:
             status, content, fields = whole
             await send({"type": "http.response.start", "status": status, "headers": fields})
             await send({"type": "http.response.body", "body": content})
 
     async def timed_answer(self, scope: Any, receive: Any) -> RawResponse | None:
-        """The answer to a hot request within its deadline, in a task; None if nobody waits."""
-        task = self._deadlines.enter()
+        """The answer within its deadline, in a task; None if nobody waits for it."""
+        path: str = scope["path"]
+        is_hot = path in self._routes or path.startswith(LEASES)
+        deadlines = self._deadlines if is_hot else self._cold_deadlines
+        task = deadlines.enter()
         try:
             return await self.answer(scope, receive)
         finally:
-            self._deadlines.leave(task)
+            deadlines.leave(task)
 
     async def answer(self, scope: Any, receive: Any) -> RawResponse | None:
         """The same; whoever calls it sees to the time."""
         began_s = perf_counter()
         path: str = scope["path"]
         route = self._routes.get(path)
+        is_hot = True
         reached: list[str] = []
         try:
             if route is not None:
                 status, body, headers = await self._ask(route, scope, receive, reached)
-            else:
+            elif path.startswith(LEASES):
                 status, body, headers = await self._lease(path, scope, receive, reached)
+            else:
+                is_hot = False
+                reached.append("service")
+                status, body, headers = await self._cold.reply(scope, receive)
         except Gone:
             return None
         except Cancelled:
-            if not self._deadlines.passed():
+            if not (self._deadlines if is_hot else self._cold_deadlines).passed():
                 raise
             status, body, headers = self._problem_reply(_deadline_error(reached))
         except Exception as error:  # noqa: BLE001  # the last line, see there
             status, body, headers = self._error_reply(error)
-        content, fields = body if type(body) is tuple else _encode_reply(status, body, headers)
-        self._observe_s(perf_counter() - began_s)
+        content, fields = body if type(body) is tuple else encode_reply(status, body, headers)
+        if is_hot:  # durations are those of decisions; an operator's report may take its time
+            self._observe_s(perf_counter() - began_s)
         return status, content, fields
-
-    async def _cold_answer(self, scope: Any, receive: Any, send: Any) -> RawResponse | None:
-        """None where it has been sent."""
-        began_s = perf_counter()
-        deadlines = self._cold_deadlines
-        task = deadlines.enter()
-        try:
-            await self._cold(scope, receive, send)
-            return None
-        except Gone:
-            return None
-        except Cancelled:
-            if not deadlines.passed():
-                raise
-            reply = self._problem_reply(_deadline_error(["service"]))
-        except Exception as error:  # noqa: BLE001  # the last line, see there
-            reply = self._error_reply(error)
-        finally:
-            deadlines.leave(task)
-        self._observe_s(perf_counter() - began_s)
-        return reply[0], *_encode_reply(*reply)
 
     def _error_reply(self, error: Exception) -> Reply:
         """The last line: whatever it is, the client gets no traceback."""
@@ -279,12 +241,12 @@ class Rest:
         prefix = caller.grant.entity_prefix
         entity_id = prefix  # a lease that holds nothing is nobody's
         if prefix is not None:
-            entity_id = await lease_entity(self.program.service, request.lease_id) or prefix
+            entity_id = await self.program.service.leases.owner_of(request.lease_id) or prefix
         refusal = caller.refusal_for(CHECK, request.namespace, entity_id)
         if refusal is None:
             return
         problem = self._deny(refusal, CHECK)
-        raise no_lease() if problem.code is Code.NOT_FOUND else problem
+        raise lease_not_found() if problem.code is Code.NOT_FOUND else problem
 
     def _deny(self, refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
         self.program.note_refusal(refusal)
@@ -324,26 +286,6 @@ class Rest:
                 return
 
 
-def _encode_reply(status: int, body: Any, headers: Any) -> EncodedReply:
-    content = _encode(body)
-    fields = [
-        _JSON if status < 400 else _PROBLEM,
-        (b"content-length", b"%d" % len(content)),
-        *[
-            (_names.get(name) or _header_name(name), value.encode("latin-1"))
-            for name, value in headers
-        ],
-    ]
-    if status == 405:
-        fields.append((b"allow", body["detail"].removeprefix("use ").encode()))
-    return content, fields
-
-
-def _header_name(name: str) -> bytes:
-    found = _names[name] = name.encode("latin-1")
-    return found
-
-
 def _deadline_error(reached: list[str]) -> ServiceError | HttpProblem:
     """The service was slow, or the client: which, is told by how far the request came."""
     if not reached:
@@ -371,18 +313,14 @@ class HotRoute(NamedTuple):
     reply: Callable[[Any], Reply]
     touches: Callable[[Any], Iterator[str]]
     bytes_max: int = BODY_BYTES_MAX
-    reply_lines: Callable[[Any], Reply] | None = (
-        None  # `said` with lines for fields, where they are cheap
-    )
+    reply_lines: Callable[[Any], Reply] | None = None  # with lines for fields, where cheap
 
 
 def hot_routes(service: Service) -> dict[str, HotRoute]:
     """The verbs by path."""
 
     async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
-        await service.namespace(
-            request.namespace
-        )  # one that is missing is the whole batch's problem
+        await service.namespace(request.namespace)  # a missing one is the whole batch's problem
         return await service.decide_batch(request)
 
     def descriptors(request: DescriptorsRequest) -> Iterator[str]:
@@ -393,21 +331,21 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
         "/v1/ratelimit/check": HotRoute(
             body_reader(CheckBody, check_request),
             service.decide,
-            _check,
+            check_reply,
             _one,
-            reply_lines=_check_lines,
+            reply_lines=check_reply_lines,
         ),
         "/v1/ratelimit/batch": HotRoute(
-            body_reader(BatchBody, batch_request), batch, _batch, _each, BATCH_BYTES_MAX
+            body_reader(BatchBody, batch_request), batch, batch_reply, _each, BATCH_BYTES_MAX
         ),
         "/v1/ratelimit/acquire": HotRoute(
             body_reader(DescriptorsBody, descriptors_request),
             service.check_all,
-            _combined,
+            combined_reply,
             descriptors,
         ),
         "/v1/leases": HotRoute(
-            body_reader(AcquireBody, acquire_request), service.acquire, _acquire, _one
+            body_reader(AcquireBody, acquire_request), service.acquire, acquire_reply, _one
         ),
     }
 
@@ -423,58 +361,12 @@ def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], A
     }
 
 
-async def lease_entity(service: Service, lease_id: str) -> str | None:
-    """Whose lease it is; None where it is nobody's or not there."""
-    lease = await service.leases.store.get(lease_id)
-    demands = () if lease is None else lease.book.demands
-    return demands[0].key.entity_id if demands else None
-
-
-def no_lease() -> ServiceError:
-    return ServiceError(
-        Code.LEASE_NOT_FOUND, "it never existed, has expired, or is not this namespace's"
-    )
-
-
 def no_leases_here() -> ServiceError:
     """These leases live in one process, and the next request may reach another worker."""
     return ServiceError(
         Code.CONFIGURATION_ERROR,
         "this store keeps no leases: they need a service with one worker (--workers 1)",
     )
-
-
-def lease_reply(answer: LeaseResult) -> Reply:
-    return 200, lease_body(answer), NO_HEADERS
-
-
-def _check(answer: Admission | CheckResult) -> Reply:
-    if type(answer) is Admission:
-        return 200, admitted_fields(answer), NO_HEADERS
-    assert isinstance(answer, CheckResult)
-    return answer.http_status, check_body(answer), check_headers(answer)
-
-
-def _check_lines(answer: Admission | CheckResult) -> Reply:
-    return (
-        (200, admitted_lines(answer), NO_HEADERS) if type(answer) is Admission else _check(answer)
-    )
-
-
-def _batch(results: Sequence[Admission | CheckResult | ServiceError]) -> Reply:
-    content = batch_content(results)
-    return 200, (content, [JSON, (b"content-length", b"%d" % len(content))]), NO_HEADERS
-
-
-def _combined(answer: CombinedResult) -> Reply:
-    return answer.http_status, combined_body(answer), combined_headers(answer)
-
-
-def _acquire(answer: AcquireResult) -> Reply:
-    status = answer.check.http_status
-    if answer.lease is not None:
-        status = 201
-    return status, acquire_body(answer), check_headers(answer.check)
 
 
 def _one(request: Any) -> Iterator[str]:

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headgate.service.http.read import WHOLE_BODY
+from headgate.service.http.write import Fields, RawResponse
 
-# Status, content, and header fields, or the lines they are.
-RawResponse = tuple[int, bytes, list[tuple[bytes, bytes]] | bytes]
 Answer = Coroutine[Any, Any, RawResponse | None]
 
 
@@ -102,10 +101,10 @@ class Express:
         protocol.on_response_complete()
 
 
-_usual: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
+_usual: tuple[Fields, bytes] = ([], b"")
 
 
-def _usual_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+def _usual_lines(fields: Fields) -> bytes:
     """The lines of the server's own fields, which it makes anew each second."""
     global _usual  # noqa: PLW0603  # one server per process
     known = _usual
@@ -114,7 +113,7 @@ def _usual_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
     return known[1]
 
 
-def header_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+def header_lines(fields: Fields) -> bytes:
     return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 

@@ -28,8 +28,8 @@ from headgate.service.decide.request_bodies import (
     name_meta,
     text_meta,
 )
-from headgate.service.http.callers import Endpoint
-from headgate.service.http.operator_bodies import (
+from headgate.service.http.calls import (
+    Endpoint,
     EntityChangeBody,
     LimitsBody,
     ModeChangeBody,
@@ -100,166 +100,123 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def answer(**fields: Schema) -> Schema:
-    """An object that we send: every field is always there, others may come."""
-    return {"type": "object", "properties": fields, "required": list(fields)}
+def answer(fields: str = "", /, **more: Schema) -> Schema:
+    """An object that we send: every field is always there, others may come. `fields` is names, each
+    text unless it says another kind: "id count:number name?"; a question mark means "or null"."""
+    found: dict[str, Schema] = {}
+    for field in fields.split():
+        name, _, kind = field.removesuffix("?").partition(":")
+        schema = _KINDS[kind or "text"]
+        found[name] = maybe(schema) if field.endswith("?") else schema
+    found |= more
+    return {"type": "object", "properties": found, "required": list(found)}
 
 
-def sometimes(schema: Schema, **fields: Schema) -> Schema:
-    """The same with fields that are not always there."""
-    return {**schema, "properties": {**schema["properties"], **fields}}
-
-
-def items(of: Schema) -> Schema:
-    return {"type": "array", "items": of}
+def items(of: Schema, **more: Schema) -> Schema:
+    """An object with a list of these."""
+    return answer(items={"type": "array", "items": of}, **more)
 
 
 def maybe(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-FLAG: Schema = {"type": "boolean"}
 WORD: Schema = {"type": "string"}
-NUMBER: Schema = {"type": "integer"}
 TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
 FREE: Schema = {"type": "object"}
-
-SCOPES: Schema = {"type": "array", "items": {"enum": [one.value for one in KeyScope]}}
-MODE: Schema = {"enum": [one.value for one in Mode]}
-
-_DECISION: dict[str, Schema] = {
-    "allowed": FLAG,
-    "tokens_remaining": maybe(NUMBER),
-    "tokens_capacity": maybe(NUMBER),
-    "reset_at": TIME,
-    "degraded": FLAG,
+_KINDS: dict[str, Schema] = {
+    "text": WORD,
+    "flag": {"type": "boolean"},
+    "number": {"type": "integer"},
+    "time": TIME,
+    "free": FREE,
+    "frees": {"type": "array", "items": FREE},
+    "mode": {"enum": [one.value for one in Mode]},
+    "scopes": {"type": "array", "items": {"enum": [one.value for one in KeyScope]}},
+    "limits": {"type": "array", "items": ref("ShownLimit")},
 }
+
+_DECISION = (
+    "allowed:flag tokens_remaining:number? tokens_capacity:number? reset_at:time degraded:flag"
+)
 _LEASE: dict[str, Schema] = {
     "lease_id": WORD,
     "state": {"enum": ["open", "settled", "released"]},
     "expires_at": TIME,
-    "held": {"type": "object", "additionalProperties": NUMBER},
+    "held": {"type": "object", "additionalProperties": {"type": "integer"}},
 }
-_PLACE = maybe(answer(scope=WORD, resource=WORD))
-_SHOWN_LIMITS = items(ref("ShownLimit"))
-_ENTITY = answer(
-    id=WORD, name=maybe(WORD), parent_id=maybe(WORD), cascade=FLAG, metadata=FREE, mode=MODE,
-    version=NUMBER, created_at=TIME,
-)  # fmt: skip
-_NAMESPACE = answer(id=WORD, name=WORD, state=WORD, created_at=TIME, deleted_at=TIME)
-_KEY: dict[str, Schema] = {
-    "id": WORD, "name": WORD, "scopes": SCOPES, "namespace": WORD, "entity_prefix": maybe(WORD),
-    "created_at": TIME, "created_by": maybe(WORD), "revoked_at": TIME,
-}  # fmt: skip
-_STANDING = answer(
-    loaded_at=TIME, loads=NUMBER, failures=NUMBER, trouble=maybe(WORD), restart_needed=FLAG
-)
+_PLACE = maybe(answer("scope resource"))
+_KEY = "id name scopes:scopes namespace entity_prefix? created_at:time created_by? revoked_at:time"
+_STANDING = answer("loaded_at:time loads:number failures:number trouble? restart_needed:flag")
 _CURSOR = maybe(WORD)
+_PROBLEM = "type title status:number detail"
+_REFUSAL = answer(
+    f"{_DECISION} {_PROBLEM}",
+    retry_after_seconds={"type": ["number", "null"]},
+    error=answer("code message"),
+)
+_BUCKET = answer(
+    "entity_id resource limit tokens_remaining:number tokens_capacity:number refill_amount:number "
+    "total_consumed:number",
+    refill_period_seconds={"type": "number"},
+)
+_SNAPSHOT = answer(
+    "entity_id resource window_start window_end window_type counters:free total_events:number"
+)
+_EVENT = answer("event_id timestamp action entity_id principal? resource? details:free")
 
 ANSWERS: dict[str, Schema] = {
-    "Problem": answer(type=WORD, title=WORD, status=NUMBER, detail=WORD, code=WORD),
-    "Refusal": sometimes(
-        answer(
-            **_DECISION,
-            retry_after_seconds={"type": ["number", "null"]},
-            error=answer(code=WORD, message=WORD),
-            type=WORD,
-            title=WORD,
-            status=NUMBER,
-            detail=WORD,
-        ),
-        instance=WORD,
-    ),
+    "Problem": answer(f"{_PROBLEM} code"),
+    # `instance` is there where a page explains the refusal.
+    "Refusal": {**_REFUSAL, "properties": {**_REFUSAL["properties"], "instance": WORD}},
     "RefusalOrProblem": {"anyOf": [ref("Refusal"), ref("Problem")]},
-    "CheckAnswer": answer(**_DECISION),
-    "BatchAnswer": answer(results=items(answer(status=NUMBER, allowed=FLAG))),
+    "CheckAnswer": answer(_DECISION),
+    "BatchAnswer": answer(results={"type": "array", "items": answer("status:number allowed:flag")}),
     "CombinedAnswer": answer(
-        **_DECISION,
-        results=items(answer(scope=WORD, resource=WORD, allowed=FLAG)),
+        _DECISION,
+        results={"type": "array", "items": answer("scope resource allowed:flag")},
         blocking=_PLACE,
         most_restrictive=_PLACE,
     ),
-    "Lease": answer(**_DECISION, **_LEASE),
-    "LeaseState": answer(**_LEASE, degraded=FLAG),
+    "Lease": answer(_DECISION, **_LEASE),
+    "LeaseState": answer("degraded:flag", **_LEASE),
     "ShownLimit": ref("Limit"),
-    "SystemLimits": answer(limits=_SHOWN_LIMITS, on_unavailable={"enum": ["allow", "block", None]}),
-    "StoredLimits": answer(limits=_SHOWN_LIMITS),
-    "Namespace": _NAMESPACE,
-    "Namespaces": answer(items=items(ref("Namespace"))),
-    "Purged": answer(records=NUMBER),
-    "Entity": _ENTITY,
-    "Entities": answer(items=items(ref("Entity")), cursor=_CURSOR),
-    "Children": answer(items=items(ref("Entity"))),
-    "Names": answer(items=items(WORD)),
-    "Mode": answer(resource=WORD, mode=MODE),
-    "Buckets": answer(
-        items=items(
-            answer(
-                entity_id=WORD,
-                resource=WORD,
-                limit=WORD,
-                tokens_remaining=NUMBER,
-                tokens_capacity=NUMBER,
-                refill_amount=NUMBER,
-                refill_period_seconds={"type": "number"},
-                total_consumed=NUMBER,
-            )
-        )
+    "SystemLimits": answer("limits:limits", on_unavailable={"enum": ["allow", "block", None]}),
+    "StoredLimits": answer("limits:limits"),
+    "Namespace": answer("id name state created_at:time deleted_at:time"),
+    "Namespaces": items(ref("Namespace")),
+    "Purged": answer("records:number"),
+    "Entity": answer(
+        "id name? parent_id? cascade:flag metadata:free mode:mode version:number created_at:time"
     ),
-    "Applied": answer(applied=FLAG),
-    "Usage": answer(
-        items=items(
-            answer(
-                entity_id=WORD,
-                resource=WORD,
-                window_start=WORD,
-                window_end=WORD,
-                window_type=WORD,
-                counters=FREE,
-                total_events=NUMBER,
-            )
-        ),
-        cursor=_CURSOR,
-    ),
-    "Audit": answer(
-        items=items(
-            answer(
-                event_id=WORD,
-                timestamp=WORD,
-                action=WORD,
-                entity_id=WORD,
-                principal=maybe(WORD),
-                resource=maybe(WORD),
-                details=FREE,
-            )
-        )
-    ),
+    "Entities": items(ref("Entity"), cursor=_CURSOR),
+    "Children": items(ref("Entity")),
+    "Names": items(WORD),
+    "Mode": answer("resource mode:mode"),
+    "Buckets": items(_BUCKET),
+    "Applied": answer("applied:flag"),
+    "Usage": items(_SNAPSHOT, cursor=_CURSOR),
+    "Audit": items(_EVENT),
     "Explanation": answer(
-        policy=maybe(answer(name=WORD, level=WORD, shadow=FLAG)),
-        entity_id=WORD,
-        resource=WORD,
-        limits=items(answer(limit=ref("ShownLimit"), source=WORD, overrides=items(WORD))),
-        mode=MODE,
-        parents=items(FREE),
+        "entity_id resource mode:mode parents:frees",
+        policy=maybe(answer("name level shadow:flag")),
+        limits={
+            "type": "array",
+            "items": answer(
+                "source", limit=ref("ShownLimit"), overrides={"type": "array", "items": WORD}
+            ),
+        },
     ),
-    "Policies": answer(
-        digest=maybe(WORD),
-        rate_limits=items(FREE),
-        token_costs=items(FREE),
-        standing=maybe(_STANDING),
-    ),
-    "Reloaded": answer(result={"enum": ["loaded", "same"]}, digest=WORD, standing=_STANDING),
-    "Key": answer(**_KEY),
-    "Keys": answer(items=items(ref("Key")), cursor=_CURSOR),
-    "MintedKey": answer(**_KEY, key=WORD),
+    "Policies": answer("digest? rate_limits:frees token_costs:frees", standing=maybe(_STANDING)),
+    "Reloaded": answer("digest", result={"enum": ["loaded", "same"]}, standing=_STANDING),
+    "Key": answer(_KEY),
+    "Keys": items(ref("Key"), cursor=_CURSOR),
+    "MintedKey": answer(f"{_KEY} key"),
     "Alive": answer(status={"const": "ok"}),
     "Ready": answer(
+        "ready:flag storage_available:flag circuit_breaker leases:number",
         status={"enum": ["HEALTHY", "DEGRADED", "UNHEALTHY"]},
-        ready=FLAG,
-        storage_available=FLAG,
-        circuit_breaker=WORD,
         policies={"enum": ["ok", "broken"]},
-        leases=NUMBER,
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Reading a request: its head, its body within bounds, and its JSON without any leniency.
+"""Reading a request: its head, who sent it, its body within bounds, and its JSON strictly.
 
 JSON has corners where two readers understand different things: repeated keys, NaN, numbers past
 every range, half of a surrogate pair. All of them are errors here, whatever the field.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -16,6 +17,8 @@ import msgspec
 from headgate.service.decide.problems import Code, ServiceError, invalid
 from headgate.service.decide.request_bodies import BodyT, parse_body
 from headgate.service.http.write import HttpProblem
+from headgate.service.keys.access import DEV_CALLER, ApiCaller, DenyReason, Refusal
+from headgate.service.keys.authenticate import Authenticator
 
 BODY_BYTES_MAX = 16_384
 BATCH_BYTES_MAX = 262_144
@@ -23,11 +26,15 @@ HEADERS_MAX = 64
 DEPTH_MAX = 16
 
 WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the head
+SANS = "headgate.sans"  # in a scope's extensions: names of the client certificate, if verified
+HOSTS_MAX = 256
 
 Receive = Callable[[], Awaitable[Any]]
 Head = dict[bytes, bytes]
 RequestT = TypeVar("RequestT")
 
+_HERE = frozenset({"127.0.0.1", "::1"})
+_LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 _ONCE = (b"authorization", b"x-api-key", b"content-type", b"content-length", b"host")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -51,6 +58,42 @@ def head_of(headers: Any) -> Head:
     elif len(head) > HEADERS_MAX:
         raise HttpProblem.of("too many headers")
     return head
+
+
+async def authenticate_request(
+    authenticator: Authenticator, scope: Any, head: Head
+) -> ApiCaller | Refusal:
+    """The caller, or why there is none."""
+    if authenticator.is_dev:  # whoever is on this machine
+        return DEV_CALLER if is_local(scope, head) else Refusal(DenyReason.NO_KEY)
+    bearer, plain = head.get(b"authorization"), head.get(b"x-api-key")
+    if bearer is None and plain is None:
+        sans = (scope.get("extensions") or {}).get(SANS, ())
+        return await authenticator.authenticate(None, sans=sans)
+    if bearer is not None and plain is not None:
+        return Refusal(DenyReason.MALFORMED)
+    if bearer is not None:
+        kind, _, plain = bearer.partition(b" ")
+        if kind.lower() != b"bearer":
+            return Refusal(DenyReason.MALFORMED)
+    return await authenticator.authenticate((plain or b"").strip().decode("latin-1"))
+
+
+def is_local(scope: Any, head: Head) -> bool:
+    """Whether the request began on this machine. A web page can make a browser here send requests
+    to a name that points here, and a proxy here speaks for others: neither counts."""
+    if b"x-forwarded-for" in head or b"forwarded" in head:
+        return False
+    client = scope.get("client")
+    return (client is None or client[0] in _HERE) and _is_local_name(head.get(b"host"))
+
+
+@lru_cache(HOSTS_MAX)
+def _is_local_name(host: bytes | None) -> bool:
+    if host is None or host in _LOCAL_HOSTS:
+        return True
+    name, colon, port = host.rpartition(b":")
+    return (name if colon and port.isdigit() else host).lower() in _LOCAL_HOSTS
 
 
 async def body_of(receive: Receive, head: Head, bytes_max: int) -> bytes:

@@ -15,19 +15,14 @@ from headgate.core.errors import ValidationError
 from headgate.core.history import iso_time_or_none
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_entity_id
 from headgate.core.plan_cache import Defaults
-from headgate.service.decide.bodies import health_body
+from headgate.service.decide.answers import health_body
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found
-from headgate.service.decide.requests import (
-    parse_identifier,
-    parse_namespace_field,
-    parse_resource_field,
-    parse_scope,
-)
+from headgate.service.decide.request_bodies import Namespace, Resource
+from headgate.service.decide.requests import parse_field
 from headgate.service.decide.rules import Rule
-from headgate.service.http.callers import Document, RouteCall
+from headgate.service.http.calls import Document, NewKeyBody, ResetBody, RouteCall, TopUpBody
 from headgate.service.http.deadlines import run_in_thread
-from headgate.service.http.operator_bodies import NewKeyBody, ResetBody, TopUpBody
 from headgate.service.keys.key import (
     ANY_NAMESPACE,
     Key,
@@ -47,21 +42,19 @@ DETAIL_LENGTH_MAX = 2000
 
 
 async def get_buckets(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    found = await ns.get_buckets(call.path["entity_id"], call.query.get("resource"))
+    found = await call.ns.get_buckets(call.path["entity_id"], call.query.get("resource"))
     return {"items": [bucket_as_json(one) for one in found]}
 
 
 async def reset_bucket(call: RouteCall) -> None:
     given = call.body(ResetBody)
-    ns = await call.namespace()
-    await ns.reset_bucket(given.entity_id, given.resource, call.principal)
+    await call.ns.reset_bucket(given.entity_id, given.resource, call.principal)
 
 
 async def top_up(call: RouteCall) -> Document:
     given = call.body(TopUpBody)
     once = given.idempotency_key or None
-    reports = await _reports_on(call, given.entity_id, given.resource)
+    reports = _reports_on(call, given.entity_id, given.resource)
     applied = await reports.top_up(
         given.entity_id, given.resource, given.amounts, once, call.principal
     )
@@ -69,9 +62,8 @@ async def top_up(call: RouteCall) -> Document:
 
 
 async def list_usage(call: RouteCall) -> Document:
-    ns = await call.namespace()
     query = call.query
-    found, cursor = await ns.get_usage_snapshots(
+    found, cursor = await call.ns.get_usage_snapshots(
         query.get("entity_id"),
         query.get("resource"),
         query.get("window"),
@@ -84,8 +76,7 @@ async def list_usage(call: RouteCall) -> Document:
 
 
 async def list_audit(call: RouteCall) -> Document:
-    ns = await call.namespace()
-    found = await ns.get_audit_events(
+    found = await call.ns.get_audit_events(
         call.query["entity_id"], call.query.get("limit", PAGE), call.query.get("after")
     )
     return {"items": [event_as_json(one) for one in found]}
@@ -93,13 +84,12 @@ async def list_audit(call: RouteCall) -> Document:
 
 async def explain(call: RouteCall) -> Document:
     """By scope and identifier as requests name them, or by an entity's id."""
-    namespace = parse_namespace_field(call.query.get("namespace", DEFAULT_NAMESPACE))
-    resource = parse_resource_field(call.query["resource"])
+    named = call.query.get("namespace", DEFAULT_NAMESPACE)
+    namespace = parse_field("namespace", named, Namespace)
+    resource = parse_field("resource", call.query["resource"], Resource)
     entity_id = call.query.get("entity_id")
     if entity_id is None:
-        scope = parse_scope(call.query.get("scope", "user"))
-        identifier = parse_identifier(call.query.get("identifier"))
-        rule, found = await call.service.explain(namespace, scope, identifier, resource)
+        rule, found = await call.service.explain(namespace, *call.identity(), resource)
     elif call.query.keys() & {"scope", "identifier"}:
         raise invalid("entity_id", "stands instead of scope and identifier; send one or the other")
     else:
@@ -189,11 +179,10 @@ class PolicyReports(Reports):
         return self._given
 
 
-async def _reports_on(call: RouteCall, entity_id: str, resource: str) -> Reports:
-    ns = await call.namespace()
+def _reports_on(call: RouteCall, entity_id: str, resource: str) -> Reports:
     scope, colon, _ = entity_id.partition(":")
     rule = call.service.rules.limits_for(scope if colon else "", resource)
-    return ns if rule is None else PolicyReports(ns, rule.defaults)
+    return call.ns if rule is None else PolicyReports(call.ns, rule.defaults)
 
 
 def _moment(call: RouteCall, name: str) -> str | int | None:

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from headgate.service.http import admin, reports
-from headgate.service.http.callers import (
-    Endpoint,
-    entity,
-    identity,
-    namespace,
-    own,
-    whole,
-)
+from headgate.service.http.calls import Endpoint, entity, identity, namespace, own, whole
 from headgate.service.keys.key import KeyScope
 
 CHECK, READ, ADMIN = KeyScope.CHECK, KeyScope.READ, KeyScope.ADMIN

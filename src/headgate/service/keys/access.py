@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError, ValidationError
+from headgate.service.decide.problems import Code
 from headgate.service.keys.key import ANY_NAMESPACE, Grant, KeyScope
 
 # Keys kept in the store live in a namespace of their own, which no caller can name.
@@ -32,11 +33,11 @@ class DenyReason(StrEnum):
 
 
 _CODES = {
-    DenyReason.UNAVAILABLE: "STORAGE_UNAVAILABLE",
-    DenyReason.DENIED: "STORAGE_DENIED",
-    DenyReason.NAMESPACE: "NOT_FOUND",  # what one may not see looks as if it were not there
-    DenyReason.ENTITY: "NOT_FOUND",
-    DenyReason.SCOPE: "FORBIDDEN",
+    DenyReason.UNAVAILABLE: Code.STORAGE_UNAVAILABLE,
+    DenyReason.DENIED: Code.STORAGE_DENIED,
+    DenyReason.NAMESPACE: Code.NOT_FOUND,  # what one may not see looks as if it were not there
+    DenyReason.ENTITY: Code.NOT_FOUND,
+    DenyReason.SCOPE: Code.FORBIDDEN,
 }
 
 
@@ -58,8 +59,8 @@ class Refusal:
     trouble: HeadgateError | None = field(default=None, compare=False)
 
     @property
-    def code(self) -> str:
-        return _CODES.get(self.reason, "UNAUTHENTICATED")
+    def code(self) -> Code:
+        return _CODES.get(self.reason, Code.UNAUTHENTICATED)
 
 
 @dataclass(frozen=True, slots=True)

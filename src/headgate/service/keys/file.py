@@ -72,11 +72,7 @@ class FileKeys:
     one service keep a copy, for one that starts while the file is unusable."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        create: bool = False,
-        last_good: str | None = None,
+        self, path: str | os.PathLike[str], *, create: bool = False, last_good: str | None = None
     ) -> None:
         self.path = os.path.realpath(path) if create else str(path)
         self.trouble: InvalidFile | None = None

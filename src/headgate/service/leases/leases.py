@@ -50,6 +50,12 @@ class Leases:
     async def read(self, lease_id: str, namespace: str) -> LeaseResult:
         return (await self._find(lease_id, namespace)).answer()
 
+    async def owner_of(self, lease_id: str) -> str | None:
+        """The entity whose lease it is; None where it is nobody's or not there."""
+        lease = await self.store.get(lease_id)
+        demands = () if lease is None else lease.book.demands
+        return demands[0].key.entity_id if demands else None
+
     async def adjust(self, request: ChangeRequest) -> LeaseResult:
         """Debits (may go into debt) and credits (at most what is held)."""
         lease = await self._find(request.lease_id, request.namespace)

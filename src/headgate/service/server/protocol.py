@@ -25,8 +25,8 @@ import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headgate.service.http.callers import SANS
 from headgate.service.http.express import Express, ExpressApp, header_lines
+from headgate.service.http.read import SANS
 from headgate.service.http.write import PROBLEM_JSON, HttpProblem, problem_reply
 from headgate.service.keys.access import sans_of
 

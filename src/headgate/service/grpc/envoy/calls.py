@@ -17,11 +17,11 @@ from typing import NamedTuple
 from headgate.core.limits import Limit
 from headgate.service.decide.evaluate import reason_for
 from headgate.service.decide.problems import Code, ServiceError, invalid
-from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, TOKENS_MAX
+from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, TOKENS_MAX, Namespace
 from headgate.service.decide.requests import (
     CheckDescriptor,
     DescriptorsRequest,
-    parse_namespace_field,
+    parse_field,
 )
 from headgate.service.decide.rules import BUILTIN_SCOPES, Rules
 from headgate.service.grpc.callers import AccessDenied, Peer, caller_of, permit
@@ -97,7 +97,8 @@ class RateLimitServiceCalls:
         self, message: pb.RateLimitRequest, peer: Peer
     ) -> pb.RateLimitResponse:
         caller = await caller_of(self._authenticator, peer)
-        namespace = parse_namespace_field(self._mapping.namespace_of(text_of(message.domain)))
+        domain = self._mapping.namespace_of(text_of(message.domain))
+        namespace = parse_field("namespace", domain, Namespace)
         if not message.descriptors:
             raise invalid("descriptors", "are missing; a route's rate_limits make them")
         usual = message.hits_addend or 1

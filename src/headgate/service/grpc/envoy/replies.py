@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import LimitStatus
-from headgate.service.decide.answers import CheckResult, CombinedResult, tightest_of
-from headgate.service.decide.bodies import combined_body
+from headgate.core.http_fields import Headers
+from headgate.service.decide.answers import CheckResult, CombinedResult, combined_body, tightest_of
 from headgate.service.decide.problems import ServiceError, problem_body
 from headgate.service.grpc.proto.envoy import base_pb2
 from headgate.service.grpc.proto.envoy import rls_pb2 as pb
-from headgate.service.http.write import Headers, combined_headers, problem_headers
+from headgate.service.http.write import combined_headers, problem_headers
 
 _Reply = pb.RateLimitResponse
 _Unit = _Reply.RateLimit.Unit
