@@ -563,7 +563,7 @@ MUTANTS = [
         "BoundedProtocol._feed",
         "            if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):\n",
         "            if self._part_bytes < 0 and self._is_head_too_large(piece):\n",
-        ("tests/service/server/test_clients.py::test_a_head_has_a_bound",),
+        ("tests/service/server/test_protocol.py::test_head_and_trailers_have_a_bound[at once]",),
     ),
     Mutant(
         "server: a head behind another request has no bound",
@@ -698,7 +698,7 @@ MUTANTS = [
         "TlsListener._accept",
         "            if len(self._connections) + len(self._handshakes) >= self._connections_max:\n",
         "            if len(self._connections) >= self._connections_max:\n",
-        ("tests/service/hostile/test_tls.py::test_unfinished_handshakes_are_counted_and_end",),
+        ("tests/service/hostile/test_tls.py::test_a_client_beyond_the_bound_is_not_let_in",),
     ),
     Mutant(
         "server: a browser may guess what an answer is",

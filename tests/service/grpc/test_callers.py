@@ -111,22 +111,19 @@ LEASES = ("Adjust", "Settle", "Release")
     ids=["none", "nonsense", "unknown", "wrong", "reader", "stranger", "his", "checker",
          "everywhere", "hers"],
 )  # fmt: skip
-def test_every_call(name: str, key: str | None, wanted: Code | None) -> None:
-    async def play() -> None:
-        world = World()
-        authenticator = door_of(world, CHECKER, EVERYWHERE, READER, STRANGER, HERS, HIS)
-        async with wired(world, authenticator) as wire:
-            world.store.calls.clear()
-            found = await call(wire, name, requests("default")[name], key)
-            code = None if found is None else found.code
-            if name in LEASES and wanted in (None, Code.NOT_FOUND):
-                assert code is Code.LEASE_NOT_FOUND  # another's looks as if it were not there
-            else:
-                assert code is wanted
-            if wanted is not None:
-                assert world.store.verbs == []
-
-    asyncio.run(play())
+async def test_every_call(name: str, key: str | None, wanted: Code | None) -> None:
+    world = World()
+    authenticator = door_of(world, CHECKER, EVERYWHERE, READER, STRANGER, HERS, HIS)
+    async with wired(world, authenticator) as wire:
+        world.store.calls.clear()
+        found = await call(wire, name, requests("default")[name], key)
+        code = None if found is None else found.code
+        if name in LEASES and wanted in (None, Code.NOT_FOUND):
+            assert code is Code.LEASE_NOT_FOUND  # another's looks as if it were not there
+        else:
+            assert code is wanted
+        if wanted is not None:
+            assert world.store.verbs == []
 
 
 @pytest.mark.parametrize("name", requests("default"))
@@ -146,60 +143,48 @@ def test_a_forbidden_and_a_missing_namespace_look_the_same(name: str) -> None:
     assert asyncio.run(play(there=True)) == asyncio.run(play(there=False))
 
 
-def test_anybody_may_ask_for_health() -> None:
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world)) as wire:
-            assert (await wire.stub.HealthCheck(pb.HealthCheckRequest())).ready
-
-    asyncio.run(play())
+async def test_anybody_may_ask_for_health() -> None:
+    world = World()
+    async with wired(world, door_of(world)) as wire:
+        assert (await wire.stub.HealthCheck(pb.HealthCheckRequest())).ready
 
 
-def test_a_key_bound_to_entities_has_leases_on_them_only() -> None:
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world, HERS, HIS)) as wire:
-            hers = (("authorization", f"Bearer {HERS.text}"),)
-            got = await wire.stub.Acquire(pb.AcquireRequest(**ASK), metadata=hers)
-            asked = pb.LeaseRequest(lease_id=got.lease.lease_id)
-            his = await call(wire, "Release", asked, HIS.text)
-            assert his is not None
-            assert his.code is Code.LEASE_NOT_FOUND
-            assert await call(wire, "Release", asked, HERS.text) is None
-
-    asyncio.run(play())
+async def test_a_key_bound_to_entities_has_leases_on_them_only() -> None:
+    world = World()
+    async with wired(world, door_of(world, HERS, HIS)) as wire:
+        hers = (("authorization", f"Bearer {HERS.text}"),)
+        got = await wire.stub.Acquire(pb.AcquireRequest(**ASK), metadata=hers)
+        asked = pb.LeaseRequest(lease_id=got.lease.lease_id)
+        his = await call(wire, "Release", asked, HIS.text)
+        assert his is not None
+        assert his.code is Code.LEASE_NOT_FOUND
+        assert await call(wire, "Release", asked, HERS.text) is None
 
 
-def test_those_turned_away_are_counted_by_reason() -> None:
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world, READER)) as wire:
-            for key in (None, UNKNOWN.text, READER.text):
-                await call(wire, "CheckRateLimit", requests("default")["CheckRateLimit"], key)
-            text = wire.program.render().decode()
-            for because in (DenyReason.NO_KEY, DenyReason.UNKNOWN, DenyReason.SCOPE):
-                assert f'headgate_auth_refused_total{{because="{because}"}} 1' in text
-
-    asyncio.run(play())
+async def test_those_turned_away_are_counted_by_reason() -> None:
+    world = World()
+    async with wired(world, door_of(world, READER)) as wire:
+        for key in (None, UNKNOWN.text, READER.text):
+            await call(wire, "CheckRateLimit", requests("default")["CheckRateLimit"], key)
+        text = wire.program.render().decode()
+        for because in (DenyReason.NO_KEY, DenyReason.UNKNOWN, DenyReason.SCOPE):
+            assert f'headgate_auth_refused_total{{because="{because}"}} 1' in text
 
 
-def test_two_keys_are_refused_as_over_rest() -> None:
+async def test_two_keys_are_refused_as_over_rest() -> None:
     """Neither the first nor the last of them counts."""
     good, other = minted("check"), minted("check")
     world = World()
 
-    async def play() -> None:
-        async with wired(world, door_of(world, good)) as wire:
-            for first, second in ((good, other), (other, good), (good, good)):
-                keys = [("authorization", f"Bearer {one.text}") for one in (first, second)]
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await wire.stub.CheckRateLimit(
-                        pb.CheckRateLimitRequest(**ASK), metadata=keys, timeout=20
-                    )
-                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert world.store.verbs == []
-
-    asyncio.run(play())
+    async with wired(world, door_of(world, good)) as wire:
+        for first, second in ((good, other), (other, good), (good, good)):
+            keys = [("authorization", f"Bearer {one.text}") for one in (first, second)]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await wire.stub.CheckRateLimit(
+                    pb.CheckRateLimitRequest(**ASK), metadata=keys, timeout=20
+                )
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert world.store.verbs == []
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(serving: ServerOptions, given: Sequence[str]) -> int:
     if serving.descriptor is not None:
         return _work(serving, socket.socket(fileno=serving.descriptor))
-    listener = listen(serving)
-    serving = replace(serving, port=listener.getsockname()[1])
-    if serving.workers == 1:
-        return _work(serving, listener, announce=True)
+    with listen(serving) as listener:
+        serving = replace(serving, port=listener.getsockname()[1])
+        if serving.workers == 1:
+            return _work(serving, listener, announce=True)
+        return _supervise(serving, given, listener)
+
+
+def _supervise(serving: ServerOptions, given: Sequence[str], listener: socket.socket) -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-", ignore_cleanup_errors=True) as board:
         serving = replace(serving, program=replace(serving.program, board=board))
         program = Program.build(serving.program)  # a mistake in a file shows here, once
