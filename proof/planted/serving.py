@@ -506,10 +506,7 @@ MUTANTS = [
         "_REFUSED",
         "        Code.STORAGE_DENIED,\n",
         "",
-        (
-            "tests/service/envoy/test_undecided.py::"
-            "test_a_store_that_denies_headgate_its_rights_admits_nobody",
-        ),
+        ("tests/service/envoy/test_undecided.py::test_a_store_that_answers_and_cannot_decide",),
     ),
     Mutant(
         "service: a store that refuses the service is told as an outage",

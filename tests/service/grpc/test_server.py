@@ -72,8 +72,9 @@ def client(papers: Papers, name: str | None) -> grpc.ChannelCredentials:
 
 
 async def over_tls(
-    papers: Papers, name: str | None, *, mutual: bool, key: str | None = None, world: World
+    papers: Papers, name: str | None, *, mutual: bool, key: str | None = None
 ) -> grpc.StatusCode:
+    world = World()
     table = {"URI:spiffe://corp/checkout": parse_grant(["check"], "default")}
     tls = Tls(*papers.pair("server"), papers.pair("ca")[0] if mutual else None)
     program = program_of(world, door_of(world, CHECKER, certificates=table))
@@ -111,11 +112,10 @@ async def over_tls(
     ids=["key", "nothing", "unasked", "certificate", "wrong key", "unlisted", "unlisted with key",
          "forged", "key without certificate"],
 )  # fmt: skip
-def test_tls(
+async def test_tls(
     papers: Papers, name: str | None, mutual: bool, key: str | None, wanted: grpc.StatusCode
 ) -> None:
-    found = asyncio.run(over_tls(papers, name, mutual=mutual, key=key, world=World()))
-    assert found is wanted
+    assert await over_tls(papers, name, mutual=mutual, key=key) is wanted
 
 
 async def test_papers_that_are_not_there(tmp_path: Path) -> None:

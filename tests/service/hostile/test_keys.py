@@ -196,32 +196,29 @@ async def denied(front: Front, key: MintedKey) -> Said:
     return await call(front.app, "GET", "/v1/namespaces/default/entities", key=key.text)
 
 
-def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        key = await front.put_key(KeyScope.CHECK)
-        reader = await front.put_key(KeyScope.READ)
-        await front.program.start()
-        for _ in range(3):
-            assert (await denied(front, key)).status == 403
-        assert await front.check(reader.text) == 403
-        await front.program.tick(run_in_thread)
-        audit = await call(
-            front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
-            query="entity_id=$ACCESS",
-        )  # fmt: skip
-        found = {
-            (one["principal"], one["details"]["needed"], one["details"]["count"])
-            for one in audit.json["items"]
-        }
-        assert found == {
-            (f"key:{key.key.id}", "read", 3),
-            (f"key:{reader.key.id}", "check", 1),
-        }
-        assert {one["action"] for one in audit.json["items"]} == {"access_denied"}
-
-    with caplog.at_level(logging.WARNING, "headgate.service"):
-        asyncio.run(flow())
+async def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "headgate.service")
+    front = Front(keys="store")
+    key = await front.put_key(KeyScope.CHECK)
+    reader = await front.put_key(KeyScope.READ)
+    await front.program.start()
+    for _ in range(3):
+        assert (await denied(front, key)).status == 403
+    assert await front.check(reader.text) == 403
+    await front.program.tick(run_in_thread)
+    audit = await call(
+        front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
+        query="entity_id=$ACCESS",
+    )  # fmt: skip
+    found = {
+        (one["principal"], one["details"]["needed"], one["details"]["count"])
+        for one in audit.json["items"]
+    }
+    assert found == {
+        (f"key:{key.key.id}", "read", 3),
+        (f"key:{reader.key.id}", "check", 1),
+    }
+    assert {one["action"] for one in audit.json["items"]} == {"access_denied"}
     lines = [one.getMessage() for one in caplog.records if "denied" in one.getMessage()]
     assert len(lines) == 2
     assert any("3 times" in one and "'read'" in one for one in lines)

@@ -158,7 +158,7 @@ def _supervise(serving: ServerOptions, given: Sequence[str], listener: socket.so
         listener.listen(BACKLOG)  # clients that come before the workers are there wait for them
         listener.set_inheritable(True)
         workers = Workers(serving, given, listener, program.service.repository.url)
-        _say(startup_message(serving, program))
+        say(startup_message(serving, program))
         return workers.run()
 
 
@@ -347,7 +347,7 @@ def shown_store(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     if text:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -355,7 +355,7 @@ def _say(text: str) -> None:
 
 def _say_started(serving: ServerOptions, greeting: str) -> None:
     """Tells people, and the supervisor where there is one, that this process serves now."""
-    _say(greeting)
+    say(greeting)
     if serving.parent is not None and serving.program.board is not None:
         ready_file(serving.program.board, os.getpid()).touch()
 
