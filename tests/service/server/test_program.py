@@ -35,7 +35,8 @@ from tests.service.server.kit import (
     run_main,
 )
 
-CLIENT = httpx.Client(trust_env=False, timeout=30)
+# No connection is kept: nobody closes the client.
+CLIENT = httpx.Client(trust_env=False, timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def remaining(running: Running) -> Any:
