@@ -152,6 +152,7 @@ def test_a_signal_to_end_before_the_server_listens_is_honoured(
 
     def run(self: serve.Server, *arguments: Any, **more: Any) -> None:
         signal.raise_signal(number)
+        assert self.should_exit, "it would serve for ever"
         real(self, *arguments, **more)
 
     monkeypatch.setattr(serve.Server, "run", run)
