@@ -25,7 +25,6 @@ from headgate.service.keys.key import mint, parse_grant
 from headgate.service.program import Options
 from headgate.testing import FakeClock
 from tests.client.kit import Served, play, served
-from tests.loops import in_loop
 
 POLICIES = """
 rate_limits:
@@ -188,7 +187,6 @@ async def test_endpoint_costs_explain_and_health(client: Any, user: str) -> None
     assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
 
 
-@in_loop
 async def test_a_cancelled_task_gives_its_lease_back(service: Served, user: str) -> None:
     inside = asyncio.Event()
 
@@ -207,7 +205,6 @@ async def test_a_cancelled_task_gives_its_lease_back(service: Served, user: str)
         assert await _left(client, user) == 10
 
 
-@in_loop
 async def test_many_tasks_share_few_connections(service: Served, user: str) -> None:
     async with AsyncClient(service.url, connections=3) as client:
         checks = [client.check(user, "api.search") for _ in range(30)]

@@ -17,7 +17,6 @@ from headgate.integrations.gate import limits_off
 from headgate.integrations.grpc import AsyncLimitInterceptor, LimitInterceptor, _address
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import ALL, blocking, limiter
-from tests.loops import in_loop
 
 TIMEOUT_S = 20
 
@@ -178,7 +177,6 @@ async def _serve(gate: Any, rate: str, **methods: tuple[str, Any]) -> tuple[Any,
     return server, grpc.aio.insecure_channel(f"127.0.0.1:{port}")
 
 
-@in_loop
 async def test_asyncio_servers() -> None:
     server, channel = await _serve(
         limiter(), "2/minute", Echo=("unary_unary", async_echo),

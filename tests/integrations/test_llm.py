@@ -17,7 +17,6 @@ from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import blocking, limiter, run
-from tests.loops import in_loop
 
 LIMITS = [Limit.per_minute("rpm", 10), Limit.per_minute("tpm", 10_000)]
 ASK: dict[str, Any] = {
@@ -253,7 +252,6 @@ def test_any_other_shape_by_reserve(gate: RateLimiter) -> None:
     assert left(gate)["tpm"] == 10_000 - 103 - 150
 
 
-@in_loop
 async def test_waiting_instead_of_refusing() -> None:
     clock = FakeClock()
     gate = limiter(clock, limits=[Limit.per_minute("rpm", 1), Limit.per_minute("tpm", 9000)])
@@ -426,7 +424,6 @@ def test_blocking_calls_in_a_task_that_was_cancelled() -> None:
     assert run(flow()).usage.total_tokens == 130
 
 
-@in_loop
 async def test_hanging_up_hangs_up_on_the_provider() -> None:
     """Clients give a stream object with an async `close`, which nobody else would call."""
 

@@ -29,7 +29,6 @@ from headgate.integrations.outgoing import Call, by_host, requested_wait_ms
 from headgate.integrations.requests import LimitedAdapter
 from headgate.testing import FakeClock
 from tests.integrations.kit import blocking, limiter
-from tests.loops import in_loop
 
 RATE = [Limit.per_second("rps", 2)]
 
@@ -130,7 +129,6 @@ def test_a_connection_that_was_never_made_has_not_counted(kind: str) -> None:
     assert gate.available("host:127.0.0.1", "outgoing", limits=RATE) == {"rps": 2}
 
 
-@in_loop
 async def test_cancelled_in_flight_has_counted_and_cancelled_in_line_has_not() -> None:
     gate = limiter()
     sent: list[httpx.Request] = []
@@ -153,7 +151,6 @@ async def test_cancelled_in_flight_has_counted_and_cancelled_in_line_has_not() -
     assert await gate.available("host:h", "outgoing", limits=RATE) == {"rps": 0}
 
 
-@in_loop
 async def test_async_retry_after_and_connections_never_made() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/away":

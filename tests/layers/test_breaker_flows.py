@@ -20,7 +20,6 @@ from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Held, turns
-from tests.loops import in_loop
 
 BUCKETS = Buckets(Limit.per_second("rps", 100_000))
 ONE = BUCKETS.want(1)
@@ -42,7 +41,6 @@ async def half_open() -> tuple[Breaker, Held]:
     return layer, store
 
 
-@in_loop
 async def test_one_probe_among_a_hundred_callers() -> None:
     layer, store = await half_open()
     tasks = [asyncio.ensure_future(layer.consume([ONE], None)) for _ in range(100)]
@@ -54,7 +52,6 @@ async def test_one_probe_among_a_hundred_callers() -> None:
     assert (layer.circuit.state, layer.circuit.failures) == (BreakerState.OPEN, 6)
 
 
-@in_loop
 async def test_a_hundred_callers_close_it_with_two_probes() -> None:
     layer, store = await half_open()
     store.trouble = None
@@ -70,7 +67,6 @@ async def test_a_hundred_callers_close_it_with_two_probes() -> None:
     assert all(verdict.allowed for verdict in verdicts)
 
 
-@in_loop
 async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
     layer, store = await half_open()
     store.trouble = None
@@ -90,7 +86,6 @@ async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
     assert layer.circuit.state is BreakerState.CLOSED
 
 
-@in_loop
 async def test_an_abandoned_probe_makes_room_too() -> None:
     layer, store = await half_open()
     probe = layer.consume([ONE], None)
@@ -133,7 +128,6 @@ def test_while_open_admissions_are_labelled_bounded_and_cost_the_store_nothing()
     assert store.verbs == ["consume"] * 3
 
 
-@in_loop
 async def test_while_open_blocking_callers_are_told_why() -> None:
     clock = FakeClock()
     async with RateLimiter("memory://", limits=[Limit.per_hour("rph", 20)], clock=clock) as limiter:

@@ -27,7 +27,6 @@ from headgate.service.decide.service import Service
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
 from tests.layers.kit import DOWN
-from tests.loops import in_loop
 
 RPM = Limit.per_minute("rpm", 5)
 MANY = Limit.per_hour("rph", 1000)
@@ -190,7 +189,6 @@ def test_callers_of_a_limiter_wait_for_one_anothers_call(url: str) -> None:
     assert 2 <= asyncio.run(story()).count("consume") <= 5
 
 
-@in_loop
 async def test_whoever_puts_prefetch_up_gives_it_the_pace_of_its_colour(url: str) -> None:
     with SyncRateLimiter(url, prefetch=True) as limiter:
         assert isinstance(limiter.engine.store, Prefetch)

@@ -21,10 +21,8 @@ from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import BlockingGateFactory, WaitGate
 from tests.layers.kit import FAST, HERD, STILL, Buckets, Client, Herd, admitted, turns
-from tests.loops import in_loop
 
 
-@in_loop
 async def test_a_herd_makes_two_calls() -> None:
     herd = Herd()
     assert admitted(await herd.come(FAST.want(1))) == HERD
@@ -93,7 +91,6 @@ def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
     [Throttled("too fast", 250), Unreachable("no answer"), StoreDenied("no right")],
     ids=["throttled", "away", "denied"],
 )
-@in_loop
 async def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTrouble) -> None:
     herd = Herd()
     herd.store.troubles = [trouble]
@@ -110,7 +107,6 @@ async def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTroub
     assert await herd.left(STILL) == 1000 - 20
 
 
-@in_loop
 async def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
     herd = Herd()
     herd.store.troubles = [Contended("lost a race"), Contended("lost another")]
@@ -120,7 +116,6 @@ async def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
     assert await herd.left(STILL) == 1000 - 18
 
 
-@in_loop
 async def test_trouble_leaves_those_alone_who_find_enough_at_hand() -> None:
     """Somebody fetches more in vain; who wants more than is left shares that, others do not."""
 
@@ -141,7 +136,6 @@ async def test_trouble_leaves_those_alone_who_find_enough_at_hand() -> None:
 
 
 @pytest.mark.parametrize("rejections", [True, False])
-@in_loop
 async def test_a_bucket_with_less_than_the_herd_wants_gives_all_it_has(rejections: bool) -> None:
     herd = Herd(rejections=rejections)
     assert herd.other.take(STILL.want(979)).allowed
@@ -154,7 +148,6 @@ async def test_a_bucket_with_less_than_the_herd_wants_gives_all_it_has(rejection
     assert herd.layer.held_milli(STILL.key()) == {"n": 0}
 
 
-@in_loop
 async def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
     herd = Herd()
     assert herd.other.take(STILL.want(995)).allowed
@@ -165,7 +158,6 @@ async def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
     assert herd.store.most == 1, "one at a time"
 
 
-@in_loop
 async def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
     herd = Herd()
     herd.other.take(STILL.want(1000))
@@ -175,7 +167,6 @@ async def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
     assert (len(herd.store.calls), herd.store.most) == (20, 20)
 
 
-@in_loop
 async def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one() -> None:
     """A demand beyond the share, soft limits, other terms, several buckets."""
     soft = Buckets(Limit.per_second("rps", 10_000, soft=True))
@@ -244,7 +235,6 @@ def test_never_above_the_share_and_every_token_accounted_for(
 # Whoever gives up, is cancelled or runs out of patience stops nobody else.
 
 
-@in_loop
 async def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:
     herd = Herd()
     herd.store.let_go.clear()
@@ -262,7 +252,6 @@ async def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:
     assert await herd.left(STILL) == 1000 - 19
 
 
-@in_loop
 async def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing() -> None:
     herd = Herd()
     herd.store.let_go.clear()
@@ -282,7 +271,6 @@ async def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("victims", [[0], [3], [0, 1, 2], [5, 1]])
-@in_loop
 async def test_a_cancel_at_any_turn_loses_no_token_and_stops_nobody_else(
     victims: tuple[int],
 ) -> None:
@@ -306,7 +294,6 @@ async def test_a_cancel_at_any_turn_loses_no_token_and_stops_nobody_else(
         assert await herd.left(STILL) == 1000 - sum(counted), moment
 
 
-@in_loop
 async def test_patience_ends_when_a_call_takes_too_long() -> None:
     herd = Herd()
     herd.store.let_go.clear()
@@ -319,7 +306,6 @@ async def test_patience_ends_when_a_call_takes_too_long() -> None:
     assert admitted(await asyncio.gather(*tasks)) == 10
 
 
-@in_loop
 async def test_patience_ends_after_so_many_calls_of_others() -> None:
     """Chunks of two demands only: the rest of a herd goes to the store itself at last."""
 
@@ -330,7 +316,6 @@ async def test_patience_ends_after_so_many_calls_of_others() -> None:
     assert await herd.left(STILL) == 0
 
 
-@in_loop
 async def test_the_time_of_a_caller_goes_on_while_it_waits() -> None:
     herd = Herd()
     herd.store.let_go.clear()
@@ -343,7 +328,6 @@ async def test_the_time_of_a_caller_goes_on_while_it_waits() -> None:
     assert times == [herd.clock() - 70, herd.clock()]
 
 
-@in_loop
 async def test_the_end_of_the_layer_leaves_nobody_waiting() -> None:
     herd = Herd()
     await herd.come(STILL.want(1), 12)

@@ -17,7 +17,6 @@ from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import wait_finished
 from tests.layers.kit import STILL, Buckets, Client
-from tests.loops import in_loop
 
 CLIENTS = 4
 
@@ -114,7 +113,6 @@ def test_a_killed_client_loses_what_it_held_and_no_more() -> None:
     assert Client(store, clock).admitted(STILL.want(1), 2000) == 1000 - admitted - held
 
 
-@in_loop
 async def test_a_cancel_at_any_turn_loses_no_token() -> None:
     hits = 0
     for turns in range(90):

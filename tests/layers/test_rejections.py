@@ -14,7 +14,6 @@ from headgate.layers.rejections import Rejections
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Client, Held, recorded, turns
-from tests.loops import in_loop
 
 RPM = Buckets(Limit.per_minute("rpm", 10))
 
@@ -130,7 +129,6 @@ def test_a_credit_whose_answer_was_lost_is_reckoned_with() -> None:
     assert world.client.take(RPM.want(1)).allowed
 
 
-@in_loop
 async def test_an_answer_from_before_a_credit_is_not_kept() -> None:
     clock = FakeClock()
     store = Held(MemoryStore(clock))

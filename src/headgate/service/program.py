@@ -17,6 +17,7 @@ from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble, Valid
 from headgate.core.limits import Limit
 from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Store
+from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
 from headgate.service.keys.access import Refusal
@@ -24,11 +25,9 @@ from headgate.service.keys.audit import Denials, KeyAuditor
 from headgate.service.keys.authenticate import Authenticator
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
-from headgate.service.metrics.registry import CallbackGauge
+from headgate.service.metrics.registry import WorkerMetrics
 from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.metrics.workers import WorkerMetrics
-from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import PolicyStatus, ReloadResult, Watcher, note_policies
+from headgate.service.policies.watch import ReloadResult, Watcher, note_policies
 from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
 
 if TYPE_CHECKING:
@@ -97,28 +96,30 @@ class Program:
         self.denials = Denials()
         self._key_notes = KeyAuditor(store) if isinstance(store, FileKeys) else None
         if watcher is not None:
-            self._apply_policies(watcher.current, watcher.standing())
-            metrics.count_reload(ReloadResult.SAME, watcher.standing())
-            trouble = watcher.standing().trouble
-            if trouble is not None:
+            self._apply_policies(watcher)
+            metrics.count_reload(ReloadResult.SAME, watcher)
+            if watcher.trouble is not None:
                 log.error(
                     "started with the last good policies %s, because the policy file cannot be "
-                    "used: %s", watcher.current.digest[:12], trouble.broken,
+                    "used: %s", watcher.current.digest[:12], watcher.trouble,
                 )  # fmt: skip
         if isinstance(store, FileKeys) and store.trouble is not None:
             log.error(
                 "started with the last good keys, because the key file cannot be used: %s",
                 store.trouble,
             )
-        metrics.add_gauge(
-            CallbackGauge(
-                "headgate_leases", "Leases held by this process.", lambda: len(service.leases.store)
-            )
-        )
 
     @classmethod
-    def build(cls, options: Options, *, clock: Clock | None = None) -> Self:
-        """The program as chosen; files are read now, the store is contacted by `start`."""
+    def build(
+        cls,
+        options: Options,
+        *,
+        clock: Clock | None = None,
+        repository: Repository | None = None,
+        patience: BreakerConfig | None = None,
+    ) -> Self:
+        """The program as chosen; files are read now, the store is contacted by `start`. A
+        `repository` and a `patience` that are given go before those of the options."""
         watcher = None
         url = options.store
         if options.policies is not None:
@@ -128,9 +129,10 @@ class Program:
                 last_good=_copy_in(options.board, "policies.last-good"),
             )
             url = url or watcher.current.runtime.store
+            patience = patience or watcher.current.runtime.breaker
         if url is None and options.data_dir is not None:
             url = embedded_store(options.data_dir)
-        repository = Repository(url, clock=clock)
+        repository = repository or Repository(url, clock=clock)
         if options.workers > 1 and repository.capabilities.shared == "process":
             raise ValidationError(
                 "workers", options.workers,
@@ -139,14 +141,13 @@ class Program:
             )  # fmt: skip
         metrics = ServiceMetrics()
         spans, wrap_store = _tracing(options, repository)
-        breaker = None if watcher is None else watcher.current.runtime.breaker
         service = Service(
             repository,
             None if watcher is None else watcher.current,
             settings_of(options),
             on_answer=metrics.count_answer,
             on_admitted=metrics.count_admitted,
-            patience=None if breaker is None else breaker.patience,
+            patience=patience,
             wrap_store=wrap_store,
         )
         return cls(
@@ -184,8 +185,7 @@ class Program:
             await self._note_keys(self._key_notes)
         if self._prepared:
             await self.denials.tell(self.service.repository)
-        if self._worker_metrics is not None:
-            self._worker_metrics.publish()
+        self._publish()
 
     def note_refusal(self, refusal: Refusal) -> None:
         """Counts a caller who was turned away. A caller who lacks a right is in the audit, too."""
@@ -208,29 +208,36 @@ class Program:
         now_ms = self.service.clock()
         result = await aside(partial(self.watcher.look, now_ms, at_once=at_once))
         if result not in (ReloadResult.SAME, ReloadResult.EARLY):
-            standing = self.watcher.standing()
-            self._apply_policies(self.watcher.current, standing)
+            self._apply_policies(self.watcher)
             self._noted = self._noted and result is not ReloadResult.LOADED
-            self.metrics.count_reload(result, standing)
-            _log_result(result, standing)
+            self.metrics.count_reload(result, self.watcher)
+            _log_result(result, self.watcher)
         return result
 
     def render(self) -> bytes:
         """The counters of this service, all workers together, in the Prometheus text format."""
-        self.metrics.set_breaker_state(self.service.breaker)
+        self._set_gauges()
         return (self._worker_metrics or self.metrics).render()
 
     async def close(self) -> None:
         """Counters are posted a last time and the store is closed."""
         self.closing = True
-        if self._worker_metrics is not None:
-            self._worker_metrics.publish()
+        self._publish()
         await self.service.close()
+
+    def _publish(self) -> None:
+        """The other workers of the service see the counters of this one."""
+        if self._worker_metrics is not None:
+            self._set_gauges()
+            self._worker_metrics.publish()
+
+    def _set_gauges(self) -> None:
+        self.metrics.set_gauges(self.service.breaker, len(self.service.leases.store))
 
     async def _note(self, watcher: Watcher) -> None:
         """Notes in the audit which policies are in force; later, if the store is away now."""
         try:
-            await note_policies(self.service.repository, watcher.current, watcher.standing())
+            await note_policies(self.service.repository, watcher)
         except StoreTrouble:
             return
         except HeadgateError as error:
@@ -247,11 +254,10 @@ class Program:
             log.warning("that keys changed is not in the audit: %s", error)
             notes.give_up()
 
-    def _apply_policies(self, policies: Policies, standing: PolicyStatus) -> None:
-        service = self.service
+    def _apply_policies(self, watcher: Watcher) -> None:
+        service, policies = self.service, watcher.current
         service.rules = policies
-        trouble = standing.trouble
-        service.rules_trouble = None if trouble is None else str(trouble.broken)
+        service.rules_trouble = None if watcher.trouble is None else str(watcher.trouble)
         self.metrics.configure(*policies.names)
         from_file = policies.runtime.fail_open
         fail_open = service.settings.fail_open if from_file is None else from_file
@@ -315,9 +321,9 @@ def _copy_in(board: str | None, name: str) -> str | None:
     return None if board is None else str(Path(board) / name)
 
 
-def _log_result(result: ReloadResult, standing: PolicyStatus) -> None:
-    if standing.trouble is not None:
-        log.error("the policies stay as they are: %s", standing.trouble.broken)
+def _log_result(result: ReloadResult, watcher: Watcher) -> None:
+    if watcher.trouble is not None:
+        log.error("the policies stay as they are: %s", watcher.trouble)
     elif result in (ReloadResult.LOADED, ReloadResult.OVER):
-        note = "; its store or circuit_breaker needs a restart" if standing.restart_needed else ""
-        log.info("policies %s are in force%s", standing.digest[:12], note)
+        note = "; its store or circuit_breaker needs a restart" if watcher.restart_needed else ""
+        log.info("policies %s are in force%s", watcher.current.digest[:12], note)

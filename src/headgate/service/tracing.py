@@ -8,10 +8,11 @@ and the text of an error are never in them. Switched off, nothing of this is in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from headgate.core.decision import Demand, Verdict
@@ -22,30 +23,26 @@ Values = Mapping[str, str | int | bool]
 
 
 class Spans:
-    """Makes spans; `tracer` is that of the SDK in use unless one is given."""
+    """Makes spans with the tracer of the SDK in use."""
 
-    def __init__(self, tracer: trace.Tracer | None = None) -> None:
-        self._tracer = tracer or trace.get_tracer("headgate")
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer("headgate")
 
-    @contextmanager
     def request(
         self, name: str, sent: Iterable[tuple[str, str]], attributes: Values
-    ) -> Iterator[Span]:
+    ) -> AbstractContextManager[Span]:
         """Around a request; it belongs to the caller's trace where the header fields tell one."""
-        context = propagate.extract(dict(sent))
-        with self._start_span(name, SpanKind.SERVER, attributes, context) as span:
-            yield span
+        return self.call(name, attributes, SpanKind.SERVER, propagate.extract(dict(sent)))
 
     @contextmanager
-    def call(self, name: str, attributes: Values) -> Iterator[Span]:
-        """Around a call of the store."""
-        with self._start_span(name, SpanKind.CLIENT, attributes, None) as span:
-            yield span
-
-    @contextmanager
-    def _start_span(
-        self, name: str, kind: SpanKind, attributes: Values, context: Any
+    def call(
+        self,
+        name: str,
+        attributes: Values,
+        kind: SpanKind = SpanKind.CLIENT,
+        context: Context | None = None,
     ) -> Iterator[Span]:
+        """Around a call of the store."""
         with self._tracer.start_as_current_span(
             name, context, kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:

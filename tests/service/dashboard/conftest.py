@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +63,24 @@ class Troubles(list[str]):
         asked.dismiss()
 
 
-@pytest.fixture
-def troubles() -> Troubles:
-    return Troubles()
-
-
-@pytest.fixture
-def page(browser: Any, troubles: Troubles) -> Iterator[Any]:
-    """An empty tab; whatever it complained about fails the test."""
-    context = browser.new_context(viewport={"width": 1320, "height": 860})
+@contextmanager
+def tab(browser: Any, **options: Any) -> Iterator[Any]:
+    """An empty tab; whatever it complained about, and was not removed from `troubles`, is an
+    error."""
+    context = browser.new_context(**options)
     opened = context.new_page()
     opened.set_default_timeout(20_000)
-    troubles.watch(opened)
+    opened.troubles = Troubles()
+    opened.troubles.watch(opened)
     yield opened
     context.close()
-    assert troubles == []
+    assert opened.troubles == []
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    with tab(browser, viewport={"width": 1320, "height": 860}) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headgate.service.dashboard import Dashboard
-from headgate.service.demo.faulty_store import StoreSwitch
-from headgate.service.demo.program import Demo, program_on, traffic_starter
-from headgate.service.demo.traffic import pause_ms
+from headgate.service.demo.program import Demo, StoreSwitch, program_on, traffic_starter
 from headgate.service.http.asgi import Rest
 from tests.service.dashboard.kit import Place
 from tests.service.http.kit import served
@@ -19,7 +17,7 @@ from tests.service.http.kit import served
 def demo(rate: int = 5, *, traffic: bool = True) -> Iterator[Place]:
     """With bob in debt for hours, whatever the traffic does."""
     with tempfile.TemporaryDirectory() as folder:
-        switch = StoreSwitch(pause_ms)
+        switch = StoreSwitch()
         program = program_on(folder, switch)
         board = Dashboard(program, switch)
         rest = Rest(program, traffic_starter(program, Demo(rate=rate, traffic=traffic)))

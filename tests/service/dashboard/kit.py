@@ -7,10 +7,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from headgate.core.runtime import run
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import mint, parse_grant
 from headgate.service.program import Options, Program
 from tests.service.http.kit import served
 
@@ -89,3 +93,9 @@ def shown(
 
 def _lower(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
+
+
+def key_in(file: Path, scope: str, namespace: str) -> str:
+    made = mint(parse_grant([scope], namespace, None), now_ms=0)
+    run(FileKeys(file, create=True).put(made.key))
+    return made.text

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from headgate.service.demo.faulty_store import StoreSwitch
-from headgate.service.demo.traffic import pause_ms
+from headgate.service.demo.program import StoreSwitch
 from tests.service.dashboard.demo_kit import demo
-from tests.service.dashboard.kit import SPACE, Place, dashboard
-from tests.service.dashboard.test_http import key_in
+from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in
 from tests.service.dashboard.test_pages import text_of
 
 
@@ -226,7 +224,7 @@ def test_keys_keep_the_switch_for_administrators(tmp_path: Path) -> None:
     """A reader sees how the store is, and cannot turn it; nobody else sees even that."""
     file = tmp_path / "keys.json"
     keys = {scope: key_in(file, scope, "*") for scope in ("read", "admin")}
-    switch = StoreSwitch(pause_ms)
+    switch = StoreSwitch()
     with dashboard(switch=switch, keys=str(file)) as place:
         assert turn(place, "failing") == 401
         assert "switch" not in place.ask("GET", "/ui/about")

@@ -13,13 +13,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core import runtime as bridge
 from headgate.core.errors import Unreachable
 from headgate.service.dashboard.app import FOLDER, files
 from headgate.service.dashboard.feed import VIEWERS_MAX
-from headgate.service.keys.file import FileKeys
-from headgate.service.keys.key import mint, parse_grant
-from tests.service.dashboard.kit import SPACE, Place, dashboard
+from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in
 from tests.service.http.kit import until
 
 LIMIT = {"name": "tokens", "capacity": 5, "refill_amount": 1, "refill_period_seconds": 1}
@@ -264,26 +261,3 @@ def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
         with streaming(place, authorization=f"Bearer {keys['read']}") as reply:
             assert reply.status == 200
             assert beat_of(reply)["buckets"] == []
-
-
-def test_a_page_without_a_key_asks_for_one(tmp_path: Path, page: Any, troubles: Any) -> None:
-    file = tmp_path / "keys.json"
-    key = key_in(file, "read", "default")
-    with dashboard(keys=str(file)) as place:
-        page.goto(place.page("limits"))
-        page.get_by_role("alert").get_by_role("button", name="Use a key").click()
-        page.get_by_label("Key", exact=True).fill(key)
-        page.get_by_role("button", name="Use it").click()
-        page.get_by_text("Read only: changing limits needs a key").wait_for()
-        assert page.get_by_role("button", name="Save").is_disabled()
-        page.locator("#nav a", has_text="Live").click()
-        page.locator(".light.on").wait_for()
-    refused = [one for one in troubles if "status of 401" in one]
-    troubles[:] = [one for one in troubles if one not in refused and "ERR_" not in one]
-    assert refused
-
-
-def key_in(file: Path, scope: str, namespace: str) -> str:
-    made = mint(parse_grant([scope], namespace, None), now_ms=0)
-    bridge.run(FileKeys(file, create=True).put(made.key))
-    return made.text

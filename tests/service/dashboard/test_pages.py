@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.dashboard.kit import SPACE, Place
+from headgate.core.record import BucketKey
+from headgate.core.runtime import run, steady_clock
+from headgate.repository import Repository
+from headgate.service.program import Options, Program
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.store import DynamoStore
+from proof.model.engine import Engine
+from proof.model.port import ModelPort
+from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in, shown
 
 PAGES = (
-    ("live", "Live"),
-    ("playground", "Playground"),
-    ("explain?scope=user&identifier=ann&resource=api.search", "Explain"),
-    ("entities", "Entities"),
-    ("limits", "Limits"),
-    ("usage?entity=user:ann", "Usage"),
-    ("audit", "Audit"),
-    ("health", "Health"),
-    ("shards", "Shards"),
-)
+    "Live", "Playground", "Explain", "Entities", "Limits", "Usage", "Audit", "Health", "Shards",
+)  # fmt: skip
 HOSTILE = "<img src=x onerror=alert(1)>"
 LEVELS = ("entity", "entity_default", "resource", "system")
 
@@ -44,25 +47,16 @@ def fire_until(page: Any, wanted: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("path", "title"), PAGES, ids=[title for _, title in PAGES])
-def test_every_page_loads_without_a_complaint(
-    path: str, title: str, place: Place, page: Any
-) -> None:
-    page.goto(place.page(path))
-    text_of(page, "main h1", f"^{title}$")
-    assert page.locator("main [role=alert]").count() == 0
-    assert page.title() == f"{title} · headgate"
-    assert page.locator("#nav [aria-current=page]").inner_text() == title
-
-
 def test_every_page_is_reached_by_its_link(place: Place, page: Any) -> None:
     page.goto(place.url)
     text_of(page, "main h1", "^Live$")
-    names = page.locator("#nav a").all_inner_texts()
-    assert names == [title for _, title in PAGES]
-    for name in names:
+    assert page.locator("#nav a").all_inner_texts() == list(PAGES)
+    for name in PAGES:
         page.locator("#nav a", has_text=name).click()
         text_of(page, "main h1", f"^{name}$")
+        assert page.locator("main [role=alert]").count() == 0
+        assert page.title() == f"{name} · headgate"
+        assert page.locator("#nav [aria-current=page]").inner_text() == name
 
 
 def test_a_bucket_is_drained_to_a_429_and_comes_back(place: Place, page: Any) -> None:
@@ -251,22 +245,76 @@ def test_it_can_be_used_with_the_keyboard_alone(place: Place, page: Any) -> None
     text_of(page, "#verdict", "200 admitted")
 
 
-def test_every_control_has_a_name(place: Place, page: Any) -> None:
-    unnamed = """() => [...document.querySelectorAll("input, select, button, a, [role=meter]")]
-        .filter((el) => el.checkVisibility())
-        .filter((el) => !(el.labels?.length || el.ariaLabel || el.innerText?.trim()))
-        .map((el) => el.outerHTML)"""
-    for path, title in PAGES:
-        page.goto(place.page(path))
-        text_of(page, "main h1", f"^{title}$")
-        assert page.evaluate(unnamed) == []
-        assert page.locator("main").count() == page.locator("nav[aria-label=Pages]").count() == 1
+def test_a_page_without_a_key_asks_for_one(tmp_path: Path, page: Any) -> None:
+    file = tmp_path / "keys.json"
+    key = key_in(file, "read", "default")
+    with dashboard(keys=str(file)) as place:
+        page.goto(place.page("limits"))
+        page.get_by_role("alert").get_by_role("button", name="Use a key").click()
+        page.get_by_label("Key", exact=True).fill(key)
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_text("Read only: changing limits needs a key").wait_for()
+        assert page.get_by_role("button", name="Save").is_disabled()
+        page.locator("#nav a", has_text="Live").click()
+        page.locator(".light.on").wait_for()
+    refused = [one for one in page.troubles if "status of 401" in one]
+    page.troubles[:] = [one for one in page.troubles if one not in refused and "ERR_" not in one]
+    assert refused
 
 
-@pytest.mark.parametrize("width", [360, 760, 1320])
-def test_no_page_is_wider_than_the_window(width: int, place: Place, page: Any) -> None:
-    page.set_viewport_size({"width": width, "height": 800})
-    for path, title in PAGES:
-        page.goto(place.page(path))
-        text_of(page, "main h1", f"^{title}$")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+@pytest.fixture(scope="module")
+def table() -> Iterator[Place]:
+    """A service on DynamoDB with a bucket in one piece and one in three shards."""
+    backend = over_port(ModelPort(Engine(), steady_clock()), "model", blocking=False)
+    repository = Repository("dynamodb://model?region=x", _backend=backend)
+    with shown(Program.build(Options(), repository=repository)) as place:
+        place.limit("resources/hot", capacity=1000, amount=0)
+        for who in ("divided", "alone"):
+            assert place.check(who, "hot", 200) == 200
+        assert isinstance(backend.store, DynamoStore)
+        [namespace] = [one["id"] for one in place.ask("GET", "/v1/namespaces")["items"]]
+        divide(backend.store, BucketKey(namespace, "user:divided", "hot"))
+        yield place
+
+
+def divide(store: DynamoStore, key: BucketKey) -> None:
+    """Shard 0 is split twice: halves, and then a half in two."""
+    for _ in range(2):
+        now_ms, _ = run(store.shards(key, None))
+        known = store._cache.open(key)
+        assert run(run_flow(store._port, store._taker.split(known, known.shards[0], now_ms)))
+
+
+def test_shards_are_told_with_depth_share_and_level(table: Place, page: Any) -> None:
+    found = table.ask("GET", "/ui/shards")
+    assert found["sharding"]
+    divided, whole = found["buckets"]
+    assert (divided["entity"], len(divided["shards"])) == ("user:divided", 3)
+    assert [(one["number"], one["depth"], one["parts"]) for one in divided["shards"]] == [
+        (0, 2, 4),
+        (1, 1, 2),
+        (2, 2, 4),
+    ]
+    limits = [one["limits"][0] for one in divided["shards"]]
+    assert [one["capacity_milli"] for one in limits] == [250_000, 500_000, 250_000]
+    assert sum(one["level_milli"] for one in limits) == 800_000, "nothing made, nothing lost"
+    assert (whole["entity"], len(whole["shards"])) == ("user:alone", 1)
+    page.goto(table.page("shards"))
+    text_of(page, "#shards-sum", "2 buckets looked at; 1 divided")
+    card = page.get_by_role("region", name="user:divided on hot")
+    assert card.locator("article").count() == 3
+    text_of(page, "article[data-shard='1'] h3", "Shard 1\\s*depth 1, 1/2 of it")
+    text_of(page, "article[data-shard='1'] .number", "400 / 500")
+    text_of(page, ".badge", "in one piece")
+
+
+def test_a_store_that_does_not_shard_says_so(place: Place, page: Any) -> None:
+    assert place.ask("GET", "/ui/shards") == {"sharding": False, "buckets": [], "whole": True}
+    page.goto(place.page("shards"))
+    text_of(page, "#no-shards", "This store does not shard")
+
+
+def test_looking_at_shards_needs_a_sane_query(place: Place) -> None:
+    assert place.send("GET", "/ui/shards?namespace=nowhere")[0] == 404
+    assert place.send("GET", "/ui/shards?namespace=%00")[0] == 400
+    assert place.send("GET", "/ui/shards?a=1&b=1&c=1&d=1&e=1")[0] == 400

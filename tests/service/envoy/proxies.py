@@ -1,4 +1,4 @@
-"""A real Envoy, a toy upstream and the service, each on free loopback ports, stopped by id."""
+"""A real Envoy and a toy upstream, each on free loopback ports, stopped by id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import http.client
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +28,22 @@ class Response(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+class Front(NamedTuple):
+    """The ports of an Envoy."""
+
+    port: int
+    admin_port: int
+
+    def get(self, path: str = "/", **headers: str) -> Response:
+        return get(self.port, path, **headers)
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the rate limit filter: ok, over_limit, error, failure_mode_allowed."""
+        lines = get(self.admin_port, "/stats?filter=ratelimit").body.decode().splitlines()
+        found = (line.rsplit(": ", 1) for line in lines if ".ratelimit." in line)
+        return {name.rsplit(".", 1)[1]: int(value) for name, value in found}
 
 
 def envoy_binary() -> str:
@@ -54,47 +69,10 @@ def get(port: int, path: str = "/", **headers: str) -> Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", path, headers=named)
         answer = connection.getresponse()
-        return Response(
-            answer.status, {name.lower(): value for name, value in answer.getheaders()},
-            answer.read(),
-        )  # fmt: skip
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return Response(answer.status, found, answer.read())
     finally:
         connection.close()
-
-
-class Child:
-    """A program that runs until it is stopped or killed."""
-
-    def __init__(self, command: list[str], log: Path, env: dict[str, str] | None = None) -> None:
-        self._log = log
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
-
-    def wait_for(self, port: int, path: str) -> None:
-        """Until the program answers 200 there."""
-        until_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until_s:
-            if self._process.poll() is not None:
-                break
-            try:
-                if get(port, path).status == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise RuntimeError(f"it does not answer on {port}:\n{self._log.read_text()[-4000:]}")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
-
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
 
 
 @contextmanager
@@ -113,9 +91,7 @@ def upstream() -> Iterator[int]:
         def log_message(self, format: str, *args: Any) -> None: ...
 
     class Patient(ThreadingHTTPServer):
-        request_queue_size = (
-            128  # with the usual 5 a burst is refused, and that is Envoy's 503, too
-        )
+        request_queue_size = 128  # the usual 5 refuse a burst, and that is Envoy's 503, too
         daemon_threads = True
 
     with Patient((HOST, 0), Hello) as server:
@@ -128,46 +104,15 @@ def upstream() -> Iterator[int]:
             thread.join()
 
 
-def service(folder: Path, port: int, grpc_port: int, *more: str) -> Child:
-    """The service, which answers when this returns; its state is in a file of the folder."""
-    command = [
-        sys.executable, "-m", "headgate.service",
-        "--store", f"sqlite:///{folder}/limits.db", "--policies", str(folder / "policies.yaml"),
-        "--host", HOST, "--port", str(port), "--grpc-port", str(grpc_port), *more,
-    ]  # fmt: skip
-    child = Child(command, folder / "service.log", environment())
-    try:
-        child.wait_for(port, "/readyz")
-    except BaseException:
-        child.kill()
-        raise
-    return child
-
-
-def ratelimit_stats(admin_port: int) -> dict[str, int]:
-    """Envoy's counters of its rate limit filter: ok, over_limit, error, failure_mode_allowed."""
-    lines = get(admin_port, "/stats?filter=ratelimit").body.decode().splitlines()
-    found = (line.rsplit(": ", 1) for line in lines if ".ratelimit." in line)
-    return {name.rsplit(".", 1)[1]: int(value) for name, value in found}
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
-
-
 @contextmanager
 def envoy(
-    folder: Path,
-    grpc_port: int,
-    upstream_port: int,
-    changes: dict[str, str],
-    admin_port: int | None = None,
-) -> Iterator[int]:
-    """Envoy with the configuration that is shipped, on other ports; the port it listens on."""
-    port, admin_port = free_port(), admin_port or free_port()
+    folder: Path, grpc_port: int, upstream_port: int, changes: dict[str, str]
+) -> Iterator[Front]:
+    """Envoy with the configuration that is shipped, on other ports."""
+    front = Front(free_port(), free_port())
     text = CONFIG.read_text()
-    places = {"10000": port, "9901": admin_port, "8081": grpc_port, "8082": upstream_port}
+    places = {"10000": front.port, "9901": front.admin_port}
+    places |= {"8081": grpc_port, "8082": upstream_port}
     changes = {
         **{f"port_value: {old}}}": f"port_value: {new}}}" for old, new in places.items()},
         "timeout: 0.25s": "timeout: 30s",  # a busy machine is not what is tested
@@ -176,15 +121,27 @@ def envoy(
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    config = folder / "envoy.yaml"
+    config, log = folder / f"envoy-{front.port}.yaml", folder / f"envoy-{front.port}.log"
     config.write_text(text)
     command = [
         envoy_binary(), "-c", str(config), "--concurrency", "1", "--disable-hot-restart",
         "--log-level", "warning",
     ]  # fmt: skip
-    child = Child(command, folder / "envoy.log")
-    try:
-        child.wait_for(admin_port, "/ready")
-        yield port
-    finally:
-        child.stop()
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            wait_for_answer(process, front.admin_port, log)
+            yield front
+        finally:
+            process.kill()
+
+
+def wait_for_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s and process.poll() is None:
+        try:
+            if get(port, "/ready").status == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.02)
+    raise RuntimeError(f"Envoy does not answer:\n{log.read_text()[-4000:]}")

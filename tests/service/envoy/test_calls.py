@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -26,65 +24,32 @@ from tests.service.envoy.kit import (
     override,
     should_rate_limit,
 )
-from tests.service.grpc.kit import Wire, wired
-
-Play = Callable[[Wire], Awaitable[None]]
+from tests.service.grpc.kit import wired
 
 
-def run(play: Play, world: World | None = None, **settings: Any) -> None:
-    async def go() -> None:
-        async with wired(world or World(), **settings) as wire:
-            await play(wire)
-
-    asyncio.run(go())
-
-
-def test_hits_of_zero_on_the_request_are_one() -> None:
-    async def play(wire: Wire) -> None:
-        reply = await should_rate_limit(wire, descriptor(*USER), hits=0)
-        assert reply.statuses[0].limit_remaining == 9
-        reply = await should_rate_limit(wire, descriptor(*USER), hits=3)
-        assert reply.statuses[0].limit_remaining == 6
-
-    run(play)
-
-
-def test_hits_of_a_descriptor_go_before_the_requests() -> None:
-    async def play(wire: Wire) -> None:
-        reply = await should_rate_limit(
-            wire, descriptor(*USER, hits=4), descriptor(*ADDRESS), hits=2
-        )
-        assert [one.limit_remaining for one in reply.statuses] == [6, 2]
-
-    run(play)
-
-
-def test_a_descriptors_hits_of_zero_look_and_take_nothing() -> None:
-    async def play(wire: Wire) -> None:
-        for _ in range(20):
-            reply = await should_rate_limit(wire, descriptor(*USER, hits=0))
-            assert reply.overall_code == OK
-            assert reply.statuses[0].limit_remaining == 10
-        both = await should_rate_limit(wire, descriptor(*USER, hits=0), descriptor(*ADDRESS))
-        assert [one.limit_remaining for one in both.statuses] == [10, 3]
-
-    run(play)
-
-
-def test_negative_hits_take_nothing_and_give_nothing() -> None:
-    async def play(wire: Wire) -> None:
+@pytest.mark.parametrize(
+    ("asked", "hits", "left"),
+    [
+        ([descriptor(*USER)], 0, [4]),  # no hits on the request are one
+        ([descriptor(*USER)], 3, [2]),
+        ([descriptor(*USER, hits=4), descriptor(*ADDRESS)], 2, [1, 2]),
+        ([descriptor(*USER, hits=0)], 0, [5]),  # none on a descriptor only look
+        ([descriptor(*USER, hits=0), descriptor(*ADDRESS)], 0, [5, 3]),
+        ([descriptor(*USER, hits=3, is_negative_hits=True)], 2, [5]),  # nothing is given back
+    ],
+)
+async def test_hits(asked: list[Any], hits: int, left: list[int]) -> None:
+    async with wired(World()) as wire:
         await should_rate_limit(wire, descriptor(*USER), hits=5)
-        for _ in range(3):
-            reply = await should_rate_limit(
-                wire, descriptor(*USER, hits=3, is_negative_hits=True), hits=2
-            )
-            assert reply.statuses[0].limit_remaining == 5
-
-    run(play)
+        reply = await should_rate_limit(wire, *asked, hits=hits)
+        assert reply.overall_code == OK
+        assert [one.limit_remaining for one in reply.statuses] == left
+        again = await should_rate_limit(wire, descriptor(*USER, hits=0))
+        assert again.statuses[0].limit_remaining == left[0]
 
 
-def test_one_that_is_over_leaves_the_others_untouched() -> None:
-    async def play(wire: Wire) -> None:
+async def test_one_that_is_over_leaves_the_others_untouched() -> None:
+    async with wired(World()) as wire:
         both = descriptor(*USER), descriptor(*ADDRESS)
         assert (await should_rate_limit(wire, *both, hits=4)).overall_code == OK
         for _ in range(5):
@@ -99,10 +64,8 @@ def test_one_that_is_over_leaves_the_others_untouched() -> None:
         assert alone.overall_code == OK
         assert alone.statuses[0].limit_remaining == 0
 
-    run(play)
 
-
-def test_statuses_describe_the_limit() -> None:
+async def test_statuses_describe_the_limit() -> None:
     rules = TableRules(
         {
             ("user", "a"): Rule("per_minute", [Limit("tokens", 60, 1, 1)]),
@@ -110,8 +73,7 @@ def test_statuses_describe_the_limit() -> None:
             ("user", "c"): Rule("once", [Limit("tokens", 10, 0, 1)]),
         }
     )
-
-    async def play(wire: Wire) -> None:
+    async with wired(World(rules)) as wire:
         asked = [descriptor(("user", "u"), ("resource", name)) for name in "abc"]
         minute, odd, once = (await should_rate_limit(wire, *asked, hits=3)).statuses
         unit = RateLimitResponse.RateLimit
@@ -127,8 +89,6 @@ def test_statuses_describe_the_limit() -> None:
         assert once.current_limit.unit == unit.UNKNOWN
         assert not once.HasField("duration_until_reset")
 
-    run(play, World(rules))
-
 
 UNKNOWN_DESCRIPTORS = [
     (("nobodys", "x"), SEARCH),
@@ -141,8 +101,8 @@ UNKNOWN_DESCRIPTORS = [
 
 
 @pytest.mark.parametrize("pairs", UNKNOWN_DESCRIPTORS, ids=str)
-def test_an_unknown_descriptor_passes(pairs: Any) -> None:
-    async def play(wire: Wire) -> None:
+async def test_an_unknown_descriptor_passes(pairs: Any) -> None:
+    async with wired(World()) as wire:
         wire.world.store.calls.clear()
         reply = await should_rate_limit(wire, descriptor(*pairs), hits=1_000_000)
         assert reply == RateLimitResponse(
@@ -155,13 +115,10 @@ def test_an_unknown_descriptor_passes(pairs: Any) -> None:
         over = await should_rate_limit(wire, descriptor(*pairs), descriptor(*USER), hits=7)
         assert [one.code for one in over.statuses] == [OK, OVER_LIMIT]
 
-    run(play)
 
-
-def test_a_descriptor_without_any_limit_passes() -> None:
+async def test_a_descriptor_without_any_limit_passes() -> None:
     rules = TableRules({("user", "api.search"): Rule("some", [Limit("tokens", 10, 1, 1)])})
-
-    async def play(wire: Wire) -> None:
+    async with wired(World(rules)) as wire:
         free = descriptor(("user", "u"), ("resource", "free"))
         reply = await should_rate_limit(wire, free, descriptor(*USER), descriptor(*ADDRESS))
         assert reply.overall_code == OK
@@ -169,21 +126,16 @@ def test_a_descriptor_without_any_limit_passes() -> None:
         assert [one.HasField("current_limit") for one in reply.statuses] == [False, True, False]
         assert (await should_rate_limit(wire, free)).overall_code == OK
 
-    run(play, World(rules))
 
-
-def test_stored_limits_apply_where_no_policy_does() -> None:
+async def test_stored_limits_apply_where_no_policy_does() -> None:
     rules = TableRules({})
-
-    async def play(wire: Wire) -> None:
+    async with wired(World(rules)) as wire:
         await wire.world.repository.set_limits(
             "user:user_12345", [Limit("tokens", 3, 1, 1)], resource="api.search"
         )
         reply = await should_rate_limit(wire, descriptor(*USER), descriptor(*ADDRESS), hits=2)
         assert [one.limit_remaining for one in reply.statuses] == [1, 0]
         assert [one.HasField("current_limit") for one in reply.statuses] == [True, False]
-
-    run(play, World(rules))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +152,8 @@ def test_stored_limits_apply_where_no_policy_does() -> None:
         (override(5, "YEAR", 1000), 5, 10 * 366 * 24 * 3600),
     ],
 )
-def test_a_descriptor_brings_its_own_limit(limit: Any, capacity: int, window_s: int) -> None:
-    async def play(wire: Wire) -> None:
+async def test_a_descriptor_brings_its_own_limit(limit: Any, capacity: int, window_s: int) -> None:
+    async with wired(World()) as wire:
         reply = await should_rate_limit(wire, descriptor(*USER, limit=limit))
         assert reply.statuses[0].limit_remaining == capacity - 1
         assert f";q={capacity};w={window_s}" in headers_of(reply)["ratelimit-policy"]
@@ -210,42 +162,34 @@ def test_a_descriptor_brings_its_own_limit(limit: Any, capacity: int, window_s: 
         )
         assert rest.overall_code == OK
 
-    run(play)
-
 
 @pytest.mark.parametrize("pairs", UNKNOWN_DESCRIPTORS, ids=str)
-def test_its_own_limit_makes_any_descriptor_known(pairs: Any) -> None:
-    async def play(wire: Wire) -> None:
+async def test_its_own_limit_makes_any_descriptor_known(pairs: Any) -> None:
+    async with wired(World()) as wire:
         asked = descriptor(*pairs, limit=override(2, "MINUTE"))
         codes = [(await should_rate_limit(wire, asked)).overall_code for _ in range(4)]
         assert codes == [OK, OK, OVER_LIMIT, OVER_LIMIT]
         other = descriptor(("another", "x"), limit=override(2, "MINUTE"))
         assert (await should_rate_limit(wire, other)).overall_code == OK
 
-    run(play)
 
-
-def test_an_own_limit_of_nothing_refuses_and_takes_nothing() -> None:
-    async def play(wire: Wire) -> None:
+async def test_an_own_limit_of_nothing_refuses_and_takes_nothing() -> None:
+    async with wired(World()) as wire:
         closed = descriptor(("a", "b"), limit=override(0, "SECOND"))
         reply = await should_rate_limit(wire, descriptor(*USER), closed)
         assert reply.overall_code == OVER_LIMIT
         assert (await should_rate_limit(wire, descriptor(*USER))).statuses[0].limit_remaining == 9
 
-    run(play)
 
-
-def test_an_own_limit_without_a_unit_is_none() -> None:
-    async def play(wire: Wire) -> None:
+async def test_an_own_limit_without_a_unit_is_none() -> None:
+    async with wired(World()) as wire:
         odd = descriptor(*USER, limit=override(1, "UNKNOWN"))
         assert (await should_rate_limit(wire, odd)).statuses[0].limit_remaining == 9
 
-    run(play)
-
 
 @pytest.mark.parametrize("hits", [11, 100_001, 2**32 - 1])
-def test_a_demand_that_never_fits_is_refused_not_let_pass(hits: int) -> None:
-    async def play(wire: Wire) -> None:
+async def test_a_demand_that_never_fits_is_refused_not_let_pass(hits: int) -> None:
+    async with wired(World()) as wire:
         reply = await should_rate_limit(wire, descriptor(*USER), hits=hits)
         assert reply.overall_code == OVER_LIMIT
         assert body_of(reply)["code"] == "DEMAND_TOO_LARGE"
@@ -253,16 +197,12 @@ def test_a_demand_that_never_fits_is_refused_not_let_pass(hits: int) -> None:
         huge = await should_rate_limit(wire, descriptor(*USER, hits=2**64 - 1))
         assert huge.overall_code == OVER_LIMIT
 
-    run(play)
 
-
-def test_the_unknown_are_denied_where_they_should_be() -> None:
-    async def play(wire: Wire) -> None:
+async def test_the_unknown_are_denied_where_they_should_be() -> None:
+    async with wired(World(unknown=OnUnknown.DENY)) as wire:
         reply = await should_rate_limit(wire, descriptor(*USER))
         assert reply.overall_code == OVER_LIMIT
         assert body_of(reply)["code"] == "ENTITY_NOT_FOUND"
-
-    run(play, World(unknown=OnUnknown.DENY))
 
 
 VALUES = ["", "a\r\nb", "x" * 257, "x" * 4000, "\x00", "ü", "a|b", "%", "sha256:" + "0" * 64]
@@ -272,19 +212,17 @@ BYTES = [b"bob\xff", b"\xe9", b"\xff" * 4000, b"\xed\xa0\x80", b"/a?\xff", bytes
 @pytest.mark.parametrize(
     "value", [*(text.encode() for text in VALUES), *BYTES], ids=lambda value: repr(value)[:20]
 )
-def test_no_value_is_a_way_around_the_limit(value: bytes) -> None:
-    async def play(wire: Wire) -> None:
+async def test_no_value_is_a_way_around_the_limit(value: bytes) -> None:
+    async with wired(World()) as wire:
         asked = descriptor(("user", value), ("resource", value))
         codes = [(await should_rate_limit(wire, asked)).overall_code for _ in range(6)]
         assert codes == [OK] * 5 + [OVER_LIMIT]
         other = descriptor(("user", value + b"."), ("resource", value))
         assert (await should_rate_limit(wire, other)).overall_code == OK
 
-    run(play)
 
-
-def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides() -> None:
-    async def play(wire: Wire) -> None:
+async def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides() -> None:
+    async with wired(World()) as wire:
         wire.world.goes_down()
         away = await should_rate_limit(wire, descriptor(*USER))
         assert isinstance(away, ServiceError)
@@ -294,24 +232,18 @@ def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides() -> N
         assert 'headgate_errors_total{type="STORAGE_UNAVAILABLE"} 1' in text
         assert "headgate_envoy_problems_total{" not in text
 
-    run(play)
 
-
-def test_failing_open_is_labelled() -> None:
-    async def play(wire: Wire) -> None:
+async def test_failing_open_is_labelled() -> None:
+    async with wired(World(fail_open=True)) as wire:
         wire.world.goes_down()
         reply = await should_rate_limit(wire, descriptor(*USER))
         assert reply.overall_code == OK
         assert headers_of(reply)["x-ratelimit-degraded"] == "true"
 
-    run(play, World(fail_open=True))
 
-
-def test_two_descriptors_of_one_bucket() -> None:
-    async def play(wire: Wire) -> None:
+async def test_two_descriptors_of_one_bucket() -> None:
+    async with wired(World()) as wire:
         reply = await should_rate_limit(wire, descriptor(*USER), descriptor(*USER), hits=5)
         assert reply.overall_code == OK
         again = await should_rate_limit(wire, descriptor(*USER))
         assert again.overall_code == OVER_LIMIT
-
-    run(play)

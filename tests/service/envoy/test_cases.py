@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -85,8 +84,8 @@ async def play(case: Case) -> tuple[Any, World]:
 
 
 @pytest.mark.parametrize("case", ASKABLE, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    reply, world = asyncio.run(play(case))
+async def test_case(case: Case) -> None:
+    reply, world = await play(case)
     if case.code == "STORAGE_UNAVAILABLE":
         assert isinstance(reply, ServiceError)
         assert reply.code == case.code

@@ -1,25 +1,26 @@
-"""A real Envoy asks the real service: limits, headers, its failure modes, and back again."""
+"""A real Envoy asks the real service: limits, headers, its failure modes, and back again.
+
+Envoy counts every request that it let pass because the rate limit service gave an error:
+`failure_mode_allowed`. Nothing a client sends and nothing an operator writes may raise it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from headgate.core.runtime import run
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
-from tests.service.envoy.proxies import (
-    Response,
-    envoy,
-    free_port,
-    get,
-    service,
-    upstream,
-)
+from tests.service.envoy.proxies import Front, Response, envoy, free_port, upstream
+from tests.service.server.kit import Running, program
 
 # Refills so slowly that no test sees it.
 POLICIES = """\
@@ -29,10 +30,21 @@ rate_limits:
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "policies.yaml").write_text(POLICIES)
-    return tmp_path
+@contextmanager
+def service(folder: Path, grpc_port: int, policies: str, *options: str) -> Iterator[Running]:
+    """The service on a file in the folder."""
+    file = folder / "policies.yaml"
+    file.write_text(policies)
+    store = f"sqlite:///{folder}/limits.db"
+    given = ("--store", store, "--policies", str(file), "--grpc-port", str(grpc_port), *options)
+    with program(*given) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[int]:
+    with upstream() as port:
+        yield port
 
 
 def is_ours(limited: Response) -> None:
@@ -53,129 +65,69 @@ def is_ours(limited: Response) -> None:
     assert body["violated-policies"] == ["search_user"]
 
 
-@pytest.mark.parametrize(("deny", "without"), [("false", 200), ("true", 503)])
-def test_limits_failure_and_recovery(folder: Path, deny: str, without: int) -> None:
-    port, grpc_port = free_port(), free_port()
-    child = service(folder, port, grpc_port)
-    try:
-        mode = {"failure_mode_deny: false": f"failure_mode_deny: {deny}"}
-        with upstream() as behind, envoy(folder, grpc_port, behind, mode) as front:
-            for left in (2, 1, 0):
-                passed = get(front, x_user="ann")
+def test_limits_failure_and_recovery(tmp_path: Path, behind: int) -> None:
+    """One Envoy lets pass while the service is away, and one refuses."""
+    grpc_port = free_port()
+    deny = {"failure_mode_deny: false": "failure_mode_deny: true"}
+    with (
+        envoy(tmp_path, grpc_port, behind, {}) as open_front,
+        envoy(tmp_path, grpc_port, behind, deny) as shut_front,
+    ):
+        with service(tmp_path, grpc_port, POLICIES) as running:
+            for left, front in ((2, open_front), (1, shut_front), (0, open_front)):
+                passed = front.get(x_user="ann")
                 assert (passed.status, passed.body) == (200, b"hello")
                 assert passed.headers["x-ratelimit-remaining"] == str(left)
                 assert passed.headers["x-ratelimit-limit"] == "3"
                 assert "retry-after" not in passed.headers
-            is_ours(get(front, x_user="ann"))
+            is_ours(open_front.get(x_user="ann"))
             # The refusal took nothing of the address: 8 - 3 are left for others.
-            bob = get(front, x_user="bob")
+            bob = shut_front.get(x_user="bob")
             assert bob.status == 200
             assert '"by_address";r=4;' in bob.headers["ratelimit"]
-
-            child.kill()
-            for _ in range(3):
-                assert get(front, x_user="ann").status == without
-
-            child = service(folder, port, grpc_port)
-            is_ours(get(front, x_user="ann"))
-            assert get(front, x_user="bob").status == 200
-    finally:
-        child.stop()
+            running.kill()
+            assert [open_front.get(x_user="ann").status for _ in range(3)] == [200] * 3
+            assert [shut_front.get(x_user="ann").status for _ in range(3)] == [503] * 3
+        with service(tmp_path, grpc_port, POLICIES):
+            for front in (open_front, shut_front):
+                is_ours(front.get(x_user="ann"))
+                assert front.get(x_user="bob").status == 200
 
 
-def test_exactly_as_many_pass_as_fit(folder: Path) -> None:
-    """Many clients at once through one Envoy: none fails, and none too many passes."""
-    (folder / "policies.yaml").write_text(
-        "rate_limits:\n"
-        "  - {name: search_user, scope: user, resource: api.search, capacity: 90, refill_rate: 0}\n"
-        "  - {name: by_address, scope: ip, resource: global, capacity: 150, refill_rate: 0}\n"
-    )
-    grpc_port = free_port()
-    child = service(folder, free_port(), grpc_port)
-    mode = {"failure_mode_deny: false": "failure_mode_deny: true"}
-    try:
-        with (
-            upstream() as behind,
-            envoy(folder, grpc_port, behind, mode) as front,
-            ThreadPoolExecutor(8) as pool,
-        ):
-            asked = [pool.submit(get, front, x_user=f"user-{n % 2}") for n in range(240)]
-            answers = [one.result() for one in asked]
-        odd = [one for one in answers if one.status not in (200, 429)]
-        assert not odd, odd[0]
-        assert Counter(one.status for one in answers) == {200: 150, 429: 90}
-    finally:
-        child.stop()
-
-
-def test_a_key_in_envoys_metadata(folder: Path) -> None:
+def test_a_key_in_envoys_metadata(tmp_path: Path, behind: int) -> None:
+    keys = tmp_path / "keys.json"
     made = mint(parse_grant(["check"], "default"), name="edge", now_ms=0)
-    asyncio.run(FileKeys(folder / "keys.json", create=True).put(made.key))
-    port, grpc_port = free_port(), free_port()
-    child = service(folder, port, grpc_port, "--keys", str(folder / "keys.json"))
+    run(FileKeys(keys, create=True).put(made.key))
+    grpc_port = free_port()
     sample = '# initial_metadata: [{key: authorization, value: "Bearer hg_…"}]'
     with_key = {sample: sample[2:].replace("hg_…", made.text)}
-    try:
-        with upstream() as behind:
-            with envoy(folder, grpc_port, behind, with_key) as front:
-                assert [get(front, x_user="ann").status for _ in range(4)] == [200] * 3 + [429]
-            # A key that is missing is a mistake in a configuration: it does not open the gate.
-            with envoy(folder, grpc_port, behind, {}) as front:
-                assert get(front, x_user="bob").status == 429
-    finally:
-        child.stop()
+    with (
+        service(tmp_path, grpc_port, POLICIES, "--keys", str(keys)),
+        envoy(tmp_path, grpc_port, behind, with_key) as front,
+        envoy(tmp_path, grpc_port, behind, {}) as without,
+    ):
+        assert [front.get(x_user="ann").status for _ in range(4)] == [200] * 3 + [429]
+        # A key that is missing is a mistake in a configuration: it does not open the gate.
+        assert without.get(x_user="bob").status == 429
 
 
-HITS = """\
-                                hits_addend: {number: 2}
-                              - actions:
-                                  - remote_address: {}
-                                hits_addend: {number: 0}
+# The rest is asked of one Envoy, on routes that do not share their buckets.
+SHARED_POLICIES = """\
+rate_limits:
+  - {name: by_user, scope: user, resource: api.search, capacity: 2, refill_rate: 1/86400}
+  - {name: by_address, scope: ip, resource: global, capacity: 5000, refill_rate: 1/86400}
+  - {name: racer, scope: user, resource: race, capacity: 30, refill_rate: 0}
+  - {name: racers, scope: global, resource: race, capacity: 50, refill_rate: 0}
+  - {name: heavy, scope: user, resource: hits, capacity: 3, refill_rate: 0}
+  - {name: looked, scope: global, resource: hits, capacity: 8, refill_rate: 0}
 """
-ADDRESS = """\
-                              - actions:
-                                  - remote_address: {}
+FIRST_ROUTE = """\
+                        - match: {prefix: "/"}
 """
-
-
-# Envoy sends a descriptor's own hits only for rate limits that the filter's configuration holds.
-OF_ROUTE = """\
-                            rate_limits:
-"""
-OF_FILTER = """\
-                          typed_per_filter_config:
-                            envoy.filters.http.ratelimit:
-                              "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
-                              rate_limits:
-"""  # noqa: E501
-
-
-def test_hits_of_each_descriptor(folder: Path) -> None:
-    port, grpc_port = free_port(), free_port()
-    child = service(folder, port, grpc_port)
-    changes = {ADDRESS: HITS, OF_ROUTE: OF_FILTER}
-    try:
-        with upstream() as behind, envoy(folder, grpc_port, behind, changes) as front:
-            first = get(front, x_user="ann")
-            assert first.status == 200
-            assert first.headers["ratelimit"].startswith('"search_user";r=1;')
-            assert '"by_address";r=8' in first.headers["ratelimit"]
-            assert get(front, x_user="ann").status == 429
-    finally:
-        child.stop()
-
-
-OVERRIDE = """\
-                              - actions:
-                                  - remote_address: {}
-                                limit:
-                                  dynamic_metadata:
-                                    metadata_key: {key: tests, path: [{key: limit}]}
-"""
-ROUTER = """\
+FIRST_FILTER = """\
                   - name: envoy.filters.http.ratelimit
 """
-SETTING = """\
+BROUGHT_LIMIT = """\
                   - name: envoy.filters.http.set_metadata
                     typed_config:
                       "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
@@ -183,17 +135,136 @@ SETTING = """\
                         - metadata_namespace: tests
                           value: {limit: {requests_per_unit: 2, unit: DAY}}
 """  # noqa: E501
+# Envoy sends a descriptor's own hits only for rate limits that the filter's configuration holds.
+OF_FILTER = """\
+                          route: {cluster: upstream}
+                          typed_per_filter_config:
+                            envoy.filters.http.ratelimit:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+"""  # noqa: E501
 
 
-def test_envoy_brings_a_limit(folder: Path) -> None:
-    port, grpc_port = free_port(), free_port()
-    child = service(folder, port, grpc_port)
-    changes = {ADDRESS: OVERRIDE, ROUTER: SETTING + ROUTER}
-    try:
-        with upstream() as behind, envoy(folder, grpc_port, behind, changes) as front:
-            found = [get(front, x_user=f"user-{n}") for n in range(3)]
-            assert [one.status for one in found] == [200, 200, 429]
-            assert ";q=2;w=86400" in found[2].headers["ratelimit-policy"]
-            assert found[2].headers["x-ratelimit-blocking-scope"] == "ip"
-    finally:
-        child.stop()
+def key(name: str, value: str) -> str:
+    return f'{{generic_key: {{descriptor_key: "{name}", descriptor_value: "{value}"}}}}'
+
+
+def user_on(resource: str, *more: str) -> str:
+    header = "{request_headers: {header_name: x-user, descriptor_key: user}}"
+    return f"actions: [{', '.join([*more, header, key('resource', resource)])}]"
+
+
+def all_on(resource: str) -> str:
+    return f"actions: [{key('global', 'all')}, {key('resource', resource)}]"
+
+
+def route(path: str, *descriptors: str, domain: str = "", of_filter: bool = False) -> str:
+    """A route with these rate limits; in another domain if one is named."""
+    limits = ", ".join(f"{{{one}}}" for one in descriptors)
+    found = f'                        - match: {{prefix: "{path}"}}\n'
+    if not domain and not of_filter:
+        place = " " * 26
+        return found + f"{place}route: {{cluster: upstream, rate_limits: [{limits}]}}\n"
+    place = " " * 30
+    named = f'{place}domain: "{domain}"\n' if domain else ""
+    return found + OF_FILTER + named + f"{place}rate_limits: [{limits}]\n"
+
+
+USER = user_on("api.search")
+METADATA_LIMIT = "limit: {dynamic_metadata: {metadata_key: {key: tests, path: [{key: limit}]}}}"
+ROUTES = "".join(
+    [
+        route("/twenty", *[f"actions: [{key('user', f'u{n}')}]" for n in range(20)]),
+        route("/five", *[USER] * 5),
+        route("/thirty", *[USER] * 30),
+        route("/nowhere", USER, domain="nowhere"),
+        route("/nonsense", USER, domain="no such domain"),
+        route("/odd-key", user_on("api.search", key("u s", "x"))),
+        route(
+            "/no-value", "actions: [{request_headers: {header_name: x-none, descriptor_key: user}}]"
+        ),
+        route("/race", user_on("race"), all_on("race")),
+        route(
+            "/hits",
+            user_on("hits") + ", hits_addend: {number: 2}",
+            all_on("hits") + ", hits_addend: {number: 0}",
+            of_filter=True,
+        ),
+        route("/brought", f"{all_on('brought')}, {METADATA_LIMIT}"),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def front(behind: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    folder, grpc_port = tmp_path_factory.mktemp("shared"), free_port()
+    changes = {FIRST_ROUTE: ROUTES + FIRST_ROUTE, FIRST_FILTER: BROUGHT_LIMIT + FIRST_FILTER}
+    with (
+        service(folder, grpc_port, SHARED_POLICIES),
+        envoy(folder, grpc_port, behind, changes) as found,
+    ):
+        yield found
+
+
+class Case(NamedTuple):
+    """What a client asks, and how often the answer is 200 before it is 429."""
+
+    name: str
+    path: str
+    user: str
+    passes: int
+
+
+HUGE = "x" * 55_000
+CASES = [
+    Case("an honest user", "/", "ann", 2),
+    Case("a byte that is no UTF-8", "/", "bob\xff", 2),
+    Case("a Latin-1 letter", "/", "andr\xe9", 2),
+    Case("another Latin-1 letter is somebody else", "/", "andr\xe8", 2),
+    Case("half a letter of UTF-8", "/", "\xc3", 2),
+    Case("half a surrogate pair in UTF-8", "/", "\xed\xa0\x80", 2),
+    Case("nothing but bytes", "/", "".join(map(chr, range(0x80, 0x100))), 2),
+    Case("a long name", "/", "x" * 5_000, 2),
+    Case("no UTF-8 and long", "/", "\xff" * 5_000, 2),
+    Case("twenty descriptors", "/twenty", "ann", 0),
+    Case("a message over the bound", "/five", HUGE, 0),
+    Case("a message far over the bound", "/thirty", HUGE, 0),
+    Case("a domain nobody registered", "/nowhere", "ann", 0),
+    Case("a domain that cannot be one", "/nonsense", "ann", 0),
+]
+
+
+def test_no_client_and_no_route_gets_past(front: Front) -> None:
+    for case in CASES:
+        found = [front.get(case.path, x_user=case.user).status for _ in range(4)]
+        assert found == [200] * case.passes + [429] * (4 - case.passes), case.name
+    # A key that cannot be a scope is unknown and passes; that is an answer, not an error.
+    assert front.get("/odd-key", x_user="ann").status == 200
+    assert front.get("/no-value").status == 200
+    stats = front.stats()
+    assert stats["over_limit"] > 0
+    assert stats.get("failure_mode_allowed", 0) == stats.get("error", 0) == 0, stats
+
+
+def test_exactly_as_many_pass_as_fit(front: Front) -> None:
+    """Many clients at once through one Envoy: none fails, and none too many passes."""
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(front.get, "/race", x_user=f"user-{n % 2}") for n in range(80)]
+        answers = [one.result() for one in asked]
+    odd = [one for one in answers if one.status not in (200, 429)]
+    assert not odd, odd[0]
+    assert Counter(one.status for one in answers) == {200: 50, 429: 30}
+
+
+def test_hits_of_each_descriptor(front: Front) -> None:
+    first = front.get("/hits", x_user="ann")
+    assert first.status == 200
+    assert '"heavy";r=1' in first.headers["ratelimit"]
+    assert '"looked";r=8' in first.headers["ratelimit"]
+    assert front.get("/hits", x_user="ann").status == 429
+
+
+def test_envoy_brings_a_limit(front: Front) -> None:
+    found = [front.get("/brought", x_user=f"user-{n}") for n in range(3)]
+    assert [one.status for one in found] == [200, 200, 429]
+    assert ";q=2;w=86400" in found[2].headers["ratelimit-policy"]
+    assert found[2].headers["x-ratelimit-blocking-scope"] == "global"

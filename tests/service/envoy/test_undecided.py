@@ -91,67 +91,53 @@ UNDECIDABLE: dict[str, tuple[str, Ask]] = {
 
 @pytest.mark.parametrize("name", UNDECIDABLE)
 @pytest.mark.parametrize("undecided", OnUndecided)
-def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
+async def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
     name: str, undecided: OnUndecided, caplog: pytest.LogCaptureFixture
 ) -> None:
     cause, ask = UNDECIDABLE[name]
-
-    async def play() -> None:
-        async with wired(World(), undecided=undecided) as wire:
-            wire.world.store.calls.clear()
-            for _ in range(3):
-                reply = await ask(wire)
-                assert not isinstance(reply, ServiceError), reply
-                if undecided is OnUndecided.ALLOW:
-                    assert reply == RateLimitResponse(overall_code=OK)
-                else:
-                    assert reply.overall_code == OVER_LIMIT
-                    assert headers_of(reply)["content-type"] == "application/problem+json"
-                    assert body_of(reply)["detail"]
-            assert wire.world.store.verbs == []
-            assert causes(wire) == {cause: 3}
-
-    asyncio.run(play())
+    async with wired(World(), undecided=undecided) as wire:
+        wire.world.store.calls.clear()
+        for _ in range(3):
+            reply = await ask(wire)
+            assert not isinstance(reply, ServiceError), reply
+            if undecided is OnUndecided.ALLOW:
+                assert reply == RateLimitResponse(overall_code=OK)
+            else:
+                assert reply.overall_code == OVER_LIMIT
+                assert headers_of(reply)["content-type"] == "application/problem+json"
+                assert body_of(reply)["detail"]
+        assert wire.world.store.verbs == []
+        assert causes(wire) == {cause: 3}
     logged = [one.getMessage() for one in caplog.records if "request of Envoy" in one.getMessage()]
     assert len(logged) == 1
     assert f"({cause})" in logged[0]
     assert f"to {undecided} it" in logged[0]
 
 
-@pytest.mark.parametrize(
-    ("trouble", "cause"),
-    [
-        (Full("no room"), "store_full"),
-        (Contended("held"), "store_busy"),
-        (Damaged("one record"), "record_damaged"),
-    ],
-)
-def test_a_store_that_answers_and_cannot_decide(trouble: StoreTrouble, cause: str) -> None:
-    async def play() -> None:
-        async with wired(World()) as wire:
-            wire.world.store.trouble = trouble
-            reply = await should_rate_limit(wire, descriptor(*USER))
-            assert reply.overall_code == OVER_LIMIT
-            assert headers_of(reply)["retry-after"] == "1"
-            assert body_of(reply)["code"] == "STORAGE_UNAVAILABLE"
-            assert causes(wire) == {cause: 1}
-
-    asyncio.run(play())
+TROUBLES = [
+    (Full("no room"), "store_full", "STORAGE_UNAVAILABLE"),
+    (Contended("held"), "store_busy", "STORAGE_UNAVAILABLE"),
+    (Damaged("one record"), "record_damaged", "STORAGE_UNAVAILABLE"),
+    (StoreDenied("no dynamodb:UpdateItem on the table"), "storage_denied", "STORAGE_DENIED"),
+]
 
 
+@pytest.mark.parametrize(("trouble", "cause", "code"), TROUBLES)
 @pytest.mark.parametrize("undecided", OnUndecided)
-def test_a_store_that_denies_headgate_its_rights_admits_nobody(undecided: OnUndecided) -> None:
-    """It lasts until an operator acts, so no setting may turn it into an open gate."""
-
-    async def play() -> None:
-        async with wired(World(), undecided=undecided) as wire:
-            wire.world.store.trouble = StoreDenied("no dynamodb:UpdateItem on the table")
-            reply = await should_rate_limit(wire, descriptor(*USER))
+async def test_a_store_that_answers_and_cannot_decide(
+    trouble: StoreTrouble, cause: str, code: str, undecided: OnUndecided
+) -> None:
+    """That headgate is denied its rights lasts until an operator acts, so no setting may turn it
+    into an open gate."""
+    async with wired(World(), undecided=undecided) as wire:
+        wire.world.store.trouble = trouble
+        reply = await should_rate_limit(wire, descriptor(*USER))
+        assert causes(wire) == {cause: 1}
+        if undecided is OnUndecided.ALLOW and code != "STORAGE_DENIED":
+            assert reply.overall_code == OK
+        else:
             assert reply.overall_code == OVER_LIMIT
-            assert body_of(reply)["code"] == "STORAGE_DENIED"
-            assert causes(wire) == {"storage_denied": 1}
-
-    asyncio.run(play())
+            assert body_of(reply)["code"] == code
 
 
 async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble) -> Any:
@@ -175,29 +161,25 @@ def door_of(world: World) -> Authenticator:
 
 
 @pytest.mark.parametrize("undecided", OnUndecided)
-def test_a_store_that_denies_the_service_its_keys_admits_nobody(
+async def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     undecided: OnUndecided, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble = StoreDenied("no dynamodb:GetItem on the table")
-
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world), undecided=undecided) as wire:
-            reply = await ask_without_key_lookup(wire, world, trouble)
+    world = World()
+    async with wired(world, door_of(world), undecided=undecided) as wire:
+        reply = await ask_without_key_lookup(wire, world, trouble)
+        assert not isinstance(reply, ServiceError), reply
+        assert reply.overall_code == OVER_LIMIT
+        assert body_of(reply)["code"] == "STORAGE_DENIED"
+        stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
+        metadata = (("authorization", f"Bearer {stranger.text}"),)
+        for _ in range(3):  # the list of keys is asked for once a second, denied all the time
+            reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
             assert not isinstance(reply, ServiceError), reply
-            assert reply.overall_code == OVER_LIMIT
             assert body_of(reply)["code"] == "STORAGE_DENIED"
-            stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
-            metadata = (("authorization", f"Bearer {stranger.text}"),)
-            for _ in range(3):  # the list of keys is asked for once a second, denied all the time
-                reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-                assert not isinstance(reply, ServiceError), reply
-                assert body_of(reply)["code"] == "STORAGE_DENIED"
-            assert causes(wire) == {"storage_denied": 4}
-            text = wire.program.render().decode()
-            assert 'headgate_auth_refused_total{because="denied"} 4' in text
-
-    asyncio.run(play())
+        assert causes(wire) == {"storage_denied": 4}
+        text = wire.program.render().decode()
+        assert 'headgate_auth_refused_total{because="denied"} 4' in text
     lines = [one.getMessage() for one in caplog.records]
     assert len([line for line in lines if "request of Envoy" in line]) == 1
     assert len([line for line in lines if "GetItem" in line]) == 1, "it names the missing right"
@@ -208,104 +190,93 @@ def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     [(Full("no room"), "store_full"), (Throttled("too fast"), "store_throttled")],
 )
 @pytest.mark.parametrize("undecided", OnUndecided)
-def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
+async def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
     trouble: StoreTrouble, cause: str, undecided: OnUndecided
 ) -> None:
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world), undecided=undecided) as wire:
-            reply = await ask_without_key_lookup(wire, world, trouble)
-            assert not isinstance(reply, ServiceError), reply
-            assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
-            assert causes(wire) == {cause: 1}
-
-    asyncio.run(play())
+    world = World()
+    async with wired(world, door_of(world), undecided=undecided) as wire:
+        reply = await ask_without_key_lookup(wire, world, trouble)
+        assert not isinstance(reply, ServiceError), reply
+        assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
+        assert causes(wire) == {cause: 1}
 
 
-def test_keys_in_a_store_that_is_away_are_an_error_as_a_decision_is() -> None:
-    async def play() -> None:
-        world = World()
-        async with wired(world, door_of(world)) as wire:
-            reply = await ask_without_key_lookup(wire, world, Unreachable("away"))
-            assert isinstance(reply, ServiceError)
-            assert reply.code == "STORAGE_UNAVAILABLE"
-            assert causes(wire) == {}
-
-    asyncio.run(play())
+async def test_keys_in_a_store_that_is_away_are_an_error_as_a_decision_is() -> None:
+    world = World()
+    async with wired(world, door_of(world)) as wire:
+        reply = await ask_without_key_lookup(wire, world, Unreachable("away"))
+        assert isinstance(reply, ServiceError)
+        assert reply.code == "STORAGE_UNAVAILABLE"
+        assert causes(wire) == {}
 
 
-def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
-    async def play() -> None:
-        async with wired(World(url="memory://?buckets_max=4")) as wire:
-            codes = [
-                (await should_rate_limit(wire, descriptor(("user", str(n)), SEARCH))).overall_code
-                for n in range(6)
-            ]
-            assert codes == [OK] * 4 + [OVER_LIMIT] * 2
-            assert causes(wire) == {"store_full": 2}
-            known = await should_rate_limit(wire, descriptor(("user", "0"), SEARCH))
-            assert known.statuses[0].limit_remaining == 8
-
-    asyncio.run(play())
+async def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
+    async with wired(World(url="memory://?buckets_max=4")) as wire:
+        codes = [
+            (await should_rate_limit(wire, descriptor(("user", str(n)), SEARCH))).overall_code
+            for n in range(6)
+        ]
+        assert codes == [OK] * 4 + [OVER_LIMIT] * 2
+        assert causes(wire) == {"store_full": 2}
+        known = await should_rate_limit(wire, descriptor(("user", "0"), SEARCH))
+        assert known.statuses[0].limit_remaining == 8
 
 
 @pytest.mark.parametrize("undecided", OnUndecided)
-def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(
+async def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(
     undecided: OnUndecided,
 ) -> None:
-    async def play() -> None:
-        async with wired(World(unknown=OnUnknown.DENY), undecided=undecided) as wire:
-            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
-            ns = await wire.world.service.namespace("default")
-            await ns.create_entity("user:user_12345")
-            await ns.disable("user:user_12345")
-            wire.world.clock.advance(120_000)
-            assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
-            assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
-            text = wire.program.render().decode()
-            assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
-
-    asyncio.run(play())
+    async with wired(World(unknown=OnUnknown.DENY), undecided=undecided) as wire:
+        assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+        ns = await wire.world.service.namespace("default")
+        await ns.create_entity("user:user_12345")
+        await ns.disable("user:user_12345")
+        wire.world.clock.advance(120_000)
+        assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+        assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
+        text = wire.program.render().decode()
+        assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
 
 
-def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pass() -> None:
+async def test_more_new_identifiers_than_are_let_in() -> None:
+    async with wired(World(new_identifiers=Limit.per_minute("new_identifiers", 1))) as wire:
+        reply = await should_rate_limit(wire, descriptor(*USER), descriptor(*ADDRESS))
+        assert reply.overall_code == OVER_LIMIT
+        assert body_of(reply)["code"] == "TOO_MANY_NEW_IDENTIFIERS"
+        assert int(headers_of(reply)["retry-after"]) <= 60
+        assert causes(wire) == {"too_many_new_identifiers": 1}
+
+
+async def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pass() -> None:
     """The decision is made again without the one that has no limits, and may fail again."""
     rules = TableRules({("user", "api.search"): Rule("some", [Limit("tokens", 10, 1, 1)])})
-
-    async def play() -> None:
-        async with wired(World(rules)) as wire:
-            both = descriptor(*ADDRESS), descriptor(*USER)
-            assert (await should_rate_limit(wire, *both)).overall_code == OK
-            huge = await should_rate_limit(wire, *both, hits=11)
-            assert huge.overall_code == OVER_LIMIT
-            assert body_of(huge)["code"] == "DEMAND_TOO_LARGE"
-            ns = await wire.world.service.namespace("default")
-            await ns.disable("user:user_12345")
-            wire.world.clock.advance(120_000)
-            off = await should_rate_limit(wire, *both)
-            assert off.overall_code == OVER_LIMIT
-            assert body_of(off)["code"] == "ENTITY_DISABLED"
-
-    asyncio.run(play())
+    async with wired(World(rules)) as wire:
+        both = descriptor(*ADDRESS), descriptor(*USER)
+        assert (await should_rate_limit(wire, *both)).overall_code == OK
+        huge = await should_rate_limit(wire, *both, hits=11)
+        assert huge.overall_code == OVER_LIMIT
+        assert body_of(huge)["code"] == "DEMAND_TOO_LARGE"
+        ns = await wire.world.service.namespace("default")
+        await ns.disable("user:user_12345")
+        wire.world.clock.advance(120_000)
+        off = await should_rate_limit(wire, *both)
+        assert off.overall_code == OVER_LIMIT
+        assert body_of(off)["code"] == "ENTITY_DISABLED"
 
 
-def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
+async def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
     """The key is Envoy's, the identifier the client's: an error would let the client pass."""
     key = mint(parse_grant(["check"], "default", "user:user_"), now_ms=0)
-
-    async def play() -> None:
-        world = World()
-        authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
-        metadata = (("authorization", f"Bearer {key.text}"),)
-        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
-            mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-            assert mine.overall_code == OK
-            other = descriptor(("user", "admin"), SEARCH)
-            theirs = await should_rate_limit(wire, other, metadata=metadata)
-            assert theirs.overall_code == OVER_LIMIT
-            assert causes(wire) == {"forbidden_identifier": 1}
-
-    asyncio.run(play())
+    world = World()
+    authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
+    metadata = (("authorization", f"Bearer {key.text}"),)
+    async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
+        mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+        assert mine.overall_code == OK
+        other = descriptor(("user", "admin"), SEARCH)
+        theirs = await should_rate_limit(wire, other, metadata=metadata)
+        assert theirs.overall_code == OVER_LIMIT
+        assert causes(wire) == {"forbidden_identifier": 1}
 
 
 @pytest.mark.parametrize(
@@ -316,92 +287,75 @@ def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
         (["read"], "the key", "forbidden"),
     ],
 )
-def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
+async def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
     grant: list[str], sent: str | None, cause: str
 ) -> None:
     key = mint(parse_grant(grant, "default"), now_ms=0)
-
-    async def play() -> None:
-        world = World()
-        authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
-        text = f"Bearer {key.text}" if sent == "the key" else sent
-        metadata = () if text is None else (("authorization", text),)
-        async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
-            answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-            assert answer.overall_code == OVER_LIMIT
-            assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client
-            assert causes(wire) == {cause: 1}
-
-    asyncio.run(play())
+    world = World()
+    authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
+    text = f"Bearer {key.text}" if sent == "the key" else sent
+    metadata = () if text is None else (("authorization", text),)
+    async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
+        answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+        assert answer.overall_code == OVER_LIMIT
+        assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client
+        assert causes(wire) == {cause: 1}
 
 
-def test_calls_beyond_the_bound_are_answered() -> None:
-    async def play() -> None:
-        world = World()
-        go, held = asyncio.Event(), asyncio.Event()
-        decide = world.service.check_all
+async def test_calls_beyond_the_bound_are_answered() -> None:
+    world = World()
+    go, held = asyncio.Event(), asyncio.Event()
+    decide = world.service.check_all
 
-        async def stuck(request: Any) -> Any:
-            held.set()
-            await go.wait()
-            return await decide(request)
+    async def stuck(request: Any) -> Any:
+        held.set()
+        await go.wait()
+        return await decide(request)
 
-        world.service.check_all = stuck  # type: ignore[method-assign]
-        async with wired(world, calls_max=1) as wire:
-            first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
-            await held.wait()
-            try:
-                second = await should_rate_limit(wire, descriptor(*USER))
-            finally:
-                go.set()
-                assert (await first).overall_code == OK
-            assert second.overall_code == OVER_LIMIT
-            assert body_of(second)["code"] == "TOO_MANY_CALLS"
-            assert headers_of(second)["retry-after"] == "1"
-            assert causes(wire) == {"too_many_calls": 1}
-
-    asyncio.run(play())
+    world.service.check_all = stuck  # type: ignore[method-assign]
+    async with wired(world, calls_max=1) as wire:
+        first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
+        await held.wait()
+        try:
+            second = await should_rate_limit(wire, descriptor(*USER))
+        finally:
+            go.set()
+            assert (await first).overall_code == OK
+        assert second.overall_code == OVER_LIMIT
+        assert body_of(second)["code"] == "TOO_MANY_CALLS"
+        assert headers_of(second)["retry-after"] == "1"
+        assert causes(wire) == {"too_many_calls": 1}
 
 
-def test_a_fault_of_our_own_is_no_way_past() -> None:
-    async def play() -> None:
-        async with wired(World()) as wire:
+async def test_a_fault_of_our_own_is_no_way_past() -> None:
+    async with wired(World()) as wire:
 
-            async def broken(request: Any) -> Any:
-                raise RuntimeError("a bug")
+        async def broken(request: Any) -> Any:
+            raise RuntimeError("a bug")
 
-            wire.world.service.check_all = broken  # type: ignore[method-assign]
-            reply = await should_rate_limit(wire, descriptor(*USER))
-            assert not isinstance(reply, ServiceError), reply
-            assert reply.overall_code == OVER_LIMIT
-            assert body_of(reply)["code"] == "INTERNAL"
-            assert causes(wire) == {"internal": 1}
-
-    asyncio.run(play())
+        wire.world.service.check_all = broken  # type: ignore[method-assign]
+        reply = await should_rate_limit(wire, descriptor(*USER))
+        assert not isinstance(reply, ServiceError), reply
+        assert reply.overall_code == OVER_LIMIT
+        assert body_of(reply)["code"] == "INTERNAL"
+        assert causes(wire) == {"internal": 1}
 
 
-def test_large_metadata_is_read() -> None:
+async def test_large_metadata_is_read() -> None:
     """Envoy may copy what its clients send (60 KiB at most) into its own call."""
-
-    async def play() -> None:
-        async with wired(World()) as wire:
-            metadata = (("tracestate", "x" * 60 * 1024),)
-            reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-            assert reply.overall_code == OK
-
-    asyncio.run(play())
+    async with wired(World()) as wire:
+        metadata = (("tracestate", "x" * 60 * 1024),)
+        reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
+        assert reply.overall_code == OK
 
 
-def test_limits_and_hits_that_no_bucket_can_hold() -> None:
-    async def play() -> None:
-        async with wired(World()) as wire:
-            limit = override(2**32 - 1, "YEAR", 2**32 - 1)
-            for hits in (0, 1, 2**32, 2**64 - 1):
-                reply = await should_rate_limit(wire, descriptor(*USER, limit=limit, hits=hits))
-                assert reply.overall_code == (OK if hits < 2 else OVER_LIMIT)
-            nothing = await should_rate_limit(
-                wire, descriptor(*USER, limit=override(0, "YEAR")), hits=2**32 - 1
-            )
-            assert nothing.overall_code == OVER_LIMIT
-
-    asyncio.run(play())
+async def test_limits_and_hits_that_no_bucket_can_hold() -> None:
+    async with wired(World()) as wire:
+        limit = override(2**32 - 1, "YEAR", 2**32 - 1)
+        for hits in (0, 1, 2**32, 2**64 - 1):
+            reply = await should_rate_limit(wire, descriptor(*USER, limit=limit, hits=hits))
+            assert reply.overall_code == (OK if hits < 2 else OVER_LIMIT)
+        nothing = await should_rate_limit(
+            wire, descriptor(*USER, limit=override(0, "YEAR")), hits=2**32 - 1
+        )
+        assert nothing.overall_code == OVER_LIMIT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -70,8 +69,8 @@ SAYABLE = [case for case in CASES if sayable(case)]
 
 
 @pytest.mark.parametrize("case", SAYABLE, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    answer, world = asyncio.run(play(case))
+async def test_case(case: Case) -> None:
+    answer, world = await play(case)
     if case.code == "STORAGE_UNAVAILABLE":
         assert isinstance(answer, ServiceError)
         assert (answer.code, answer.retry_after_ms) == (case.code, 1000)

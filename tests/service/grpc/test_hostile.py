@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
@@ -14,7 +13,7 @@ from headgate.service.grpc.callers import Peer
 from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
-from headgate.service.grpc.guard import CODE_KEY, CallRunner, GrpcProblem
+from headgate.service.grpc.guard import CODE_KEY, CallRunner, GrpcProblem, GrpcSettings
 from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
@@ -22,7 +21,7 @@ from tests.service.envoy.kit import OVER_LIMIT
 from tests.service.grpc.kit import message_of, program_of, sent, wired
 
 SEED = 20_260_101
-ROUNDS = 2_500  # for each of nine calls
+ROUNDS = 400  # for each of nine calls
 HERE = Peer(None, True)
 TEXTS = [
     "",
@@ -102,75 +101,65 @@ def hostile(call: GrpcCall, dice: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_every_call_outlives_it(down: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def play() -> set[str]:
-        dice = random.Random(SEED)
-        world = World()
-        program = program_of(world, deadline_ms=60_000)
-        offers = RateLimiterCalls(program), RateLimitServiceCalls(program, DEFAULT_MAPPING)
-        if down:
-            world.goes_down()
-        found = set()
-        for offer in offers:
-            guard = CallRunner(program, offer.wire)
-            for name, call in offer.calls().items():
-                for _ in range(ROUNDS // 5 if down else ROUNDS):
-                    raw = hostile(call, dice)
-                    reply = await guard.reply(call, raw, HERE)
-                    if isinstance(reply, GrpcProblem):
-                        if offer.wire == "rls":
-                            assert dict(reply.trailing)[CODE_KEY] == "STORAGE_UNAVAILABLE"
-                        trailing = dict(reply.trailing)
-                        assert trailing[CODE_KEY] in KNOWN, (SEED, name, raw)
-                        assert all(value.isascii() for value in trailing.values())
-                        found.add(trailing[CODE_KEY])
-        return found
-
-    found = asyncio.run(play())
+async def test_every_call_outlives_it(down: bool, caplog: pytest.LogCaptureFixture) -> None:
+    dice = random.Random(SEED)
+    world = World()
+    program = program_of(world, deadline_ms=60_000)
+    offers = RateLimiterCalls(program), RateLimitServiceCalls(program, DEFAULT_MAPPING)
+    if down:
+        world.goes_down()
+    found = set()
+    runner = CallRunner(program, GrpcSettings())
+    for offer in offers:
+        for name, call in offer.calls().items():
+            for _ in range(ROUNDS // 5 if down else ROUNDS):
+                raw = hostile(call, dice)
+                reply = await runner.reply(call, raw, HERE)
+                if isinstance(reply, GrpcProblem):
+                    if call.wire == "rls":
+                        assert dict(reply.trailing)[CODE_KEY] == "STORAGE_UNAVAILABLE"
+                    trailing = dict(reply.trailing)
+                    assert trailing[CODE_KEY] in KNOWN, (SEED, name, raw)
+                    assert all(value.isascii() for value in trailing.values())
+                    found.add(trailing[CODE_KEY])
     assert {"INVALID_REQUEST", "STORAGE_UNAVAILABLE" if down else "NOT_FOUND"} <= found
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_bytes_that_are_no_message_are_an_invalid_argument() -> None:
-    async def play() -> None:
-        async with wired(World()) as wire:
-            for path in (
-                "/headgate.v1.RateLimiter/CheckRateLimit",
-                "/headgate.v1.RateLimiter/Acquire",
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await wire.channel.unary_unary(path)(b"\xff\xff\xff", timeout=20)
-                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            for path in ("/headgate.v1.RateLimiter/Nothing", "/nobody.v1.Nobody/Call"):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await wire.channel.unary_unary(path)(b"", timeout=20)
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert (await sent(wire, "check", message_of("check", ask()))).allowed
-
-    asyncio.run(play())
+async def test_bytes_that_are_no_message_are_an_invalid_argument() -> None:
+    async with wired(World()) as wire:
+        for path in (
+            "/headgate.v1.RateLimiter/CheckRateLimit",
+            "/headgate.v1.RateLimiter/Acquire",
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await wire.channel.unary_unary(path)(b"\xff\xff\xff", timeout=20)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        for path in ("/headgate.v1.RateLimiter/Nothing", "/nobody.v1.Nobody/Call"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await wire.channel.unary_unary(path)(b"", timeout=20)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert (await sent(wire, "check", message_of("check", ask()))).allowed
 
 
-def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
+async def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
     entry = ratelimit_pb2.RateLimitDescriptor.Entry(key=b"user", value=b"u")
     one = ratelimit_pb2.RateLimitDescriptor(entries=[entry] * 50)
     request = rls_pb2.RateLimitRequest(domain=b"default", descriptors=[one] * 400)
 
-    async def play() -> None:
-        world = World()
-        program = program_of(world)
-        offer = RateLimitServiceCalls(program, DEFAULT_MAPPING)
-        guard = CallRunner(program, offer.wire)
-        call = offer.calls()["ShouldRateLimit"]
-        world.store.calls.clear()
-        reply = await guard.reply(call, request.SerializeToString(), HERE)
-        assert isinstance(reply, bytes)  # a composite scope nobody configured: unknown, so OK
-        entries = rls_pb2.RateLimitRequest(
-            domain=b"default",
-            descriptors=[ratelimit_pb2.RateLimitDescriptor(entries=[entry])] * 400,
-        )
-        refused = await guard.reply(call, entries.SerializeToString(), HERE)
-        assert isinstance(refused, bytes)
-        assert rls_pb2.RateLimitResponse.FromString(refused).overall_code == OVER_LIMIT
-        assert world.store.verbs == []
-
-    asyncio.run(play())
+    world = World()
+    program = program_of(world)
+    offer = RateLimitServiceCalls(program, DEFAULT_MAPPING)
+    runner = CallRunner(program, GrpcSettings())
+    call = offer.calls()["ShouldRateLimit"]
+    world.store.calls.clear()
+    reply = await runner.reply(call, request.SerializeToString(), HERE)
+    assert isinstance(reply, bytes)  # a composite scope nobody configured: unknown, so OK
+    entries = rls_pb2.RateLimitRequest(
+        domain=b"default",
+        descriptors=[ratelimit_pb2.RateLimitDescriptor(entries=[entry])] * 400,
+    )
+    refused = await runner.reply(call, entries.SerializeToString(), HERE)
+    assert isinstance(refused, bytes)
+    assert rls_pb2.RateLimitResponse.FromString(refused).overall_code == OVER_LIMIT
+    assert world.store.verbs == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,18 @@ from headgate.service.keys.key import parse_grant
 from tests.service.decide.kit import World
 from tests.service.grpc.kit import program_of, wired
 from tests.service.grpc.test_callers import ASK, CHECKER, door_of
+from tests.service.server.kit import Papers
 
 
-def test_a_watcher_hears_that_the_server_stops() -> None:
-    async def play() -> None:
-        async with wired(World(), grace_s=5) as wire:
-            probe = health_pb2_grpc.HealthStub(wire.channel)
-            watching = probe.Watch(health_pb2.HealthCheckRequest())
-            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-            stopping = asyncio.create_task(wire.server.stop())
-            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            watching.cancel()
-            await stopping
-
-    asyncio.run(play())
+async def test_a_watcher_hears_that_the_server_stops() -> None:
+    async with wired(World(), grace_s=5) as wire:
+        probe = health_pb2_grpc.HealthStub(wire.channel)
+        watching = probe.Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        stopping = asyncio.create_task(wire.server.stop())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        await stopping
 
 
 async def reflected(wire: Any, **asked: str) -> Any:
@@ -43,80 +40,43 @@ async def reflected(wire: Any, **asked: str) -> Any:
     return await call.read()
 
 
-def test_reflection_describes_both_services() -> None:
-    async def play() -> None:
-        async with wired(World(), reflection=True) as wire:
-            found = await reflected(wire, list_services="")
-            listed = {one.name for one in found.list_services_response.service}
-            assert {
-                "headgate.v1.RateLimiter",
-                "envoy.service.ratelimit.v3.RateLimitService",
-                "grpc.health.v1.Health",
-            } <= listed
-            for name in listed:
-                described = await reflected(wire, file_containing_symbol=name)
-                assert described.file_descriptor_response.file_descriptor_proto, name
-
-    asyncio.run(play())
+async def test_reflection_describes_both_services() -> None:
+    async with wired(World(), reflection=True) as wire:
+        found = await reflected(wire, list_services="")
+        listed = {one.name for one in found.list_services_response.service}
+        assert {
+            "headgate.v1.RateLimiter",
+            "envoy.service.ratelimit.v3.RateLimitService",
+            "grpc.health.v1.Health",
+        } <= listed
+        for name in listed:
+            described = await reflected(wire, file_containing_symbol=name)
+            assert described.file_descriptor_response.file_descriptor_proto, name
 
 
-def test_reflection_is_off_unless_it_is_wanted() -> None:
+async def test_reflection_is_off_unless_it_is_wanted() -> None:
     path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
-    async def play() -> None:
-        async with wired(World()) as wire:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await wire.channel.unary_unary(path)(b"", timeout=20)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(play())
+    async with wired(World()) as wire:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await wire.channel.unary_unary(path)(b"", timeout=20)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def certificate(folder: Path, name: str, *sans: str, issuer: str = "ca") -> None:
-    asking = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
-    openssl(folder, *asking, "-subj", f"/CN={name}", "-out", f"{name}.csr")
-    (folder / f"{name}.ext").write_text(
-        f"subjectAltName={','.join(sans)}\nauthorityKeyIdentifier=keyid\n"  # for 3.13
-    )
-    openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-days", "2", "-out", f"{name}.crt",
-        "-CA", f"{issuer}.crt", "-CAkey", f"{issuer}.key", "-CAcreateserial",
-        "-extfile", f"{name}.ext",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("papers")
-    for name in ("ca", "other"):
-        asking = ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
-        openssl(
-            folder, *asking, "-subj", f"/CN={name}", "-x509", "-days", "2", "-out", f"{name}.crt"
-        )
-    certificate(folder, "server", "IP:127.0.0.1", "DNS:localhost")
-    certificate(folder, "checkout", "DNS:checkout.internal", "URI:spiffe://corp/checkout")
-    certificate(folder, "nobody", "DNS:nobody.internal")
-    certificate(folder, "forger", "DNS:checkout.internal", issuer="other")
-    return folder
-
-
-def client(folder: Path, name: str | None) -> grpc.ChannelCredentials:
-    pair = (None, None)
-    if name is not None:
-        pair = (folder / f"{name}.key").read_bytes(), (folder / f"{name}.crt").read_bytes()  # type: ignore[assignment]
-    return grpc.ssl_channel_credentials((folder / "ca.crt").read_bytes(), *pair)
+def client(papers: Papers, name: str | None) -> grpc.ChannelCredentials:
+    root = Path(papers.pair("ca")[0]).read_bytes()
+    if name is None:
+        return grpc.ssl_channel_credentials(root)
+    certificate, key = (Path(file).read_bytes() for file in papers.pair(name))
+    return grpc.ssl_channel_credentials(root, key, certificate)
 
 
 async def over_tls(
-    papers: Path, name: str | None, *, mutual: bool, key: str | None = None, world: World
+    papers: Papers, name: str | None, *, mutual: bool, key: str | None = None
 ) -> grpc.StatusCode:
+    world = World()
     table = {"URI:spiffe://corp/checkout": parse_grant(["check"], "default")}
-    tls = Tls(papers / "server.crt", papers / "server.key", papers / "ca.crt" if mutual else None)
+    tls = Tls(*papers.pair("server"), papers.pair("ca")[0] if mutual else None)
     program = program_of(world, door_of(world, CHECKER, certificates=table))
     server = await GrpcServer.start(program, GrpcSettings(tls=tls, grace_s=0))
     try:
@@ -152,18 +112,14 @@ async def over_tls(
     ids=["key", "nothing", "unasked", "certificate", "wrong key", "unlisted", "unlisted with key",
          "forged", "key without certificate"],
 )  # fmt: skip
-def test_tls(
-    papers: Path, name: str | None, mutual: bool, key: str | None, wanted: grpc.StatusCode
+async def test_tls(
+    papers: Papers, name: str | None, mutual: bool, key: str | None, wanted: grpc.StatusCode
 ) -> None:
-    found = asyncio.run(over_tls(papers, name, mutual=mutual, key=key, world=World()))
-    assert found is wanted
+    assert await over_tls(papers, name, mutual=mutual, key=key) is wanted
 
 
-def test_papers_that_are_not_there(tmp_path: Path) -> None:
+async def test_papers_that_are_not_there(tmp_path: Path) -> None:
     tls = Tls(tmp_path / "none.crt", tmp_path / "none.key")
 
-    async def play() -> None:
-        with pytest.raises(ValidationError, match="cannot be read"):
-            await GrpcServer.start(program_of(World()), GrpcSettings(tls=tls))
-
-    asyncio.run(play())
+    with pytest.raises(ValidationError, match="cannot be read"):
+        await GrpcServer.start(program_of(World()), GrpcSettings(tls=tls))

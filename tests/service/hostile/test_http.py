@@ -6,30 +6,14 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
 
-import httpx
 import pytest
 
-from tests.service.hostile.kit import (
-    BODY,
-    CHECK,
-    Target,
-    chunk,
-    chunked_head,
-    request,
-    target,
-)
+from tests.service.hostile.kit import AT_ONCE_S, BODY, CHECK, chunk, chunked_head, request
 from tests.service.http.kit import until
+from tests.service.server.kit import Running, read_answers
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-AT_ONCE_S = 5.0  # far below any timeout of the service, far above any answer
-
-
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with target(tmp_path_factory.mktemp("victim")) as running:
-        yield running
 
 
 def statuses(said: bytes) -> list[int]:
@@ -37,7 +21,7 @@ def statuses(said: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/ui/", b"/openapi.json", CHECK, b"/nowhere"])
-def test_head_is_answered_at_once_and_without_a_body(victim: Target, path: bytes) -> None:
+def test_head_is_answered_at_once_and_without_a_body(victim: Running, path: bytes) -> None:
     get = victim.exchange(request(b"GET", path))
     began_s = time.monotonic()
     with victim.connect() as line:
@@ -51,7 +35,7 @@ def test_head_is_answered_at_once_and_without_a_body(victim: Target, path: bytes
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_http_1_1_without_a_host_is_refused(victim: Target, method: bytes) -> None:
+def test_http_1_1_without_a_host_is_refused(victim: Running, method: bytes) -> None:
     path = CHECK if method == b"POST" else b"/healthz"
     asked = request(method, path)
     said = victim.exchange(asked.replace(b"host: localhost\r\n", b""))
@@ -79,33 +63,20 @@ def too_large() -> list[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("pieces", [one for _, one in too_large()], ids=[n for n, _ in too_large()])
-def test_a_body_over_the_bound_gets_one_answer(victim: Target, pieces: list[bytes]) -> None:
+def test_a_body_over_the_bound_gets_one_answer(victim: Running, pieces: list[bytes]) -> None:
     with victim.connect() as line:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for place, piece in enumerate(pieces):
             if place == len(pieces) // 2:
                 # The first half was read, and perhaps answered, once another client was served.
                 victim.healthz_s()
             try:
                 line.sendall(piece)
-            except OSError:  # it has answered and closed; what it said is there to be read
+            except OSError:
                 break
-        found = read_all(line)
-    assert statuses(found) in ([403], [413])
+        assert statuses(read_answers(line)) in ([403], [413])
 
 
-def read_all(line: socket.socket) -> bytes:
-    line.settimeout(2.0)
-    found = b""
-    try:
-        while part := line.recv(65_536):
-            found += part
-    except OSError:
-        pass
-    return found
-
-
-def test_a_trailer_is_no_header(victim: Target) -> None:
+def test_a_trailer_is_no_header(victim: Running) -> None:
     """`content-type` only as a trailer is none at all, and a key in a trailer is not a key."""
     head = chunked_head().replace(b"content-type: application/json\r\n", b"")
     said = victim.exchange(head, chunk(BODY) + b"0\r\ncontent-type: application/json\r\n\r\n")
@@ -115,7 +86,7 @@ def test_a_trailer_is_no_header(victim: Target) -> None:
     assert statuses(victim.exchange(spoof[:-30], spoof[-30:])) == [200]
 
 
-def test_a_connection_goes_on_after_trailers(victim: Target) -> None:
+def test_a_connection_goes_on_after_trailers(victim: Running) -> None:
     trailed = chunked_head() + chunk(BODY) + b"0\r\na: b\r\n\r\n"
     said = victim.exchange(trailed * 3 + request() * 3)
     assert statuses(said) == [200] * 6
@@ -145,7 +116,7 @@ def every_kind_of_answer() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", every_kind_of_answer())
-def test_no_answer_is_guessed_at_by_a_browser(victim: Target, kind: str) -> None:
+def test_no_answer_is_guessed_at_by_a_browser(victim: Running, kind: str) -> None:
     said = victim.exchange(every_kind_of_answer()[kind])
     assert said.lower().count(b"x-content-type-options: nosniff\r\n") == 1, said
 
@@ -162,7 +133,7 @@ LEAVING = {
 @pytest.mark.parametrize("kind", LEAVING)
 @pytest.mark.parametrize("rudely", [False, True])
 def test_a_client_that_leaves_in_the_middle_is_no_failure(
-    victim: Target, kind: str, rudely: bool
+    victim: Running, kind: str, rudely: bool
 ) -> None:
     before = failures(victim)
     with victim.connect() as line:
@@ -176,34 +147,20 @@ def test_a_client_that_leaves_in_the_middle_is_no_failure(
     assert "unforeseen" not in victim.log
 
 
-def failures(victim: Target) -> list[str]:
-    said = httpx.get(victim.url + "/metrics", trust_env=False, timeout=30).text
-    return [line for line in said.splitlines() if "INTERNAL" in line]
+def failures(victim: Running) -> list[bytes]:
+    said = victim.exchange(request(b"GET", b"/metrics"))
+    return [line for line in said.splitlines() if b"INTERNAL" in line]
 
 
-def test_a_head_over_the_bound_is_refused_with_an_answer(victim: Target) -> None:
-    with victim.connect() as line:
-        line.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n")
-        for _ in range(100):
-            try:
-                line.sendall(b"x: " + b"a" * 4096 + b"\r\n")
-            except OSError:
-                break
-        assert statuses(read_all(line)) == [431]
+def test_a_head_over_the_bound_is_refused_with_an_answer(victim: Running) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
+    assert statuses(victim.exchange(head, *[b"x: " + b"a" * 4096 + b"\r\n"] * 20)) == [431]
 
 
-def test_requests_behind_each_other_are_answered_in_their_order(victim: Target) -> None:
+@pytest.mark.parametrize("size", [10**6, 37])
+def test_requests_behind_each_other_are_answered_in_their_order(victim: Running, size: int) -> None:
     """More of them than are ever looked at together, of all kinds, cut at any place."""
     paths = [CHECK, b"/healthz", b"/nowhere", CHECK]
-    asked = b"".join(request(b"POST" if path == CHECK else b"GET", path) for path in paths * 100)
-    for size in (len(asked), 1009, 37):
-        with victim.connect() as line:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for at in range(0, len(asked), size):
-                line.sendall(asked[at : at + size])
-            found = b""
-            while len(statuses(found)) < 400 or not found.endswith(b"}"):
-                part = line.recv(65_536)
-                assert part, statuses(found)
-                found += part
-        assert statuses(found) == [200, 200, 404, 200] * 100
+    asked = b"".join(request(b"POST" if path == CHECK else b"GET", path) for path in paths * 25)
+    pieces = [asked[at : at + size] for at in range(0, len(asked), size)]
+    assert statuses(victim.exchange(*pieces)) == [200, 200, 404, 200] * 25

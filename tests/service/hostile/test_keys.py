@@ -62,261 +62,219 @@ class Front:
         return await self.check(mint(Grant(frozenset({KeyScope.CHECK}), "*"), now_ms=0).text)
 
 
-def test_random_keys_do_not_drive_the_store() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        good = await front.put_key(KeyScope.CHECK)
-        assert await front.check(good.text) == 200
-        front.catalog_calls = 0
-        for _ in range(200):
+async def test_random_keys_do_not_drive_the_store() -> None:
+    front = Front(keys="store")
+    good = await front.put_key(KeyScope.CHECK)
+    assert await front.check(good.text) == 200
+    front.catalog_calls = 0
+    for _ in range(200):
+        assert await front.check_as_stranger() == 401
+    assert front.catalog_calls <= 2
+    for _ in range(10):  # and each second costs one look at the list
+        front.now_ms += INDEX_MS
+        for _ in range(20):
             assert await front.check_as_stranger() == 401
-        assert front.catalog_calls <= 2
-        for _ in range(10):  # and each second costs one look at the list
-            front.now_ms += INDEX_MS
-            for _ in range(20):
-                assert await front.check_as_stranger() == 401
-        assert front.catalog_calls <= 22
-        assert await front.check(good.text) == 200
-
-    asyncio.run(flow())
+    assert front.catalog_calls <= 22
+    assert await front.check(good.text) == 200
 
 
-def test_many_at_once_share_one_look() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
+async def test_many_at_once_share_one_look() -> None:
+    front = Front(keys="store")
+    await front.put_key(KeyScope.CHECK)
+    front.catalog_calls = 0
+    found = await asyncio.gather(*[front.check_as_stranger() for _ in range(100)])
+    assert set(found) == {401}
+    assert front.catalog_calls <= 2
+
+
+async def test_a_key_that_was_made_a_moment_ago_works_within_a_second() -> None:
+    front = Front(keys="store")
+    assert await front.check_as_stranger() == 401
+    made = await front.put_key(KeyScope.CHECK)
+    assert await front.check(made.text) == 401, "the list is not a second old"
+    for _ in range(50):
+        assert await front.check_as_stranger() == 401
+    front.now_ms += INDEX_MS
+    assert await front.check(made.text) == 200
+
+
+async def test_a_list_of_many_pages_is_read_as_seldom_as_it_is_long() -> None:
+    front = Front(keys="store")
+    for _ in range(PAGE_MAX + 1):
         await front.put_key(KeyScope.CHECK)
-        front.catalog_calls = 0
-        found = await asyncio.gather(*[front.check_as_stranger() for _ in range(100)])
-        assert set(found) == {401}
-        assert front.catalog_calls <= 2
-
-    asyncio.run(flow())
-
-
-def test_a_key_that_was_made_a_moment_ago_works_within_a_second() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        assert await front.check_as_stranger() == 401
-        made = await front.put_key(KeyScope.CHECK)
-        assert await front.check(made.text) == 401, "the list is not a second old"
-        for _ in range(50):
-            assert await front.check_as_stranger() == 401
-        front.now_ms += INDEX_MS
-        assert await front.check(made.text) == 200
-
-    asyncio.run(flow())
+    await front.check_as_stranger()
+    front.catalog_calls = 0
+    front.now_ms += INDEX_MS
+    assert await front.check_as_stranger() == 401
+    assert front.catalog_calls == 0
+    front.now_ms += INDEX_MS
+    made = await front.put_key(KeyScope.CHECK)
+    assert await front.check(made.text) == 200
 
 
-def test_a_list_of_many_pages_is_read_as_seldom_as_it_is_long() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        for _ in range(PAGE_MAX + 1):
-            await front.put_key(KeyScope.CHECK)
-        await front.check_as_stranger()
-        front.catalog_calls = 0
-        front.now_ms += INDEX_MS
-        assert await front.check_as_stranger() == 401
-        assert front.catalog_calls == 0
-        front.now_ms += INDEX_MS
-        made = await front.put_key(KeyScope.CHECK)
-        assert await front.check(made.text) == 200
+async def test_while_the_store_is_away_strangers_do_not_knock_on_it() -> None:
+    front = Front(keys="store")
+    calls = 0
 
-    asyncio.run(flow())
+    async def away(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise Unreachable("down")
+
+    catalog: Any = front.program.service.repository.backend.catalog
+    catalog.get_namespace = away
+    assert {await front.check_as_stranger() for _ in range(50)} == {503}
+    assert calls == 1
 
 
-def test_while_the_store_is_away_strangers_do_not_knock_on_it() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        calls = 0
+async def test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away() -> None:
+    front = Front(keys="store")
 
-        async def away(*given: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            raise Unreachable("down")
+    async def deny(*given: Any, **named: Any) -> Any:
+        raise StoreDenied("no right to read the keys")
 
-        catalog: Any = front.program.service.repository.backend.catalog
-        catalog.get_namespace = away
-        assert {await front.check_as_stranger() for _ in range(50)} == {503}
-        assert calls == 1
-
-    asyncio.run(flow())
+    catalog: Any = front.program.service.repository.backend.catalog
+    catalog.get_namespace = deny
+    key = mint(Grant(frozenset({KeyScope.READ}), "*"), now_ms=0).text
+    for path in ("/v1/namespaces/default/entities", "/ui/shards"):
+        for _ in range(2):
+            said = await call(front.app, "GET", path, key=key)
+            assert (said.status, said.json["code"]) == (500, "STORAGE_DENIED")
+            assert b"no right to read" not in said.content
 
 
-def test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-
-        async def deny(*given: Any, **named: Any) -> Any:
-            raise StoreDenied("no right to read the keys")
-
-        catalog: Any = front.program.service.repository.backend.catalog
-        catalog.get_namespace = deny
-        key = mint(Grant(frozenset({KeyScope.READ}), "*"), now_ms=0).text
-        for path in ("/v1/namespaces/default/entities", "/ui/shards"):
-            for _ in range(2):
-                said = await call(front.app, "GET", path, key=key)
-                assert (said.status, said.json["code"]) == (500, "STORAGE_DENIED")
-                assert b"no right to read" not in said.content
-
-    asyncio.run(flow())
-
-
-def test_many_unknown_keys_beyond_the_list_look_like_a_busy_store() -> None:
+async def test_many_unknown_keys_beyond_the_list_look_like_a_busy_store() -> None:
     """A client can cause it, so on Envoy's protocol it must not be taken for an outage."""
 
-    async def flow() -> None:
-        now_ms = 1_000_000
-        front = Front(keys="store")
-        index = KeyIndex(front.program.service.repository.backend.catalog, lambda: now_ms)
-        assert not await index.can_have("none")
-        index._is_whole = False  # as with more keys than the list has pages for
-        for number in range(LOOKUPS_MAX):
-            assert await index.can_have(f"random-{number}")
-        with pytest.raises(Throttled):
-            await index.can_have("one-more")
-
-    asyncio.run(flow())
+    now_ms = 1_000_000
+    front = Front(keys="store")
+    index = KeyIndex(front.program.service.repository.backend.catalog, lambda: now_ms)
+    assert not await index.can_have("none")
+    index._is_whole = False  # as with more keys than the list has pages for
+    for number in range(LOOKUPS_MAX):
+        assert await index.can_have(f"random-{number}")
+    with pytest.raises(Throttled):
+        await index.can_have("one-more")
 
 
-def test_readyz_shows_nothing_of_a_broken_policy_file(
+async def test_readyz_shows_nothing_of_a_broken_policy_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "headgate.service")  # it is not about the log
 
-    async def flow() -> None:
-        file = tmp_path / "policies.yaml"
-        file.write_text("rate_limits: []\n")
-        front = Front(policies=str(file))
-        file.write_text(f"runtime: {{store: 'redis://:{SECRET}@db/0', {SECRET}: 1}}\n")
-        front.now_ms += 10_000
-        await front.program.look(run_in_thread)
-        said = await call(front.app, "GET", "/readyz")
-        assert (said.status, said.json["policies"]) == (200, "broken")
-        assert said.json["status"] == "DEGRADED"
-        assert SECRET not in said.content.decode()
-        assert "policies.yaml" not in said.content.decode()
-        read = await call(front.app, "GET", "/v1/policies")  # whoever may read them sees why
-        assert "policies.yaml" in read.json["standing"]["trouble"]
-
-    asyncio.run(flow())
+    file = tmp_path / "policies.yaml"
+    file.write_text("rate_limits: []\n")
+    front = Front(policies=str(file))
+    file.write_text(f"runtime: {{store: 'redis://:{SECRET}@db/0', {SECRET}: 1}}\n")
+    front.now_ms += 10_000
+    await front.program.look(run_in_thread)
+    said = await call(front.app, "GET", "/readyz")
+    assert (said.status, said.json["policies"]) == (200, "broken")
+    assert said.json["status"] == "DEGRADED"
+    assert SECRET not in said.content.decode()
+    assert "policies.yaml" not in said.content.decode()
+    read = await call(front.app, "GET", "/v1/policies")  # whoever may read them sees why
+    assert "policies.yaml" in read.json["standing"]["trouble"]
 
 
 @pytest.mark.parametrize("word", ["release", "settle", "adjust"])
 @pytest.mark.parametrize(
     "field", [(b"origin", b"https://evil.example"), (b"sec-fetch-site", b"cross-site")]
 )
-def test_a_foreign_page_cannot_end_a_lease(word: str, field: tuple[bytes, bytes]) -> None:
-    async def flow() -> None:
-        front = Front()
-        taken = await call(front.app, "POST", "/v1/leases", {**ASK, "tokens": 5})
-        assert taken.status == 201
-        path = f"/v1/leases/{taken.json['lease_id']}"
-        assert (await call(front.app, "POST", f"{path}/{word}", headers=(field,))).status == 403
-        assert (await call(front.app, "GET", path)).json["state"] == "open"
-        own = (b"origin", b"http://localhost")
-        assert (await call(front.app, "POST", f"{path}/release", headers=(own,))).status == 200
-
-    asyncio.run(flow())
+async def test_a_foreign_page_cannot_end_a_lease(word: str, field: tuple[bytes, bytes]) -> None:
+    front = Front()
+    taken = await call(front.app, "POST", "/v1/leases", {**ASK, "tokens": 5})
+    assert taken.status == 201
+    path = f"/v1/leases/{taken.json['lease_id']}"
+    assert (await call(front.app, "POST", f"{path}/{word}", headers=(field,))).status == 403
+    assert (await call(front.app, "GET", path)).json["state"] == "open"
+    own = (b"origin", b"http://localhost")
+    assert (await call(front.app, "POST", f"{path}/release", headers=(own,))).status == 200
 
 
 async def denied(front: Front, key: MintedKey) -> Said:
     return await call(front.app, "GET", "/v1/namespaces/default/entities", key=key.text)
 
 
-def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        key = await front.put_key(KeyScope.CHECK)
-        reader = await front.put_key(KeyScope.READ)
-        await front.program.start()
-        for _ in range(3):
-            assert (await denied(front, key)).status == 403
-        assert await front.check(reader.text) == 403
-        await front.program.tick(run_in_thread)
-        audit = await call(
-            front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
-            query="entity_id=$ACCESS",
-        )  # fmt: skip
-        found = {
-            (one["principal"], one["details"]["needed"], one["details"]["count"])
-            for one in audit.json["items"]
-        }
-        assert found == {
-            (f"key:{key.key.id}", "read", 3),
-            (f"key:{reader.key.id}", "check", 1),
-        }
-        assert {one["action"] for one in audit.json["items"]} == {"access_denied"}
-
-    with caplog.at_level(logging.WARNING, "headgate.service"):
-        asyncio.run(flow())
+async def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "headgate.service")
+    front = Front(keys="store")
+    key = await front.put_key(KeyScope.CHECK)
+    reader = await front.put_key(KeyScope.READ)
+    await front.program.start()
+    for _ in range(3):
+        assert (await denied(front, key)).status == 403
+    assert await front.check(reader.text) == 403
+    await front.program.tick(run_in_thread)
+    audit = await call(
+        front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
+        query="entity_id=$ACCESS",
+    )  # fmt: skip
+    found = {
+        (one["principal"], one["details"]["needed"], one["details"]["count"])
+        for one in audit.json["items"]
+    }
+    assert found == {
+        (f"key:{key.key.id}", "read", 3),
+        (f"key:{reader.key.id}", "check", 1),
+    }
+    assert {one["action"] for one in audit.json["items"]} == {"access_denied"}
     lines = [one.getMessage() for one in caplog.records if "denied" in one.getMessage()]
     assert len(lines) == 2
     assert any("3 times" in one and "'read'" in one for one in lines)
 
 
-def test_a_stubborn_caller_cannot_fill_the_audit() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        key = await front.put_key(KeyScope.CHECK)
-        await front.program.start()
-        for _ in range(60):  # a minute of seconds
-            for _ in range(5):
-                await denied(front, key)
-            await front.program.tick(run_in_thread)
-            front.now_ms += 1000
-        found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
-        assert [one.details["count"] for one in found] == [5]
+async def test_a_stubborn_caller_cannot_fill_the_audit() -> None:
+    front = Front(keys="store")
+    key = await front.put_key(KeyScope.CHECK)
+    await front.program.start()
+    for _ in range(60):  # a minute of seconds
+        for _ in range(5):
+            await denied(front, key)
+        await front.program.tick(run_in_thread)
         front.now_ms += 1000
-        await front.program.tick(run_in_thread)
-        found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
-        assert sorted(one.details["count"] for one in found) == [5, 295], "none is lost"
-
-    asyncio.run(flow())
-
-
-def test_many_callers_cannot_fill_the_audit_either() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        await front.program.start()
-        for _ in range(50):
-            assert (await denied(front, await front.put_key(KeyScope.CHECK))).status == 403
-            front.now_ms += INDEX_MS  # so that the next key is known
-        await front.program.tick(run_in_thread)
-        found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
-        assert len(found) <= 21
-        assert sum(one.details["count"] for one in found) == 50
-
-    asyncio.run(flow())
+    found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
+    assert [one.details["count"] for one in found] == [5]
+    front.now_ms += 1000
+    await front.program.tick(run_in_thread)
+    found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
+    assert sorted(one.details["count"] for one in found) == [5, 295], "none is lost"
 
 
-def test_a_foreign_page_leaves_a_trace_too() -> None:
-    async def flow() -> None:
-        front = Front()
-        await front.program.start()
-        foreign = ((b"origin", b"https://evil.example"),)
-        path = "/v1/namespaces/default"
-        assert (await call(front.app, "DELETE", path, headers=foreign)).status == 403
-        assert (await call(front.app, "POST", "/ui/preview", {}, headers=foreign)).status == 403
-        await front.program.tick(run_in_thread)
-        (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
-        assert (found.details["needed"], found.details["count"]) == ("own origin", 2)
-
-    asyncio.run(flow())
+async def test_many_callers_cannot_fill_the_audit_either() -> None:
+    front = Front(keys="store")
+    await front.program.start()
+    for _ in range(50):
+        assert (await denied(front, await front.put_key(KeyScope.CHECK))).status == 403
+        front.now_ms += INDEX_MS  # so that the next key is known
+    await front.program.tick(run_in_thread)
+    found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
+    assert len(found) <= 21
+    assert sum(one.details["count"] for one in found) == 50
 
 
-def test_a_403_of_the_dashboard_and_its_reason_are_counted() -> None:
-    async def flow() -> None:
-        front = Front(keys="store")
-        key = await front.put_key(KeyScope.CHECK)
-        said = await call(front.app, "GET", "/ui/shards", key=key.text)
-        assert said.status == 403
-        assert b'headgate_auth_refused_total{because="scope"} 1' in front.program.render()
-        await front.program.start()
-        await front.program.tick(run_in_thread)
-        (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
-        assert found.principal == f"key:{key.key.id}"
+async def test_a_foreign_page_leaves_a_trace_too() -> None:
+    front = Front()
+    await front.program.start()
+    foreign = ((b"origin", b"https://evil.example"),)
+    path = "/v1/namespaces/default"
+    assert (await call(front.app, "DELETE", path, headers=foreign)).status == 403
+    assert (await call(front.app, "POST", "/ui/preview", {}, headers=foreign)).status == 403
+    await front.program.tick(run_in_thread)
+    (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
+    assert (found.details["needed"], found.details["count"]) == ("own origin", 2)
 
-    asyncio.run(flow())
+
+async def test_a_403_of_the_dashboard_and_its_reason_are_counted() -> None:
+    front = Front(keys="store")
+    key = await front.put_key(KeyScope.CHECK)
+    said = await call(front.app, "GET", "/ui/shards", key=key.text)
+    assert said.status == 403
+    assert b'headgate_auth_refused_total{because="scope"} 1' in front.program.render()
+    await front.program.start()
+    await front.program.tick(run_in_thread)
+    (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
+    assert found.principal == f"key:{key.key.id}"
 
 
 NULLS = [
@@ -351,24 +309,18 @@ NULLS = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "field"), NULLS)
-def test_null_is_refused_where_the_schema_has_none(
+async def test_null_is_refused_where_the_schema_has_none(
     method: str, path: str, body: Any, field: str
 ) -> None:
-    async def flow() -> None:
-        said = await call(Front().app, method, path, body)
-        assert said.status == 400, said.content
-        assert said.json["field"] == field
-
-    asyncio.run(flow())
+    said = await call(Front().app, method, path, body)
+    assert said.status == 400, said.content
+    assert said.json["field"] == field
 
 
-def test_null_stays_where_the_schema_has_it() -> None:
-    async def flow() -> None:
-        front = Front()
-        path = "/v1/namespaces/default/entities"
-        for one in ({"id": "mum"}, {"id": "kid", "parent_id": "mum"}):
-            assert (await call(front.app, "POST", path, one)).status == 201
-        said = await call(front.app, "PATCH", f"{path}/kid", {"parent_id": None})
-        assert (said.status, said.json["parent_id"]) == (200, None), json.dumps(said.json)
-
-    asyncio.run(flow())
+async def test_null_stays_where_the_schema_has_it() -> None:
+    front = Front()
+    path = "/v1/namespaces/default/entities"
+    for one in ({"id": "mum"}, {"id": "kid", "parent_id": "mum"}):
+        assert (await call(front.app, "POST", path, one)).status == 201
+    said = await call(front.app, "PATCH", f"{path}/kid", {"parent_id": None})
+    assert (said.status, said.json["parent_id"]) == (200, None), json.dumps(said.json)

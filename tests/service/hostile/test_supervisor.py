@@ -6,7 +6,6 @@ test_workers.py.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -261,13 +260,10 @@ def test_a_worker_is_told_who_its_supervisor_is(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("parent", "ends"), [(os.getppid(), False), (os.getppid() + 1, True)])
-def test_a_worker_ends_when_its_supervisor_is_gone(parent: int, ends: bool) -> None:
+async def test_a_worker_ends_when_its_supervisor_is_gone(parent: int, ends: bool) -> None:
     """Also one that was being started then: who its parent is was told it before."""
 
-    async def flow() -> None:
-        serving = ServerOptions(Options(), parent=parent)
-        server = serve.Server(serve.config_of(serving, app=None))
-        server.parent = parent
-        assert await server.on_tick(1) is ends
-
-    asyncio.run(flow())
+    serving = ServerOptions(Options(), parent=parent)
+    server = serve.Server(serve.config_of(serving, app=None))
+    server.parent = parent
+    assert await server.on_tick(1) is ends

@@ -1,94 +1,154 @@
-"""Clients that begin a TLS handshake and never finish it."""
+"""Clients that begin a TLS handshake and never finish it, and callers known by a certificate."""
 
 from __future__ import annotations
 
-import shutil
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.service.hostile.kit import Target, request, target
+from headgate.service.http.asgi import Rest
+from headgate.service.program import Program
+from headgate.service.server import tls as serve_tls
+from headgate.service.server.options import OptionError, read_options
+from headgate.service.server.serve import Server, config_of, listen
+from headgate.service.server.tls import tls_context
+from tests.service.hostile.kit import request
 from tests.service.http.kit import until
-from tests.service.server.kit import run_once
-from tests.service.server.test_clients import Papers, trusting
+from tests.service.server.kit import ASK, CHECK, Papers, sockets_on
 
 CONNECTIONS_MAX = 20
+HANDSHAKE_S = 0.5
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a client's first message
 
 
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    return Papers(tmp_path_factory.mktemp("papers"))
+@contextmanager
+def tls_server(papers: Papers, *options: str) -> Iterator[int]:
+    """The port of a service in a thread of its own."""
+    certificate, key = papers.pair("server")
+    given = ["--store", "memory://", "--port", "0", "--tls-certificate", certificate]
+    serving = read_options([*given, "--tls-key", key, *options], {})
+    listener = listen(serving)
+    rest = Rest(Program.build(serving.program))
+    server = Server(config_of(serving, rest, rest))
+    server.tls, server.on_started = tls_context(serving), lambda: None
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
-def victim(papers: Papers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    options = ("--tls-certificate", papers.server[0], "--tls-key", papers.server[1])
-    bound = ("--connections-max", str(CONNECTIONS_MAX))
-    folder = tmp_path_factory.mktemp("victim")
-    with target(folder, *options, *bound) as running:
-        yield running
+def port(papers: Papers) -> Iterator[int]:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(serve_tls, "HANDSHAKE_S", HANDSHAKE_S)
+        with tls_server(papers, "--connections-max", str(CONNECTIONS_MAX)) as found:
+            yield found
 
 
-def answer(victim: Target, context: ssl.SSLContext) -> bytes:
+def trusting(papers: Papers, name: str | None = None) -> ssl.SSLContext:
+    """What a client trusts, and the certificate that it shows."""
+    context = ssl.create_default_context(cafile=papers.pair("ca")[0])
+    if name is not None:
+        context.load_cert_chain(*papers.pair(name))
+    return context
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def answer(port: int, context: ssl.SSLContext) -> bytes:
     """What a client gets that does everything right; empty where it is not let in."""
     try:
-        with context.wrap_socket(victim.connect(), server_hostname="127.0.0.1") as line:
+        with context.wrap_socket(connect(port), server_hostname="127.0.0.1") as line:
             line.sendall(request(b"GET", b"/healthz"))
             return line.recv(65_536)
     except OSError:
         return b""
 
 
-def test_unfinished_handshakes_are_counted_and_end(victim: Target, papers: Papers) -> None:
-    context = trusting(papers)
-    assert answer(victim, context).startswith(b"HTTP/1.1 200")
-    until(lambda: victim.sockets() == 1)  # the listener
+def is_served(port: int, papers: Papers) -> bool:
+    return answer(port, trusting(papers)).startswith(b"HTTP/1.1 200")
+
+
+def test_unfinished_handshakes_are_counted_and_end(port: int, papers: Papers) -> None:
+    assert is_served(port, papers)
+    until(lambda: sockets_on(port) == 1)  # the listener
     with ExitStack() as stack:
-        lines = [stack.enter_context(victim.connect()) for _ in range(3 * CONNECTIONS_MAX)]
-        for number, line in enumerate(lines):
-            if number % 2:
-                try:
-                    line.sendall(HELLO)
-                except OSError:
-                    continue  # it is one too many, and closed already
-        until(lambda: victim.sockets() <= CONNECTIONS_MAX + 1)
-        assert answer(victim, context) == b""
-        # The clients stay; it is the server that must end this. It takes ten seconds of its clock.
-        until(lambda: victim.sockets() == 1, steps=6000)
-    until(lambda: answer(victim, context).startswith(b"HTTP/1.1 200"))
+        lines = [stack.enter_context(connect(port)) for _ in range(3 * CONNECTIONS_MAX)]
+        for line in lines[::2]:
+            with suppress(OSError):  # it is one too many, and closed already
+                line.sendall(HELLO)
+        until(lambda: sockets_on(port) <= CONNECTIONS_MAX + 1)
+        until(lambda: sockets_on(port) == 1)  # the clients stay: it is the server that ends this
+    until(partial(is_served, port, papers))
 
 
-def test_what_comes_with_the_end_of_a_handshake_is_not_lost(victim: Target, papers: Papers) -> None:
+def test_a_client_beyond_the_bound_is_not_let_in(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_tls, "HANDSHAKE_S", 600.0)
+    with tls_server(papers, "--connections-max", "2") as port, connect(port), connect(port) as one:
+        until(lambda: sockets_on(port) == 3)
+        assert not is_served(port, papers)
+        one.close()
+        until(partial(is_served, port, papers))
+
+
+def test_what_comes_with_the_end_of_a_handshake_is_not_lost(port: int, papers: Papers) -> None:
     context = trusting(papers)
     for _ in range(30):
-        until(lambda: answer(victim, context).startswith(b"HTTP/1.1 200"), steps=3)
+        until(lambda: answer(port, context).startswith(b"HTTP/1.1 200"), steps=3)
 
 
-def test_what_is_no_tls_is_dropped(victim: Target, papers: Papers) -> None:
+def test_what_is_no_tls_is_dropped(
+    port: int, papers: Papers, caplog: pytest.LogCaptureFixture
+) -> None:
     for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, HELLO + b"\xff" * 2000):
-        with victim.connect() as line:
+        with connect(port) as line:
             line.sendall(nonsense)
             with suppress(OSError):
                 assert b"HTTP/1.1 200" not in line.recv(65_536)
-    assert answer(victim, trusting(papers)).startswith(b"HTTP/1.1 200")
-    assert "Traceback" not in victim.log
+    assert is_served(port, papers)
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+def test_callers_by_certificate(papers: Papers, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        "keys: []\ncertificates:\n"
+        "  - {san: 'DNS:checkout.internal', scopes: [check], namespace: default}\n"
+    )
+
+    def ask(name: str | None) -> int:
+        context = trusting(papers, name)
+        url = f"https://127.0.0.1:{port}{CHECK}"
+        return httpx.post(url, json=ASK, verify=context, trust_env=False, timeout=30).status_code
+
+    ca = papers.pair("ca")[0]
+    with tls_server(papers, "--keys", str(keys), "--tls-client-ca", ca) as port:
+        assert ask("checkout") == 200
+        assert ask("nobody") == 401
+        for name in (None, "forger"):
+            with pytest.raises(httpx.HTTPError):
+                ask(name)
 
 
 @pytest.mark.parametrize("wrong", ["missing.pem", "ca.pem"])
-def test_files_that_cannot_be_used_are_named_at_start(
-    papers: Papers, tmp_path: Path, wrong: str
-) -> None:
-    key = str(papers.folder / wrong)
-    done = run_once(
-        "--store", "memory://",
-        "--tls-certificate", papers.server[0], "--tls-key", key,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "--tls-key" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_files_that_cannot_be_used_are_named_at_start(papers: Papers, wrong: str) -> None:
+    certificate, key = papers.pair("server")[0], str(papers.folder / wrong)
+    serving = read_options(["--tls-certificate", certificate, "--tls-key", key], {})
+    with pytest.raises(OptionError, match="--tls-key"):
+        tls_context(serving)

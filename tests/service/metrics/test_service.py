@@ -10,15 +10,18 @@ import pytest
 from headgate.layers.breaker import BreakerState
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
+from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.access import DenyReason
-from headgate.service.metrics.registry import CallbackGauge
 from headgate.service.metrics.service import SERIES_MAX, TARGETS_MAX, WIRES, ServiceMetrics
 from headgate.service.policies.watch import Watcher
+from headgate.service.program import Options, Program
 from tests.service.metrics.kit import numbers
 
 
 def made() -> ServiceMetrics:
-    return ServiceMetrics({"user", "tenant"}, {"api.search"})
+    metrics = ServiceMetrics()
+    metrics.configure({"user", "tenant"}, {"api.search"})
+    return metrics
 
 
 def told(metrics: ServiceMetrics, name: str, **labels: str) -> float:
@@ -82,7 +85,8 @@ def test_names_nobody_configured_are_other_whoever_sends_them() -> None:
 
 def test_configured_names_are_bounded_too() -> None:
     scopes, resources = {f"s{n}" for n in range(50)}, {f"r{n}" for n in range(50)}
-    metrics = ServiceMetrics(scopes, resources)
+    metrics = ServiceMetrics()
+    metrics.configure(scopes, resources)
     for scope, resource in itertools.product(sorted(scopes), sorted(resources)):
         metrics.count_answer(CheckResult(True, scope, resource, 1))
     found = [key for key in numbers(metrics.render()) if key[0] == "headgate_requests_total"]
@@ -121,12 +125,11 @@ def test_breaker_keys_and_more() -> None:
         (BreakerState.HALF_OPEN, 1),
         (BreakerState.CLOSED, 0),
     ):
-        metrics.set_breaker_state(state)
+        metrics.set_gauges(state, leases=12)
         assert told(metrics, "headgate_breaker_state") == number
+        assert told(metrics, "headgate_leases") == 12
     metrics.count_denied(DenyReason.WRONG_SECRET)
     assert told(metrics, "headgate_auth_refused_total", because="wrong_secret") == 1
-    metrics.add_gauge(CallbackGauge("headgate_leases", "Leases held.", lambda: 12))
-    assert told(metrics, "headgate_leases") == 12
 
 
 def test_a_watcher_is_counted(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_a_watcher_is_counted(tmp_path: Path) -> None:
 
     def look(now_ms: int) -> None:
         result = watcher.look(now_ms, at_once=True)
-        metrics.count_reload(result, watcher.standing())
+        metrics.count_reload(result, watcher)
 
     assert told(metrics, "headgate_policy_reload_total", result="broken") == 0
     path.write_text("rate_limits: [\n")
@@ -152,3 +155,11 @@ def test_a_watcher_is_counted(tmp_path: Path) -> None:
     look(5_000)
     assert told(metrics, "headgate_policy_reload_total", result="loaded") == 1
     assert told(metrics, "headgate_policy_loaded_timestamp_seconds") == 5
+
+
+async def test_a_worker_tells_its_siblings_of_its_breaker(tmp_path: Path) -> None:
+    """Whichever of them is scraped: the one whose breaker is open may never be."""
+    one, two = (Program.build(Options(store="memory://", board=str(tmp_path))) for _ in range(2))
+    one.service.breaker = BreakerState.OPEN
+    await one.tick(run_in_thread)
+    assert numbers(two.render())["headgate_breaker_state", ()] == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,16 +47,13 @@ def told(exporter: Any) -> dict[str, Any]:
     return {span.name: span for span in exporter.get_finished_spans()}
 
 
-def test_a_check_and_its_store_call(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def flow() -> None:
-        program = program_with(exporter, monkeypatch)
-        await program.start()
-        rest = with_spans(program, Rest(program))
-        fields = ((b"traceparent", PARENT),)
-        said = await call(rest, "POST", PATHS["check"], ASK, headers=fields)
-        assert said.status == 200
-
-    asyncio.run(flow())
+async def test_a_check_and_its_store_call(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_with(exporter, monkeypatch)
+    await program.start()
+    rest = with_spans(program, Rest(program))
+    fields = ((b"traceparent", PARENT),)
+    said = await call(rest, "POST", PATHS["check"], ASK, headers=fields)
+    assert said.status == 200
     spans = told(exporter)
     request, store = spans["POST /v1/ratelimit/check"], spans["store consume"]
     assert f"{request.context.trace_id:032x}" == PARENT.split(b"-")[1].decode()
@@ -86,25 +82,22 @@ def test_over_a_real_connection_and_in_a_batch(
     assert store.parent.span_id == spans["POST /v1/ratelimit/batch"].context.span_id
 
 
-def test_nobody_is_named(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def flow() -> None:
-        program = program_with(exporter, monkeypatch)
-        await program.start()
-        rest = with_spans(program, Rest(program))
-        store = program.service._store
+async def test_nobody_is_named(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_with(exporter, monkeypatch)
+    await program.start()
+    rest = with_spans(program, Rest(program))
+    store = program.service._store
 
-        async def away(*_: Any) -> Any:
-            raise Unreachable(f"{SECRET} at redis://secret")
+    async def away(*_: Any) -> Any:
+        raise Unreachable(f"{SECRET} at redis://secret")
 
-        await call(rest, "POST", PATHS["check"], ASK)
-        await call(rest, "GET", f"/v1/namespaces/default/entities/{SECRET}")
-        await call(rest, "GET", f"/{SECRET}")
-        await call(rest, SECRET, "/v1/ratelimit/check")
-        store.inner.consume = away  # type: ignore[attr-defined]
-        said = await call(rest, "POST", PATHS["check"], ASK)
-        assert said.status == 503
-
-    asyncio.run(flow())
+    await call(rest, "POST", PATHS["check"], ASK)
+    await call(rest, "GET", f"/v1/namespaces/default/entities/{SECRET}")
+    await call(rest, "GET", f"/{SECRET}")
+    await call(rest, SECRET, "/v1/ratelimit/check")
+    store.inner.consume = away  # type: ignore[attr-defined]
+    said = await call(rest, "POST", PATHS["check"], ASK)
+    assert said.status == 503
     spans = exporter.get_finished_spans()
     assert len(spans) >= 6
     for span in spans:
@@ -117,7 +110,7 @@ def test_nobody_is_named(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert {span.attributes.get("error.type") for span in failed} == {None, "Unreachable"}
 
 
-def test_a_grpc_call_has_one_too(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_grpc_call_has_one_too(exporter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
     from headgate.service.grpc.guard import GrpcSettings
@@ -125,19 +118,16 @@ def test_a_grpc_call_has_one_too(exporter: Any, monkeypatch: pytest.MonkeyPatch)
     from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
     from headgate.service.grpc.server import GrpcServer
 
-    async def flow() -> None:
-        program = program_with(exporter, monkeypatch)
-        await program.start()
-        server = await GrpcServer.start(program, GrpcSettings(port=0, grace_s=0))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            stub: Any = RateLimiterStub(channel)
-            request = pb.CheckRateLimitRequest(**ASK)
-            reply = await stub.CheckRateLimit(request, metadata=(("traceparent", PARENT.decode()),))
-            assert reply.allowed
-        await server.stop()
-        await program.close()
-
-    asyncio.run(flow())
+    program = program_with(exporter, monkeypatch)
+    await program.start()
+    server = await GrpcServer.start(program, GrpcSettings(port=0, grace_s=0))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = RateLimiterStub(channel)
+        request = pb.CheckRateLimitRequest(**ASK)
+        reply = await stub.CheckRateLimit(request, metadata=(("traceparent", PARENT.decode()),))
+        assert reply.allowed
+    await server.stop()
+    await program.close()
     spans = [s for s in exporter.get_finished_spans() if s.name.endswith("/CheckRateLimit")]
     assert len(spans) == 1
     assert f"{spans[0].context.trace_id:032x}" == PARENT.split(b"-")[1].decode()

@@ -14,10 +14,10 @@ from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.declare import yaml_tree as strict_yaml
 from headgate.declare.yaml_fields import DECIMALS_MAX, PERIOD_SECONDS_MAX
 from headgate.declare.yaml_tree import FAULTS_MAX, InvalidFile
+from headgate.layers.breaker import BreakerConfig
 from headgate.service.decide.rules import GLOBAL_DEFAULT
 from headgate.service.policies.decode import TOKENS_MAX
 from headgate.service.policies.policies import FILE_BYTES_MAX, Policies, check_content, check_file
-from headgate.service.policies.values import BreakerSettings
 from headgate.stores.redis.encoding import check_limits
 
 WHOLE = """\
@@ -77,7 +77,7 @@ def test_the_whole_format() -> None:
         Limit("tokens", 100, 5, 3, soft=True),
     ]
     assert found.runtime.fail_open is True
-    assert found.runtime.breaker == BreakerSettings(3, 2, 500, 60_000, Fraction(3, 2))
+    assert found.runtime.breaker == BreakerConfig(3, 2, 500, 60_000, 1.5)
     assert found.cost_of("/api/ml/predict") == 10
     assert found.cost_of("/api/ml/predict/") is None
     assert found.identifier_key("ip") == "ip_address"

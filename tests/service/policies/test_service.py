@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from headgate import Repository
 from headgate.layers.breaker import BreakerConfig
 from headgate.service.decide.requests import CheckRequest
-from headgate.service.decide.rules import Rules
-from headgate.service.decide.service import Service
-from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.http.deadlines import run_in_thread
 from headgate.service.policies.policies import Policies, check_file
-from headgate.service.policies.watch import PolicyStatus, ReloadResult, Watcher
+from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 
 FILE = """\
@@ -24,32 +20,20 @@ token_costs: [{{endpoint: /dear, tokens: 4}}]
 
 
 class Running:
-    """A service, its policy file and its metrics, wired as the program does it."""
+    """A program on a policy file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.clock = FakeClock()
-        self.metrics = ServiceMetrics()
         path.write_text(FILE.format(capacity=10))
-        self.watcher = Watcher(path, self.clock())
-        repository = Repository("memory://", clock=self.clock)
-        rules: Rules = self.watcher.current
-        self.service = Service(repository, rules, on_answer=self.metrics.count_answer)
-        self.metrics.configure(*self.watcher.current.names)
+        options = Options(store="memory://", policies=str(path))
+        self.program = Program.build(options, clock=FakeClock())
+        self.service = self.program.service
 
-    def count_reload(self, result: ReloadResult, standing: PolicyStatus) -> None:
-        self.service.rules = self.watcher.current
-        self.service.rules_trouble = str(standing.trouble.broken) if standing.trouble else None
-        self.metrics.configure(*self.watcher.current.names)
-        self.metrics.count_reload(result, standing)
-
-    def write(self, text: str) -> None:
+    async def write(self, text: str) -> None:
         spare = self.path.with_suffix(".new")
         spare.write_text(text)
         spare.replace(self.path)
-        result = self.watcher.look(self.clock(), at_once=True)
-        if result is not ReloadResult.SAME:
-            self.count_reload(result, self.watcher.standing())
+        await self.program.look(run_in_thread)
 
     async def left(self, tokens: int | None, resource: str = "api.search", **more: str) -> object:
         request = CheckRequest("user", "ann", resource, tokens, **more)  # type: ignore[arg-type]
@@ -57,46 +41,38 @@ class Running:
         return answer.tokens_remaining if answer.allowed else "refused"
 
 
-def test_levels_carry_over_and_a_broken_file_is_no_open_gate(tmp_path: Path) -> None:
+async def test_levels_carry_over_and_a_broken_file_is_no_open_gate(tmp_path: Path) -> None:
     running = Running(tmp_path / "policies.yaml")
-
-    async def story() -> None:
-        await running.service.repository.create_table()
-        assert await running.left(6) == 4
-        running.write(FILE.format(capacity=10).replace("search,", "searching,", 1))
-        assert await running.left(1) == 3, "another name for the policy is the same bucket"
-        running.write(FILE.format(capacity=5))
-        assert await running.left(4) == "refused", "a changed policy hands out nothing"
-        for text in ("rate_limits: [", "", FILE.format(capacity="none"), "rate_limits: {}"):
-            running.write(text)
-            assert await running.left(4) == "refused"
-            health = await running.service.health()
-            assert health.status.value == "DEGRADED"
-            assert "policies.yaml:" in str(running.service.rules_trouble)
-        running.path.unlink()
-        running.watcher.look(running.clock(), at_once=True)
+    await running.service.repository.create_table()
+    assert await running.left(6) == 4
+    await running.write(FILE.format(capacity=10).replace("search,", "searching,", 1))
+    assert await running.left(1) == 3, "another name for the policy is the same bucket"
+    await running.write(FILE.format(capacity=5))
+    assert await running.left(4) == "refused", "a changed policy hands out nothing"
+    for text in ("rate_limits: [", "", FILE.format(capacity="none"), "rate_limits: {}"):
+        await running.write(text)
         assert await running.left(4) == "refused"
-        running.write(FILE.format(capacity=5))
-        assert running.service.rules_trouble is None
-        assert (await running.service.health()).status.value == "HEALTHY"
-        assert await running.left(3) == 0
+        health = await running.service.health()
+        assert health.status.value == "DEGRADED"
+        assert "policies.yaml:" in str(running.service.rules_trouble)
+    running.path.unlink()
+    await running.program.look(run_in_thread)
+    assert await running.left(4) == "refused"
+    await running.write(FILE.format(capacity=5))
+    assert running.service.rules_trouble is None
+    assert (await running.service.health()).status.value == "HEALTHY"
+    assert await running.left(3) == 0
 
-    asyncio.run(story())
 
-
-def test_costs_shadow_and_labels(tmp_path: Path) -> None:
+async def test_costs_shadow_and_labels(tmp_path: Path) -> None:
     running = Running(tmp_path / "policies.yaml")
-
-    async def story() -> None:
-        await running.service.repository.create_table()
-        assert await running.left(None, endpoint="/dear") == 6
-        assert await running.left(None, endpoint="/cheap") == 5
-        for _ in range(3):
-            assert await running.left(1, "api.trial") != "refused"
-        await running.left(1, "api.elsewhere")
-
-    asyncio.run(story())
-    text = running.metrics.render().decode()
+    await running.service.repository.create_table()
+    assert await running.left(None, endpoint="/dear") == 6
+    assert await running.left(None, endpoint="/cheap") == 5
+    for _ in range(3):
+        assert await running.left(1, "api.trial") != "refused"
+    await running.left(1, "api.elsewhere")
+    text = running.program.render().decode()
     assert 'headgate_requests_total{scope="user",resource="api.trial",allowed="true"} 3' in text
     assert "headgate_shadowed_total 2" in text
     assert 'headgate_tokens_consumed_total{scope="user",resource="api.search"} 5' in text
@@ -105,11 +81,12 @@ def test_costs_shadow_and_labels(tmp_path: Path) -> None:
     assert "ann" not in text
 
 
-def test_a_store_is_not_needed_to_read_policies(tmp_path: Path) -> None:
+async def test_a_store_is_not_needed_to_read_policies(tmp_path: Path) -> None:
     """Checking a file opens nothing: the store of the file may be out of reach."""
     running = Running(tmp_path / "policies.yaml")
-    running.write(FILE.format(capacity=10) + "runtime: {store: 'redis://192.0.2.1:1/0'}\n")
-    assert running.watcher.standing().restart_needed
+    await running.write(FILE.format(capacity=10) + "runtime: {store: 'redis://192.0.2.1:1/0'}\n")
+    assert running.program.watcher is not None
+    assert running.program.watcher.restart_needed
 
 
 def test_the_breaker_of_the_file_is_the_breaker_of_the_service(tmp_path: Path) -> None:
@@ -124,5 +101,4 @@ def test_the_breaker_of_the_file_is_the_breaker_of_the_service(tmp_path: Path) -
     )
     found = check_file(str(path))
     assert isinstance(found, Policies)
-    assert found.runtime.breaker is not None
-    assert found.runtime.breaker.patience == BreakerConfig(2, 1, 1500, 4000, 2.0)
+    assert found.runtime.breaker == BreakerConfig(2, 1, 1500, 4000, 2.0)

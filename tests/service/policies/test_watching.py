@@ -10,7 +10,7 @@ import pytest
 
 from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import PolicyFileError
-from headgate.service.policies.watch import POLL_MS, PolicyStatus, ReloadResult, Watcher
+from headgate.service.policies.watch import POLL_MS, ReloadResult, Watcher
 
 GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
 BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"
@@ -28,14 +28,14 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now_ms = 1_000
-        self.told: list[tuple[ReloadResult, PolicyStatus]] = []
+        self.told: list[ReloadResult] = []
         self.watcher = Watcher(path, self.now_ms)
 
     def look(self) -> ReloadResult:
         self.now_ms += POLL_MS
         result = self.watcher.look(self.now_ms)
         if result is not ReloadResult.SAME:
-            self.told.append((result, self.watcher.standing()))
+            self.told.append(result)
         return result
 
     def rewrite(self, text: str) -> None:
@@ -70,30 +70,22 @@ def test_broken_then_fixed(watched: Watched) -> None:
     watched.rewrite(BROKEN)
     assert watched.look() is ReloadResult.BROKEN
     assert capacity(watched.watcher) == 10, "the old policies stay"
-    standing = watched.watcher.standing()
-    assert not standing.healthy
-    assert standing.trouble is not None
-    assert standing.trouble.since_ms == watched.now_ms
-    assert str(standing.trouble.broken).startswith(f"{watched.path}:2:40: capacity must be")
+    assert str(watched.watcher.trouble).startswith(f"{watched.path}:2:40: capacity must be")
     assert [watched.look() for _ in range(3)] == [ReloadResult.SAME] * 3, "told once"
-    assert watched.watcher.standing().failures == 1
+    assert watched.watcher.failures == 1
     watched.rewrite(GOOD.format(30))
     assert watched.look() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 30
-    assert watched.watcher.standing().healthy
-    assert [result for result, _ in watched.told] == [ReloadResult.BROKEN, ReloadResult.LOADED]
-    assert (watched.told[-1][1].loads, watched.told[-1][1].failures) == (2, 1)
+    assert watched.watcher.trouble is None
+    assert watched.told == [ReloadResult.BROKEN, ReloadResult.LOADED]
+    assert (watched.watcher.loads, watched.watcher.failures) == (2, 1)
 
 
-def test_broken_in_another_way_is_told_again_and_counts_from_the_first(watched: Watched) -> None:
-    watched.rewrite(BROKEN)
-    watched.look()
-    since_ms = watched.now_ms
-    watched.rewrite("rate_limits: [")
-    assert watched.look() is ReloadResult.BROKEN
-    standing = watched.watcher.standing()
-    assert standing.trouble is not None
-    assert (standing.failures, standing.trouble.since_ms) == (2, since_ms)
+def test_broken_in_another_way_is_told_again(watched: Watched) -> None:
+    for failures, text in ((1, BROKEN), (2, "rate_limits: [")):
+        watched.rewrite(text)
+        assert watched.look() is ReloadResult.BROKEN
+        assert watched.watcher.failures == failures
 
 
 def test_broken_then_as_it_was(watched: Watched) -> None:
@@ -102,9 +94,9 @@ def test_broken_then_as_it_was(watched: Watched) -> None:
     watched.look()
     watched.rewrite(GOOD.format(10))
     assert watched.look() is ReloadResult.OVER
-    assert watched.watcher.standing().healthy
+    assert watched.watcher.trouble is None
     assert watched.watcher.current is before
-    assert watched.watcher.standing().loads == 1
+    assert watched.watcher.loads == 1
 
 
 @pytest.mark.parametrize("text", ["", "# all gone\n", "rate_limits: [", "\x00"])
@@ -119,9 +111,7 @@ def test_a_deleted_file_leaves_the_policies_and_says_so(watched: Watched) -> Non
     assert watched.look() is ReloadResult.BROKEN
     assert [watched.look() for _ in range(2)] == [ReloadResult.SAME] * 2
     assert capacity(watched.watcher) == 10
-    trouble = watched.watcher.standing().trouble
-    assert trouble is not None
-    assert "cannot be read" in str(trouble.broken)
+    assert "cannot be read" in str(watched.watcher.trouble)
     watched.path.write_text(GOOD.format(40))
     assert watched.look() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 40
@@ -131,9 +121,7 @@ def test_a_directory_in_its_place(watched: Watched) -> None:
     watched.path.unlink()
     watched.path.mkdir()
     assert watched.look() is ReloadResult.BROKEN
-    trouble = watched.watcher.standing().trouble
-    assert trouble is not None
-    assert "is not a file" in str(trouble.broken)
+    assert "is not a file" in str(watched.watcher.trouble)
 
 
 def test_a_file_touched_or_replaced_by_its_like_is_no_reload(watched: Watched) -> None:
@@ -225,9 +213,7 @@ def test_a_config_map_swapped_twice_broken_and_fixed(tmp_path: Path) -> None:
         seen.append(capacity(watched.watcher))
         watched.look()
     assert seen == [10, 20, 30, 30, 40, 50]
-    assert [result.value for result, _ in watched.told] == [
-        "loaded", "loaded", "broken", "loaded", "loaded",
-    ]  # fmt: skip
+    assert watched.told == ["loaded", "loaded", "broken", "loaded", "loaded"]
 
 
 def test_without_a_usable_file_there_is_no_start(tmp_path: Path) -> None:
@@ -249,12 +235,12 @@ def test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one(tmp_path:
     second = Watcher(path, 0, last_good=copy)
     assert capacity(second) == 20
     assert second.current.digest == first.current.digest
-    assert not second.standing().healthy
-    assert second.standing().failures == 1
+    assert second.trouble is not None
+    assert second.failures == 1
     assert second.look(POLL_MS) is ReloadResult.SAME, "the trouble has been told"
     path.write_text(GOOD.format(20))
     assert second.look(2 * POLL_MS) is ReloadResult.OVER
-    assert second.standing().healthy
+    assert second.trouble is None
     path.unlink()
     assert capacity(Watcher(path, 0, last_good=copy)) == 20
 
@@ -294,10 +280,10 @@ def test_a_slow_look_does_not_undo_a_later_one(
 def test_another_store_needs_a_restart_and_is_told(watched: Watched) -> None:
     watched.rewrite(GOOD.format(10) + "runtime: {fail_open: true}\n")
     watched.look()
-    assert not watched.watcher.standing().restart_needed
+    assert not watched.watcher.restart_needed
     watched.rewrite(GOOD.format(10) + "runtime: {store: 'memory://'}\n")
     watched.look()
-    assert watched.watcher.standing().restart_needed
+    assert watched.watcher.restart_needed
 
 
 def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:

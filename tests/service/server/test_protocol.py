@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.service.http.express import Express
 from headgate.service.http.read import BATCH_BYTES_MAX
+from headgate.service.server import protocol as serve_protocol
 from headgate.service.server.options import read_options
 from headgate.service.server.protocol import (
     HEAD_BYTES_MAX,
@@ -22,35 +28,63 @@ from headgate.service.server.protocol import (
 )
 from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
 from tests.service.decide.kit import World
-from tests.service.http.kit import rest_of
-from tests.service.server.test_express import BATCH, BODY, Clockwork, request
+from tests.service.http.kit import rest_of, served, until
 
 TURNS = 60
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+CHECK = b"/v1/ratelimit/check"
+BODY = b'{"identifier":"ann","resource":"api.search"}'
+
+
+def request(body: bytes = BODY, *fields: bytes, path: bytes = CHECK, length: int = -1) -> bytes:
+    size = len(body) if length < 0 else length
+    head = [b"POST %b HTTP/1.1" % path, b"host: localhost", b"content-type: application/json"]
+    head += [b"content-length: %d" % size, *fields]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+def batch_of(count: int, body: bytes = BODY) -> bytes:
+    content = b'{"requests":[%b]}' % b",".join([body] * count)
+    return request(content, path=b"/v1/ratelimit/batch")
+
+
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CHUNKED = request(BODY, b"transfer-encoding: chunked").replace(b"content-length: 44\r\n", b"")
 CHUNKED = CHUNKED.replace(BODY, b"2c\r\n%b\r\n" % BODY)
-STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
-class Clock(Clockwork):
+class Clock:
     """The running event loop with a time of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.due: list[_Timer] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio.get_running_loop(), name)
 
-    def call_later(self, delay_s: float, call: Any) -> Any:
-        super().call_later(delay_s, call)
-        return _Timer(self.due, self.due[-1])
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Any) -> _Timer:
+        self.due.append(_Timer(self, self.now_s + delay_s, call))
+        return self.due[-1]
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        for timer in [one for one in self.due if one.when_s <= self.now_s]:
+            timer.cancel()
+            timer.call()
 
 
 class _Timer:
-    def __init__(self, due: list[Any], entry: Any) -> None:
-        self._entry = entry
-        self._due = due
+    def __init__(self, clock: Clock, when_s: float, call: Any) -> None:
+        self.when_s, self.call = when_s, call
+        self._clock = clock
 
     def cancel(self) -> None:
-        if self._entry in self._due:
-            self._due.remove(self._entry)
+        if self in self._clock.due:
+            self._clock.due.remove(self)
 
 
 class Wire:
@@ -132,26 +166,36 @@ class Stage:
         return [int(one) for one in STATUS.findall(self.wire.written)]
 
 
-def staged(flow: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
-    async def play() -> None:
-        stage = Stage()
-        try:
-            await flow(stage)
-        finally:
-            await stage.leave()
-
-    asyncio.run(play())
+@asynccontextmanager
+async def staged(*, express: bool = True) -> AsyncIterator[Stage]:
+    stage = Stage(express=express)
+    try:
+        yield stage
+    finally:
+        await stage.leave()
 
 
-KINDS = [
+EXPRESS = [
     request(),
     request(BODY[:-1] + b" "),
-    request(BATCH, path=b"/v1/ratelimit/batch"),
+    batch_of(2),
+    batch_of(100, BODY.replace(b"ann", b"u" * 200)),
     request(BODY, b"x-api-key: nonsense"),
+    request(BODY, b"host: twice"),
+    request(b"{"),
+    request(b'{"identifier":"ann"}'),
+    request(b'{"identifier":"ann","resource":"api.search","tokens":99999}'),
+]
+KINDS = [
+    *EXPRESS,
     request(b""),
     request(path=b"/nowhere"),
+    request(path=CHECK + b"?a=b"),
+    request(path=b"/v1/ratelimit/%63heck"),
+    request().replace(b"POST", b"GET", 1),
     GET,
     GET.replace(b"GET", b"HEAD"),
+    GET[:-2] + b"x-large: " + b"a" * 20_000 + b"\r\n\r\n",
     b"\r\n\r\n" + GET,
     CHUNKED + b"0\r\n\r\n",
     CHUNKED + b"0\r\na: b\r\nhost: c\r\n\r\n",
@@ -161,14 +205,41 @@ KINDS = [
 LAST = [
     b"",
     request(BODY, b"connection: close"),
+    request().replace(b"HTTP/1.1", b"HTTP/1.0", 1),
     GET.replace(b"host: localhost\r\n", b""),
-    b"nonsense\r\n\r\n",
     GET.replace(b"\r\n", b"\n"),
     request(BODY, b"upgrade: websocket", b"connection: upgrade"),
+    b"nonsense\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00",  # the beginning of a TLS handshake
+    b"\x00" * 100,
 ]
 
 
-@settings(deadline=None, max_examples=100)
+async def answers(data: bytes, cuts: list[int], *, express: bool = True) -> tuple[bytes, str]:
+    """What is written where data comes in pieces of these sizes, and how the connection ends."""
+    async with staged(express=express) as stage:
+        for size in [*cuts, len(data)]:
+            stage.protocol.data_received(data[:size])
+            await stage.turns()
+            data = data[size:]
+        return stage.wire.written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""), stage.wire.ended
+
+
+async def is_answered_alike(kinds: list[bytes], last: bytes, cuts: list[int]) -> None:
+    data = b"".join([*kinds, last])
+    whole = await answers(data, [])
+    assert await answers(data, cuts) == whole
+    assert await answers(data, [], express=False) == whole
+    assert len(STATUS.findall(whole[0])) == len(kinds) + bool(last)
+
+
+@pytest.mark.parametrize("one", KINDS)
+async def test_the_express_lane_says_what_the_usual_way_says(one: bytes) -> None:
+    await is_answered_alike([one], b"", [100, len(one) - 110])
+
+
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=8),
     st.sampled_from(LAST),
@@ -179,27 +250,23 @@ def test_answers_do_not_depend_on_how_requests_are_cut(
 ) -> None:
     """All in one piece, in several, and without the express lane: the same answers in their
     order, and never one too many."""
-
-    async def play() -> None:
-        data = b"".join([*kinds, last])
-        told = []
-        for express, sizes in ((True, []), (True, cuts), (False, [])):
-            stage, at = Stage(express=express), 0
-            for size in [*sizes, len(data)]:
-                stage.protocol.data_received(data[at : at + size])
-                await stage.turns()
-                at += size
-            written = stage.wire.written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-            told.append((written, stage.wire.ended))
-            await stage.leave()
-        assert told[0] == told[1] == told[2]
-        assert len(STATUS.findall(told[0][0])) == len(kinds) + bool(last)
-
-    asyncio.run(play())
+    asyncio.run(is_answered_alike(kinds, last, cuts))
 
 
-def test_requests_behind_an_unanswered_one_wait_unparsed() -> None:
-    async def flow(stage: Stage) -> None:
+@pytest.mark.parametrize("one", [*EXPRESS, request(BODY, b"connection: close")])
+async def test_an_ordinary_request_takes_the_express_lane(
+    one: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    start = Express.start
+    monkeypatch.setattr(Express, "start", lambda *a: (started.append(1), start(*a)))
+    async with staged() as stage:
+        await stage.send(one)
+    assert started == [1]
+
+
+async def test_requests_behind_an_unanswered_one_wait_unparsed() -> None:
+    async with staged() as stage:
         stage.protocol.data_received(GET * 5000)
         assert not stage.wire.reads
         assert len(stage.protocol.pipeline) <= 3
@@ -209,11 +276,9 @@ def test_requests_behind_an_unanswered_one_wait_unparsed() -> None:
             assert stage.wire.resumed == 0  # though applications have asked for bodies
         assert 0 < len(stage.statuses) < 5000
 
-    staged(flow)
 
-
-def test_others_have_their_turn_between_many_express_requests() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_others_have_their_turn_between_many_express_requests() -> None:
+    async with staged() as stage:
         stage.protocol.data_received(request() * 1000)
         assert 0 < len(stage.statuses) <= 3 * REQUESTS_AT_ONCE
         for _ in range(10):
@@ -221,14 +286,12 @@ def test_others_have_their_turn_between_many_express_requests() -> None:
         assert len(stage.statuses) == 1000
         assert stage.wire.reads
 
-    staged(flow)
-
 
 @pytest.mark.parametrize("one", [GET, request()])
-def test_while_the_client_does_not_read_nothing_is_parsed_and_it_has_a_deadline(
+async def test_while_the_client_does_not_read_nothing_is_parsed_and_it_has_a_deadline(
     one: bytes,
 ) -> None:
-    async def flow(stage: Stage) -> None:
+    async with staged() as stage:
         await stage.send(one)
         stage.protocol.pause_writing()
         assert not stage.wire.reads
@@ -245,11 +308,9 @@ def test_while_the_client_does_not_read_nothing_is_parsed_and_it_has_a_deadline(
         stage.clock.pass_s(1)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline() -> None:
+    async with staged() as stage:
         stage.protocol.data_received(GET)
         stage.protocol.pause_writing()
         await stage.turns()
@@ -259,35 +320,30 @@ def test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline() -> None
         stage.clock.pass_s(1)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_an_answer_that_is_the_last_must_be_read_in_time_too() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_an_answer_that_is_the_last_must_be_read_in_time_too() -> None:
+    async with staged() as stage:
         await stage.send(request(BODY, b"connection: close"))
         assert stage.wire.ended == "close"
         stage.clock.pass_s(UNREAD_S)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
-
 
 @pytest.mark.parametrize("one", [GET, request(), request(b"x" * 20_000), CHUNKED + b"0\r\n\r\n"])
-def test_an_idle_connection_ends(one: bytes) -> None:
-    async def flow(stage: Stage) -> None:
+async def test_an_idle_connection_ends(one: bytes) -> None:
+    async with staged() as stage:
         for _ in range(3):
             await stage.send(one)
             stage.clock.pass_s(KEEP_ALIVE_S - 1)
+            assert len(stage.clock.due) == 1, "a timer for each request would cost too much"
         assert not stage.wire.ended
         stage.clock.pass_s(1)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
-
 
 @pytest.mark.parametrize("before", [b"", GET, request(), request(b"x" * 20_000)])
-def test_a_head_has_its_time(before: bytes) -> None:
-    async def flow(stage: Stage) -> None:
+async def test_a_head_has_its_time(before: bytes) -> None:
+    async with staged() as stage:
         if before:
             await stage.send(before)
         stage.clock.pass_s(HEAD_S / 2)
@@ -299,22 +355,18 @@ def test_a_head_has_its_time(before: bytes) -> None:
         stage.clock.pass_s(2)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_who_says_nothing_at_all_is_not_waited_for() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_who_says_nothing_at_all_is_not_waited_for() -> None:
+    async with staged() as stage:
         stage.clock.pass_s(HEAD_S)
         assert stage.wire.ended == "abort"
-
-    staged(flow)
 
 
 TOO_MANY = request(b"x" * 2000, length=10 * LEFTOVER_BYTES_MAX)
 
 
-def test_the_rest_of_a_request_that_was_answered_has_its_time() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_the_rest_of_a_request_that_was_answered_has_its_time() -> None:
+    async with staged() as stage:
         await stage.send(TOO_MANY)
         assert stage.statuses == [413]
         for _ in range(3):
@@ -322,11 +374,9 @@ def test_the_rest_of_a_request_that_was_answered_has_its_time() -> None:
         stage.clock.pass_s(HEAD_S)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_the_rest_of_a_request_that_was_answered_has_its_bound() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_the_rest_of_a_request_that_was_answered_has_its_bound() -> None:
+    async with staged() as stage:
         await stage.send(TOO_MANY)
         for _ in range(LEFTOVER_BYTES_MAX // BATCH_BYTES_MAX):
             assert not stage.wire.ended
@@ -334,8 +384,6 @@ def test_the_rest_of_a_request_that_was_answered_has_its_bound() -> None:
         await stage.send(b"x")
         assert stage.wire.ended == "abort"
         assert stage.statuses == [413]
-
-    staged(flow)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +397,8 @@ def test_the_rest_of_a_request_that_was_answered_has_its_bound() -> None:
     ],
     ids=["at once", "in pieces", "the second head", "trailers", "one trailer"],
 )
-def test_head_and_trailers_have_a_bound(pieces: list[bytes]) -> None:
-    async def flow(stage: Stage) -> None:
+async def test_head_and_trailers_have_a_bound(pieces: list[bytes]) -> None:
+    async with staged() as stage:
         await stage.send(*pieces)
         assert stage.statuses[-1] == 431
         assert stage.statuses.count(431) == 1
@@ -361,36 +409,109 @@ def test_head_and_trailers_have_a_bound(pieces: list[bytes]) -> None:
         await stage.send(b"x" * 100_000)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_a_body_that_turns_out_malformed_is_refused() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_a_body_that_turns_out_malformed_is_refused() -> None:
+    async with staged() as stage:
         await stage.send(request(), CHUNKED + b"zz\r\n")
         assert stage.statuses == [200, 400]
         assert stage.wire.ended == "eof"
 
-    staged(flow)
 
-
-def test_one_in_the_same_slice_as_an_unanswered_request_ends_the_connection() -> None:
+async def test_one_in_the_same_slice_as_an_unanswered_request_ends_the_connection() -> None:
     """After the answer to the other; its own could only be written before that."""
-
-    async def flow(stage: Stage) -> None:
+    async with staged() as stage:
         await stage.send(GET + request() + CHUNKED + b"zz\r\n")
         assert stage.statuses == [200, 200]
         stage.clock.pass_s(HEAD_S)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
 
-
-def test_a_refusal_waits_for_the_answers_before_it() -> None:
-    async def flow(stage: Stage) -> None:
+async def test_a_refusal_waits_for_the_answers_before_it() -> None:
+    async with staged() as stage:
         await stage.send(GET + b"nonsense\r\n\r\n")
         assert stage.statuses == [200, 400]
         assert stage.wire.ended == "eof"
         stage.clock.pass_s(HEAD_S)
         assert stage.wire.ended == "abort"
 
-    staged(flow)
+
+def exchange(url: str, *pieces: bytes) -> bytes:
+    """What a connection gets for them until it is closed."""
+    with connect(url) as line:
+        line.sendall(b"".join(pieces))
+        return all_of(line)
+
+
+def connect(url: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20)
+
+
+def all_of(line: socket.socket) -> bytes:
+    try:
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+    except ConnectionResetError:
+        return b""
+
+
+CLOSE = b"connection: close"
+
+
+def test_a_store_that_is_waited_for_has_a_task_and_a_deadline() -> None:
+    world = World()
+    rest = rest_of(world, deadline_ms=100)
+    rest.at_once = False
+    with served(rest) as (url, server):
+        assert exchange(url, request(BODY, CLOSE)).startswith(b"HTTP/1.1 200")
+        let_go = asyncio.Event()
+
+        async def hang(*_: Any) -> Any:
+            await let_go.wait()
+
+        world.store.consume = hang  # type: ignore[method-assign, assignment]
+        said = exchange(url, request(), GET.replace(b"\r\n\r\n", b"\r\n%b\r\n\r\n" % CLOSE))
+        assert said.startswith(b"HTTP/1.1 504") or b"DEADLINE_EXCEEDED" in said
+        until(lambda: not server.server_state.tasks)
+
+
+def test_an_answer_that_waits_after_all_is_finished_in_a_task() -> None:
+    world = World()
+    rest = rest_of(world)
+    assert rest.at_once
+    consume = world.store.consume
+
+    async def slow(*args: Any) -> Any:
+        await asyncio.sleep(0)
+        return await consume(*args)
+
+    world.store.consume = slow  # type: ignore[method-assign]
+    with served(rest) as (url, _):
+        said = exchange(url, request(BODY, CLOSE))
+    assert said.startswith(b"HTTP/1.1 200")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["allowed"] is True
+
+
+def test_a_head_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_protocol, "HEAD_S", 0.2)
+    with (
+        served(rest_of(World())) as (url, _),
+        connect(url) as silent,
+        connect(url) as slow,
+        connect(url) as second,
+    ):
+        slow.sendall(GET[:-2])
+        second.sendall(GET)
+        assert second.recv(65536).startswith(b"HTTP/1.1 200")
+        second.sendall(GET[:-2])  # the second request of a connection is not waited for either
+        assert [all_of(one) for one in (silent, slow, second)] == [b""] * 3
+
+
+def test_there_is_a_bound_on_connections() -> None:
+    with served(rest_of(World()), connections_max=3) as (url, server):
+        lines = [connect(url) for _ in range(3)]
+        until(lambda: len(server.server_state.connections) == 3)
+        with connect(url) as one_more:
+            assert all_of(one_more) == b""
+        for line in lines:
+            line.close()
+        until(lambda: not server.server_state.connections)
+        assert httpx.get(url + "/healthz", trust_env=False).status_code == 200

@@ -141,16 +141,11 @@ class ForeignOrigin(HttpProblem):
 
 
 class FaultSwitch(Protocol):
-    """The switch of a demo, whose store can be broken on purpose. A service has none. `modes` says
-    what each mode means; `turn` raises ValueError for what is none."""
+    """The switch of a demo, whose store can be broken on purpose; a service has none. `modes` says
+    what each mode means."""
 
-    @property
-    def modes(self) -> Mapping[str, str]: ...
-
-    @property
-    def mode(self) -> str: ...
-
-    def turn(self, mode: str) -> None: ...
+    modes: Mapping[str, str]
+    mode: str
 
 
 class Dashboard:
@@ -242,7 +237,7 @@ class Dashboard:
         mode = values.get("mode") if isinstance(values, dict) and len(values) == 1 else None
         if not isinstance(mode, str) or mode not in switch.modes:
             raise invalid("mode", f"must be one of {', '.join(switch.modes)}")
-        switch.turn(mode)
+        switch.mode = mode
         return _switch_json(switch)
 
     async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headgate.core.errors import HeadgateError
 from headgate.core.runtime import Event, Observer
@@ -74,48 +75,37 @@ async def _wait_for_disconnect(receive: Any) -> None:
         pass
 
 
-class DecisionCount(NamedTuple):
-    """Decisions of one kind on one bucket within a tick."""
-
-    kind: str
-    entity_id: str
-    resource: str
-    times: int
-
-
-class WindowSnapshot(NamedTuple):
-    """All that happened between two looks; `left_out` decisions are counted but not told."""
-
-    counts: Mapping[str, int]
-    decisions: Sequence[DecisionCount]
-    left_out: int
-
-
 class FeedWindow:
     """One per namespace that somebody watches."""
 
     def __init__(self, hot_max: int = HOT_MAX) -> None:
         self._hot_max = hot_max
         self._heat: dict[BucketRef, float] = {}
-        self._counts: dict[str, int] = {}
-        self._decisions: dict[tuple[str, str, str], int] = {}
+        self._counts = Counter[str]()
+        self._decisions = Counter[tuple[str, str, str]]()
         self._left_out = 0
 
     def record(self, event: Event) -> None:
         kind, place = event.kind, (event.entity_id, event.resource)
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._counts[kind] += 1
         self._warm(place)
         key = (kind, *place)
         if key in self._decisions or len(self._decisions) < DECISIONS_MAX:
-            self._decisions[key] = self._decisions.get(key, 0) + 1
+            self._decisions[key] += 1
         else:
             self._left_out += 1
 
-    def tick(self) -> WindowSnapshot:
-        """What happened since the last tick; the buckets cool down a little."""
-        decisions = [DecisionCount(*key, count) for key, count in self._decisions.items()]
-        found = WindowSnapshot(self._counts, decisions, self._left_out)
-        self._counts, self._decisions, self._left_out = {}, {}, 0
+    def tick(self) -> dict[str, Any]:
+        """What happened since the last tick: decisions on each bucket, as many as are told, and how
+        many are left out. The buckets cool down a little."""
+        decisions = [
+            {"kind": kind, "entity_id": entity_id, "resource": resource, "times": times}
+            for (kind, entity_id, resource), times in self._decisions.items()
+        ]
+        found = {
+            "counts": dict(self._counts), "decisions": decisions, "left_out": self._left_out
+        }  # fmt: skip
+        self._counts, self._decisions, self._left_out = Counter(), Counter(), 0
         self._heat = {
             place: heat * COOLING for place, heat in self._heat.items() if heat * COOLING > COLD
         }
@@ -147,7 +137,7 @@ class Channel:
         """A frame to every viewer, unless there is nothing new to tell."""
         happened = self.window.tick()
         place, self._ticks = self._ticks, self._ticks + 1
-        if not happened.counts and place % QUIET_TICKS and not self.eager:
+        if not happened["counts"] and place % QUIET_TICKS and not self.eager:
             return
         self.eager = False
         found = await self._frame(happened, search=place % SEARCH_TICKS == 0)
@@ -155,7 +145,7 @@ class Channel:
         for viewer in self.viewers:
             viewer.push(frame)
 
-    async def _frame(self, happened: WindowSnapshot, *, search: bool) -> dict[str, Any]:
+    async def _frame(self, happened: dict[str, Any], *, search: bool) -> dict[str, Any]:
         try:
             ns = await self._service.namespace(self._namespace)
             if search:
@@ -166,10 +156,8 @@ class Channel:
         except HeadgateError:  # the store is away; what was decided meanwhile is told all the same
             now_ms, shown, trouble = self._service.clock(), [], True
         return {
+            **happened,
             "now_ms": now_ms,
-            "counts": happened.counts,
-            "decisions": [one._asdict() for one in happened.decisions],
-            "left_out": happened.left_out,
             "buckets": shown,
             "trouble": trouble,
             "breaker": self._service.breaker.value,

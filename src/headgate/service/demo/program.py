@@ -3,30 +3,88 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, Throttled, Unreachable
 from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.core.store import Backend
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository, open_backend
-from headgate.service.decide.service import Service
-from headgate.service.demo.faulty_store import StoreSwitch
 from headgate.service.demo.sample import MODELS, store_sample
-from headgate.service.demo.traffic import Traffic, calls, pause_ms, run
-from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.program import (
-    Options,
-    Program,
-    authenticator_for,
-    embedded_store,
-    settings_of,
-)
+from headgate.service.demo.traffic import Traffic, calls
+from headgate.service.program import Options, Program, embedded_store
 from headgate.service.server.options import ServerOptions, within
-from headgate.service.server.serve import listen, serve, set_up_logs
+from headgate.service.server.serve import listen, say, serve, set_up_logs
+
+# --------------------------------------------------------------------------------------------------
+# A backend with a switch, for the demo and nowhere else. What it does when it is broken is what
+# ports report of a real engine: `Unreachable` at once, the same after the time a call may take, or
+# `Throttled`. Everything above reacts as it would then.
+
+HANG_MS = 400  # what a port would wait for an answer
+THROTTLE_MS = 1_500
+
+TAKES = ("consume", "consume_each")
+
+
+class StoreSwitch:
+    """How the store is now, and who may look: the page shows `modes` and `mode`, and turns it."""
+
+    modes: Mapping[str, str] = MappingProxyType({
+        "well": "The store answers.",
+        "failing": "Every call fails at once, as with a server that was killed.",
+        "hanging": f"Every call waits {HANG_MS} ms and then fails, as behind a cut cable.",
+        "throttled": "Every take is throttled: a 429 with its own wait. The breaker stays closed.",
+    })  # fmt: skip
+
+    def __init__(self) -> None:
+        self.mode = "well"
+
+    def wrap(self, backend: Backend) -> Backend:
+        """The backend behind this switch."""
+        parts = {
+            name: FaultyProxy(self, part)
+            for name in ("store", "catalog", "ledger", "expiring")
+            if (part := getattr(backend, name)) is not None
+        }
+        return replace(backend, **parts)  # type: ignore[arg-type]
+
+    async def apply_fault(self, verb: str) -> None:
+        """What every call meets before it reaches the store."""
+        if self.mode == "hanging":
+            await asyncio.sleep(HANG_MS / 1000)
+        if self.mode in ("failing", "hanging"):
+            raise Unreachable(f"the demo's switch says {self.mode}")
+        if self.mode == "throttled" and verb in TAKES:
+            raise Throttled("the demo's switch says throttled", THROTTLE_MS)
+
+
+class FaultyProxy:
+    """Any part of a backend whose verbs are all asynchronous, behind a switch. `close` always
+    reaches it."""
+
+    def __init__(self, switch: StoreSwitch, inner: object) -> None:
+        self._switch = switch
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        verb: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
+        if name == "close":
+            return verb
+
+        async def called(*given: Any, **named: Any) -> Any:
+            await self._switch.apply_fault(name)
+            return await verb(*given, **named)
+
+        return called
+
 
 # --------------------------------------------------------------------------------------------------
 # The options of the demo.
@@ -79,10 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logs("error")  # what the switch does on purpose is no news
     try:
         with _folder(demo) as folder:
-            switch = StoreSwitch(pause_ms)
+            switch = StoreSwitch()
             program = program_on(folder, switch)
             if demo.once is not None:
-                _say(run(run_once(program, demo)))
+                say(asyncio.run(run_once(program, demo)))
                 return 0
             return _serve(demo, folder, program, switch)
     except HeadgateError as error:
@@ -95,15 +153,9 @@ def program_on(folder: str, switch: StoreSwitch) -> Program:
     url = embedded_store(folder)
     repository = Repository(url, _backend=switch.wrap(open_backend(url, blocking=False)))
     options = Options(store=url, fail_open=True)
-    metrics = ServiceMetrics()
-    metrics.configure((), MODELS)
-    service = Service(
-        repository,
-        settings=settings_of(options),
-        on_answer=metrics.count_answer,
-        patience=PATIENCE,
-    )
-    return Program(options, service, authenticator_for(options, repository), metrics)
+    program = Program.build(options, repository=repository, patience=PATIENCE)
+    program.metrics.configure((), MODELS)
+    return program
 
 
 async def run_once(program: Program, demo: Demo) -> str:
@@ -176,8 +228,3 @@ def _folder(demo: Demo) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as made:
         yield made
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

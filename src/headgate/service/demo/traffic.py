@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headgate.core.errors import HeadgateError
+from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.requests import parse_acquire, parse_check, parse_settle
 from headgate.service.decide.service import Service
 
@@ -88,28 +90,11 @@ TTL_S = 60
 log = logging.getLogger("headgate.service")
 
 
-async def pause_ms(wait_ms: int) -> None:
-    await asyncio.sleep(wait_ms / 1000)
-
-
-class TrafficCounts:
-    """What came of the requests."""
-
-    def __init__(self) -> None:
-        self.admitted = self.refused = self.degraded = self.settled = self.failed = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.admitted} admitted ({self.degraded} of them without the store), "
-            f"{self.refused} refused, {self.settled} settled, {self.failed} failed"
-        )
-
-
 class Traffic:
     """Sends calls through the service from `start` to `stop`."""
 
     def __init__(self, service: Service, calls: Iterable[DemoCall], rate: int) -> None:
-        self.counts = TrafficCounts()
+        self.counts = Counter[str]()  # what came of the requests
         self._service = service
         self._calls = calls
         self._rate = rate
@@ -126,11 +111,15 @@ class Traffic:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def send(self, count: int) -> TrafficCounts:
-        """So many calls, each after the other, none waited for."""
+    async def send(self, count: int) -> str:
+        """Sends so many calls, each after the other, none waited for; what came of them."""
         for call in islice(self._calls, count):
             await self._one(call, in_no_time=True)
-        return self.counts
+        counts = self.counts
+        return (
+            f"{counts['admitted']} admitted ({counts['degraded']} of them without the store), "
+            f"{counts['refused']} refused, {counts['settled']} settled, {counts['failed']} failed"
+        )
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,35 +136,30 @@ class Traffic:
         try:
             await self._send(call, in_no_time)
         except HeadgateError:  # a caller's problem, as with any client; the next one tries again
-            self.counts.failed += 1
+            self.counts["failed"] += 1
         except Exception:
-            self.counts.failed += 1
+            self.counts["failed"] += 1
             log.exception("a request of the demo failed in an unforeseen way")
 
     async def _send(self, call: DemoCall, in_no_time: bool) -> None:
-        service, counts = self._service, self.counts
+        service = self._service
         whom = {"scope": call.scope, "identifier": call.identifier, "resource": call.resource}
         if not call.estimate:
             answer = await service.check(parse_check(whom))
-            self._count(answer.allowed, answer.degraded)
+            self._count(answer)
             return
         asked = {"amounts": {"rpm": 1, "tpm": call.estimate}, "ttl_seconds": TTL_S}
         taken = await service.acquire(parse_acquire({**whom, **asked}))
-        self._count(taken.check.allowed, taken.check.degraded)
+        self._count(taken.check)
         if taken.lease is None:
             return
         if not in_no_time:
-            await pause_ms(call.work_ms)
+            await asyncio.sleep(call.work_ms / 1000)
         used = {"amounts": {"rpm": 1, "tpm": call.actual}}
         await service.settle(parse_settle(taken.lease.lease_id, used))
-        counts.settled += 1
+        self.counts["settled"] += 1
 
-    def _count(self, allowed: bool, degraded: bool) -> None:
-        counts = self.counts
-        counts.admitted += allowed
-        counts.refused += not allowed
-        counts.degraded += allowed and degraded
-
-
-def run(flow: Coroutine[Any, Any, str]) -> str:
-    return asyncio.run(flow)
+    def _count(self, answer: CheckResult) -> None:
+        self.counts["admitted" if answer.allowed else "refused"] += 1
+        if answer.allowed and answer.degraded:
+            self.counts["degraded"] += 1

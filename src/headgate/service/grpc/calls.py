@@ -202,11 +202,12 @@ GrpcHandler = Callable[[Any, Peer], Awaitable[Any]]
 
 class GrpcCall(NamedTuple):
     """One unary call: what does it, the message it takes, and what it answers in place of a gRPC
-    error; None there, or for that problem, leaves the error."""
+    error; None there, or for that problem, leaves the error. Metrics name the wire."""
 
     verb: GrpcHandler
     request: Any
     answer: Callable[[ServiceError], Any | None] | None = None
+    wire: str = "grpc"
 
 
 class DecisionUnavailable(ServiceError):
@@ -220,7 +221,6 @@ class RateLimiterCalls:
     """The service on this wire."""
 
     name = "headgate.v1.RateLimiter"
-    wire = "grpc"
 
     def __init__(self, program: Program) -> None:
         self._authenticator = program.authenticator

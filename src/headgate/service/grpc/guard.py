@@ -134,54 +134,30 @@ def grpc_problem(error: ServiceError) -> GrpcProblem:
     return GrpcProblem(STATUSES[error.code], details, tuple(trailing))
 
 
-class ActiveCalls:
-    """How many calls of a server are under way; all its guards share it."""
-
-    __slots__ = ("calls_max", "under_way")
-
-    def __init__(self, calls_max: int) -> None:
-        self.calls_max = calls_max
-        self.under_way = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.under_way >= self.calls_max
-
-
 class CallRunner:
-    """Runs calls for a wire; whatever happens, the caller gets a reply or a known problem."""
+    """Runs the calls of a server; whatever happens, the caller gets a reply or a known problem."""
 
-    def __init__(
-        self,
-        program: Program,
-        wire: str,
-        settings: GrpcSettings | None = None,
-        load: ActiveCalls | None = None,
-        *,
-        with_certificates: bool = False,
-    ) -> None:
-        settings = settings or GrpcSettings()
-        self._bytes_max = settings.message_bytes_max
-        self.load = load or ActiveCalls(settings.calls_max)
+    def __init__(self, program: Program, settings: GrpcSettings) -> None:
+        self._settings = settings
+        self._under_way = 0
         self._metrics = program.metrics
         self._note_refusal = program.note_refusal
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
-        self._wire = wire
-        self._with_certificates = with_certificates
+        self._with_certificates = bool(settings.tls is not None and settings.tls.client_ca)
         self._spans = program.spans
 
     def handler(self, call: GrpcCall, name: str) -> Any:
         """The call as grpcio makes it, in bytes."""
 
         async def handle(request: bytes, context: Any) -> bytes:
-            if self.load.is_full:
+            if self._under_way >= self._settings.calls_max:
                 reply = self.refuse(call, too_many_calls())
             else:
-                self.load.under_way += 1
+                self._under_way += 1
                 try:
                     reply = await self._run(call, name, request, context)
                 finally:
-                    self.load.under_way -= 1
+                    self._under_way -= 1
             return await context.abort(*reply) if isinstance(reply, GrpcProblem) else reply
 
         return handle
@@ -210,8 +186,8 @@ class CallRunner:
         task = self._deadlines.enter()
         problem: ServiceError
         try:
-            if len(request) > self._bytes_max:
-                raise message_too_large(self._bytes_max)
+            if len(request) > self._settings.message_bytes_max:
+                raise message_too_large(self._settings.message_bytes_max)
             reply = await call.verb(call.request.FromString(request), peer)
             written: bytes = reply.SerializeToString()
             return written
@@ -231,7 +207,7 @@ class CallRunner:
             problem = ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
         finally:
             self._deadlines.leave(task)
-            self._metrics.observe_duration(self._wire, perf_counter() - began_s)
+            self._metrics.observe_duration(call.wire, perf_counter() - began_s)
         return self.refuse(call, problem)
 
     def refuse(self, call: GrpcCall, problem: ServiceError) -> bytes | GrpcProblem:

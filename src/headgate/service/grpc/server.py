@@ -15,7 +15,7 @@ from headgate.service.decide.service import Service
 from headgate.service.grpc.calls import RateLimiterCalls
 from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
 from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING, EnvoyMapping
-from headgate.service.grpc.guard import ActiveCalls, CallRunner, GrpcSettings, Tls
+from headgate.service.grpc.guard import CallRunner, GrpcSettings, Tls
 from headgate.service.grpc.proto.envoy import rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.http.deadlines import Ticker
@@ -25,6 +25,10 @@ from headgate.service.program import Program
 # `grpc.health.v1`: what load balancers and Kubernetes ask, kept up to date every few seconds.
 
 EVERY_TICKS = 5
+SERVING, NOT_SERVING = (
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+)
 
 
 class HealthReport:
@@ -51,16 +55,12 @@ class HealthReport:
     async def refresh(self) -> None:
         self.serving = (await self._service.health()).ready
         for name in self._names:
-            await self._servicer.set(name, self._status())
+            await self._servicer.set(name, SERVING if self.serving else NOT_SERVING)
 
     async def close(self) -> None:
         """NOT_SERVING from now on, so that nobody new comes while calls are finished."""
         self.serving = False
         await self._servicer.enter_graceful_shutdown()
-
-    def _status(self) -> Any:
-        kinds = health_pb2.HealthCheckResponse
-        return kinds.SERVING if self.serving else kinds.NOT_SERVING
 
 
 class GrpcServer:
@@ -83,22 +83,14 @@ class GrpcServer:
         """A server for the program, listening; ValidationError where it cannot."""
         settings = settings or GrpcSettings()
         settings.must_suit(program.authenticator)
-        tls = settings.tls
         offers = (RateLimiterCalls(program), RateLimitServiceCalls(program, mapping))
         names = [offer.name for offer in offers]
         server = grpc.aio.server(
             options=settings.options(), maximum_concurrent_rpcs=settings.calls_accepted_max
         )
-        load = ActiveCalls(settings.calls_max)
+        runner = CallRunner(program, settings)
         for offer in offers:
-            guard = CallRunner(
-                program,
-                offer.wire,
-                settings,
-                load,
-                with_certificates=bool(tls is not None and tls.client_ca),
-            )
-            server.add_generic_rpc_handlers((_handlers(offer, guard),))
+            server.add_generic_rpc_handlers((_handlers(offer, runner),))
         health = HealthReport(program.service, names)
         health.register(server)
         if settings.reflection:
@@ -117,11 +109,11 @@ class GrpcServer:
         await self._server.stop(self.settings.grace_s)
 
 
-def _handlers(offer: Any, guard: CallRunner) -> Any:
+def _handlers(offer: Any, runner: CallRunner) -> Any:
     return grpc.method_handlers_generic_handler(
         offer.name,
         {
-            name: grpc.unary_unary_rpc_method_handler(guard.handler(call, f"{offer.name}/{name}"))
+            name: grpc.unary_unary_rpc_method_handler(runner.handler(call, f"{offer.name}/{name}"))
             for name, call in offer.calls().items()
         },
     )

@@ -34,7 +34,7 @@ from headgate.service.keys.key import (
 )
 from headgate.service.keys.stored import KeyStore
 from headgate.service.policies.policies import Policies
-from headgate.service.policies.watch import PolicyStatus, ReloadResult
+from headgate.service.policies.watch import ReloadResult, Watcher
 
 PAGE = 100
 MS_DIGITS_MAX = 15
@@ -103,7 +103,7 @@ async def get_policies(call: RouteCall) -> Document:
     rules, watcher = call.service.rules, call.program.watcher
     if not isinstance(rules, Policies) or watcher is None:
         return {"digest": None, "rate_limits": [], "token_costs": [], "standing": None}
-    return {**rules.as_json(), "standing": _policy_status_json(watcher.standing())}
+    return {**rules.as_json(), "standing": _watcher_json(watcher)}
 
 
 async def reload_policies(call: RouteCall) -> Document:
@@ -111,12 +111,12 @@ async def reload_policies(call: RouteCall) -> Document:
     if watcher is None:
         raise ServiceError(Code.CONFLICT, "the service was started without a policy file")
     result = await call.program.look(run_in_thread)
-    standing = watcher.standing()
-    if standing.trouble is not None:
-        told = str(standing.trouble.broken)[:DETAIL_LENGTH_MAX]
+    if watcher.trouble is not None:
+        told = str(watcher.trouble)[:DETAIL_LENGTH_MAX]
         raise ServiceError(Code.CONFIGURATION_ERROR, f"the policies stay as they are: {told}")
     said = "loaded" if result is ReloadResult.LOADED else "same"
-    return {"result": said, "digest": standing.digest, "standing": _policy_status_json(standing)}
+    digest = watcher.current.digest
+    return {"result": said, "digest": digest, "standing": _watcher_json(watcher)}
 
 
 async def list_keys(call: RouteCall) -> Document:
@@ -235,12 +235,11 @@ def _key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def _policy_status_json(standing: PolicyStatus) -> dict[str, Any]:
-    trouble = standing.trouble
+def _watcher_json(watcher: Watcher) -> dict[str, Any]:
     return {
-        "loaded_at": iso_time_or_none(standing.loaded_ms),
-        "loads": standing.loads,
-        "failures": standing.failures,
-        "trouble": None if trouble is None else str(trouble.broken),
-        "restart_needed": standing.restart_needed,
+        "loaded_at": iso_time_or_none(watcher.loaded_ms),
+        "loads": watcher.loads,
+        "failures": watcher.failures,
+        "trouble": None if watcher.trouble is None else str(watcher.trouble),
+        "restart_needed": watcher.restart_needed,
     }

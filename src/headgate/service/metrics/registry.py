@@ -6,17 +6,18 @@ family has a bound on its series; what comes after that is counted as "other".
 
 from __future__ import annotations
 
+import json
 import math
-import re
+import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SERIES_MAX = 2000
 OTHER = "other"
-
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Sample = tuple[str, tuple[tuple[str, str], ...], float]
 
@@ -57,8 +58,6 @@ class Family:
         *,
         series_max: int = SERIES_MAX,
     ) -> None:
-        if not _NAME.fullmatch(name) or not all(map(_LABEL.fullmatch, labels)):
-            raise ValueError(f"{name} {labels} cannot be the names of a metric and its labels")
         self.kind = kind
         self.name = name
         self.help_text = help_text
@@ -84,17 +83,6 @@ class Family:
             yield self.name, tuple(zip(self.labels, values, strict=True)), series.value
 
 
-class CallbackGauge(Family):
-    """A gauge without labels that is asked for its value when somebody looks."""
-
-    def __init__(self, name: str, help_text: str, ask: Callable[[], float]) -> None:
-        super().__init__("gauge", name, help_text)
-        self._ask = ask
-
-    def samples(self) -> Iterator[Sample]:
-        yield self.name, (), self._ask()
-
-
 class Histogram(Family):
     def __init__(
         self,
@@ -106,8 +94,6 @@ class Histogram(Family):
     ) -> None:
         """One spread for each of the label's values, which are all there are."""
         super().__init__("histogram", name, help_text, (label,))
-        if list(bounds) != sorted(set(bounds)):
-            raise ValueError("bounds must rise")
         self._bounds = tuple(bounds)
         self.by_value = {value: HistogramSeries(self._bounds) for value in values}
 
@@ -147,3 +133,72 @@ def number_text(value: float) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# --------------------------------------------------------------------------------------------------
+# All workers together: each writes its numbers to a shared directory, and whichever of them is
+# scraped adds up all files there.
+#
+# Workers share a port, so a scrape reaches any of them, and each knows only its own requests. The
+# sums never go back, as Prometheus requires of counters: a worker writes its own numbers before it
+# adds up, so the next one to be scraped finds at least what was told before; and the files of
+# workers that have ended stay.
+
+POSTS_MAX = 256
+POST_BYTES_MAX = 4_000_000
+
+
+class FamilyTotal(Family):
+    """A family over all workers: counts are added, of gauges the highest counts."""
+
+    def __init__(self, kind: str, name: str, help_text: str) -> None:
+        super().__init__(kind, name, help_text)
+        self.numbers: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def add(self, name: str, labels: tuple[tuple[str, str], ...], value: float) -> None:
+        known = self.numbers.get((name, labels))
+        if known is not None:
+            value = max(known, value) if self.kind == "gauge" else known + value
+        self.numbers[name, labels] = value
+
+    def samples(self) -> Iterator[Sample]:
+        return ((name, labels, value) for (name, labels), value in self.numbers.items())
+
+
+class WorkerMetrics:
+    """A worker's place among its siblings. The directory is the service's own (mode 0700) and
+    begins empty with it."""
+
+    def __init__(self, directory: str | os.PathLike[str], families: Sequence[Family]) -> None:
+        self._directory = Path(directory)
+        self._families = families
+        self._mine = self._directory / f"{os.getpid()}-{os.urandom(4).hex()}.json"
+
+    def publish(self) -> None:
+        """This worker's numbers are where its siblings see them: to be called every second or so,
+        and at the end."""
+        body = [
+            ((one.kind, one.name, one.help_text), list(one.samples())) for one in self._families
+        ]
+        spare = self._mine.with_suffix(".new")
+        spare.write_text(json.dumps(body))
+        spare.replace(self._mine)
+
+    def render(self) -> bytes:
+        """The numbers of all workers that there are and were."""
+        self.publish()
+        totals: dict[str, FamilyTotal] = {}
+        for path in sorted(self._directory.glob("*.json"))[:POSTS_MAX]:
+            for family, samples in _read_published(path):
+                total = totals.setdefault(family[1], FamilyTotal(*family))
+                for name, labels, value in samples:
+                    total.add(name, tuple(map(tuple, labels)), value)
+        return render_text(totals.values())
+
+
+def _read_published(path: Path) -> list[Any]:
+    with suppress(OSError, ValueError):  # a sibling that died at the wrong moment counts nothing
+        if path.stat().st_size <= POST_BYTES_MAX:
+            found: list[Any] = json.loads(path.read_bytes())
+            return found
+    return []

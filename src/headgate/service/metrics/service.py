@@ -12,15 +12,8 @@ from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
 from headgate.service.decide.rules import BUILTIN_SCOPES
 from headgate.service.keys.access import DenyReason
-from headgate.service.metrics.registry import (
-    OTHER,
-    CallbackGauge,
-    Family,
-    Histogram,
-    Series,
-    render_text,
-)
-from headgate.service.policies.watch import PolicyStatus, ReloadResult
+from headgate.service.metrics.registry import OTHER, Family, Histogram, Series, render_text
+from headgate.service.policies.watch import ReloadResult, Watcher
 
 DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 WIRES = ("rest", "grpc", "rls")
@@ -46,7 +39,7 @@ class TargetCounters:
 class ServiceMetrics:
     """One per process and event loop."""
 
-    def __init__(self, scopes: Iterable[str] = (), resources: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.families: list[Family] = []
         place = ("scope", "resource")
         self.requests = self._counter("requests_total", "Decisions.", *place, "allowed")
@@ -76,17 +69,17 @@ class ServiceMetrics:
         self._shadowed = self._counter(
             "shadowed_total", "Requests that a policy on trial would have refused."
         ).series()
+        self._leases = self._gauge("leases", "Leases held by this process.")
         self._breaker = self._gauge("breaker_state", "0 closed, 1 half-open, 2 open.")
         self._trouble = self._gauge("policy_trouble", "1 while the policy file is not in force.")
         self._loaded_at = self._gauge(
             "policy_loaded_timestamp_seconds", "When the policies in force were read."
         )
         self._counters: dict[tuple[str, str], TargetCounters] = {}
-        self._scopes: frozenset[str] = frozenset()
+        self._scopes = BUILTIN_SCOPES
         self._resources: frozenset[str] = frozenset()
         for result in (ReloadResult.LOADED, ReloadResult.BROKEN):
             self.reloads.series(result.value)  # from 0, so that the first one is an increase
-        self.configure(scopes, resources)
 
     def configure(self, scopes: Iterable[str], resources: Iterable[str]) -> None:
         """The names that may be labels from now on; `Policies.names` gives them."""
@@ -133,18 +126,16 @@ class ServiceMetrics:
     def count_denied(self, reason: DenyReason) -> None:
         self.denied.series(reason.value).value += 1
 
-    def set_breaker_state(self, state: BreakerState) -> None:
-        self._breaker.value = _STATES[state]
+    def set_gauges(self, breaker: BreakerState, leases: int) -> None:
+        """What is not counted as it happens; to be set before somebody looks."""
+        self._breaker.value = _STATES[breaker]
+        self._leases.value = leases
 
-    def count_reload(self, result: ReloadResult, standing: PolicyStatus) -> None:
+    def count_reload(self, result: ReloadResult, watcher: Watcher) -> None:
         if result in (ReloadResult.LOADED, ReloadResult.BROKEN):
             self.reloads.series(result.value).value += 1
-        self._trouble.value = 0 if standing.healthy else 1
-        self._loaded_at.value = standing.loaded_ms / 1000
-
-    def add_gauge(self, reading: CallbackGauge) -> None:
-        """One more gauge, for what its owner knows best: leases held, connections open."""
-        self.families.append(reading)
+        self._trouble.value = 0 if watcher.trouble is None else 1
+        self._loaded_at.value = watcher.loaded_ms / 1000
 
     def render(self) -> bytes:
         return render_text(self.families)

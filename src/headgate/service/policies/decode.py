@@ -1,27 +1,112 @@
-"""From a YAML tree to policies, costs and runtime; every rule of the file format is here."""
+"""From a YAML tree to policies, costs and runtime: every rule of the file format, and the values
+that a file is read into."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from headgate.core.errors import ValidationError
+from headgate.core.errors import InvalidNameError, ValidationError
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_resource
 from headgate.declare.yaml_fields import FieldReader
 from headgate.declare.yaml_tree import Findings, Node, Scalar
+from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
 from headgate.service.decide.rules import TOKENS
-from headgate.service.policies.values import (
-    BreakerSettings,
-    Policy,
-    Runtime,
-    fields_of,
-    parse_endpoint,
-    parse_key_pattern,
-    parse_scope,
-)
+from headgate.service.decide.targets import SCOPE_LENGTH_MAX, is_scope
+
+ENDPOINT_LENGTH_MAX = 256
+PATTERN_LENGTH_MAX = 256
+
+_ENDPOINT = re.compile(r"/[!-~]*")
+_PATTERN = re.compile(r"(?:[a-zA-Z0-9_.\-:@/]|\{[a-z][a-z0-9_]{0,31}\})+")
+_PATTERN_FIELD = re.compile(r"\{([a-z0-9_]+)\}")
+_GIVEN_FIELDS = ("scope", "resource")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One entry of `rate_limits`; without a resource it is its scope's default.
+
+    `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
+    what it would have refused.
+    """
+
+    name: str
+    scope: str
+    resource: str | None
+    limit: Limit
+    key_pattern: str | None = None
+
+    @property
+    def shadow(self) -> bool:
+        return self.limit.soft
+
+    @property
+    def identifier_key(self) -> str | None:
+        """The metadata entry that names who is limited; None where the request's own identifier
+        does."""
+        return next((name for name in fields_of(self.key_pattern) if name != "identifier"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How the service is run. None is "not said": the command line or the default decides.
+
+    `store` may hold a password, so it is never shown.
+    """
+
+    fail_open: bool | None = None
+    breaker: BreakerConfig | None = None
+    store: str | None = field(default=None, repr=False)
+
+
+def parse_scope(text: str) -> str:
+    if not is_scope(text):
+        raise InvalidNameError(
+            "scope", text,
+            f"must start with a letter and continue with letters, digits and _ . -, at most "
+            f"{SCOPE_LENGTH_MAX} characters",
+        )  # fmt: skip
+    return text
+
+
+def parse_endpoint(text: str) -> str:
+    if len(text) > ENDPOINT_LENGTH_MAX or _ENDPOINT.fullmatch(text) is None:
+        raise ValidationError(
+            "endpoint", text,
+            f"must be a path like /api/search, at most {ENDPOINT_LENGTH_MAX} characters",
+        )  # fmt: skip
+    return text
+
+
+def fields_of(pattern: str | None) -> list[str]:
+    """The fields of a key pattern that say who is limited."""
+    found = _PATTERN_FIELD.findall(pattern or "")
+    return [name for name in found if name not in _GIVEN_FIELDS]
+
+
+def parse_key_pattern(text: str) -> str:
+    """Literal text, `{scope}`, `{resource}`, and one field that says who is limited."""
+    if len(text) > PATTERN_LENGTH_MAX or _PATTERN.fullmatch(text) is None:
+        raise ValidationError(
+            "key_pattern", text,
+            "must be letters, digits, _ . - : @ / and fields like {ip_address}, at most "
+            f"{PATTERN_LENGTH_MAX} characters",
+        )  # fmt: skip
+    if len(fields_of(text)) > 1:
+        raise ValidationError(
+            "key_pattern", text,
+            "has more than one field for who is limited; use one beside {scope} and {resource}",
+        )  # fmt: skip
+    return text
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading them.
 
 RULES_MAX = 10_000
 COST_MAX = 100_000
@@ -48,17 +133,18 @@ def _milliseconds(reader: FieldReader, node: Node, name: str) -> int | None:
     return None if seconds is None else int(seconds * 1000)
 
 
-def _multiplier(reader: FieldReader, node: Node, name: str) -> Fraction | None:
-    return reader.decimal(node, name, 1, 100)
+def _multiplier(reader: FieldReader, node: Node, name: str) -> float | None:
+    found = reader.decimal(node, name, 1, 100)
+    return None if found is None else float(found)
 
 
 # The keys of `circuit_breaker`: which setting each is, and how it is read.
 _BREAKER: dict[str, tuple[str, Callable[[FieldReader, Node, str], Any]]] = {
-    "failure_threshold": ("failure_threshold", _count),
-    "success_threshold": ("success_threshold", _count),
-    "timeout_seconds": ("timeout_ms", _milliseconds),
-    "max_timeout_seconds": ("timeout_ms_max", _milliseconds),
-    "backoff_multiplier": ("backoff_multiplier", _multiplier),
+    "failure_threshold": ("failures_to_open", _count),
+    "success_threshold": ("successes_to_close", _count),
+    "timeout_seconds": ("open_ms", _milliseconds),
+    "max_timeout_seconds": ("open_ms_max", _milliseconds),
+    "backoff_multiplier": ("growth", _multiplier),
 }
 
 
@@ -224,7 +310,7 @@ class _PolicyDecoder:
             return None
         return node.text
 
-    def _breaker(self, node: Node) -> BreakerSettings | None:
+    def _breaker(self, node: Node) -> BreakerConfig | None:
         given = self.reader.fields(node, "circuit_breaker", tuple(_BREAKER)) or {}
         values: dict[str, Any] = {}
         for name, one in given.items():
@@ -232,10 +318,11 @@ class _PolicyDecoder:
             values[setting] = read(self.reader, one, name)
         if None in values.values():
             return None
-        found = BreakerSettings(**values)
-        if found.timeout_ms > found.timeout_ms_max:
+        usual = BreakerConfig()
+        if values.get("open_ms", usual.open_ms) > values.get("open_ms_max", usual.open_ms_max):
             self.reader.fault(node, "timeout_seconds is more than max_timeout_seconds")
-        return found
+            return None
+        return BreakerConfig(**values)
 
     def _limit(self, given: dict[str, Node], name: str) -> Limit | None:
         """The amounts as written, made into an exact limit."""

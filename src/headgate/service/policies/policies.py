@@ -27,8 +27,7 @@ from headgate.declare.yaml_tree import (
     parse_tree,
 )
 from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule
-from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, decode
-from headgate.service.policies.values import Policy, Runtime
+from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, Policy, Runtime, decode
 
 # --------------------------------------------------------------------------------------------------
 # Reading a small file that others replace: which file it is, and its content in one piece.

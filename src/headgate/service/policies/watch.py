@@ -41,31 +41,6 @@ class ReloadResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyTrouble:
-    """Why the file is not what the service goes by."""
-
-    broken: InvalidFile
-    since_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyStatus:
-    """What the watcher can say about itself: for health, metrics and admin."""
-
-    path: str
-    digest: str
-    loaded_ms: int
-    loads: int
-    failures: int
-    trouble: PolicyTrouble | None
-    restart_needed: bool  # the file asks for another store or breaker than the service runs on
-
-    @property
-    def healthy(self) -> bool:
-        return self.trouble is None
-
-
-@dataclass(frozen=True, slots=True)
 class _FileVersion:
     identity: Identity | None
     digest: str
@@ -74,7 +49,10 @@ class _FileVersion:
 
 class Watcher:
     """Holds the policies in force. `current` is one attribute, swapped whole: a request that reads
-    it once sees one snapshot, and there is never a moment without one."""
+    it once sees one snapshot, and there is never a moment without one.
+
+    `trouble` says why the file is not what the service goes by; None where it is.
+    """
 
     def __init__(
         self,
@@ -95,18 +73,24 @@ class Watcher:
         self._next_ms = now_ms + poll_ms
         identity, content = policies_file.read_stable(self.path)
         found = _check(content, self.path)
-        self._trouble: PolicyTrouble | None = None
+        self.trouble: InvalidFile | None = None
         if isinstance(found, InvalidFile):
-            self._trouble = PolicyTrouble(found, now_ms)
+            self.trouble = found
             found = self._load_last_good(found)
         elif isinstance(content, bytes):
             policies_file.keep_copy(last_good, content)
         self.current: Policies = found
         self._first = found.runtime
         self._seen = _FileVersion(identity, _digest(content), settled=False)
-        self._loaded_ms = now_ms
-        self._loads = 1
-        self._failures = 0 if self._trouble is None else 1
+        self.loaded_ms = now_ms
+        self.loads = 1
+        self.failures = 0 if self.trouble is None else 1
+
+    @property
+    def restart_needed(self) -> bool:
+        """Whether the file asks for another store or breaker than the service runs on."""
+        now, first = self.current.runtime, self._first
+        return (now.store, now.breaker) != (first.store, first.breaker)
 
     def look(self, now_ms: int, *, at_once: bool = False) -> ReloadResult:
         """Looks where it is time, or `at_once`. May be called from any thread."""
@@ -148,32 +132,19 @@ class Watcher:
         self._seen = news
         if isinstance(found, Policies) and found.digest != self.current.digest:
             self.current = found.with_rules_of(self.current)
-            self._loaded_ms, self._loads = now_ms, self._loads + 1
-            self._trouble = None
+            self.loaded_ms, self.loads = now_ms, self.loads + 1
+            self.trouble = None
             return ReloadResult.LOADED
         if isinstance(found, InvalidFile):
-            if self._trouble is not None and self._trouble.broken == found:
+            if self.trouble == found:
                 return ReloadResult.SAME
-            since_ms = now_ms if self._trouble is None else self._trouble.since_ms
-            self._trouble = PolicyTrouble(found, since_ms)
-            self._failures += 1
+            self.trouble = found
+            self.failures += 1
             return ReloadResult.BROKEN
-        if self._trouble is not None and news.digest == self.current.digest:
-            self._trouble = None
+        if self.trouble is not None and news.digest == self.current.digest:
+            self.trouble = None
             return ReloadResult.OVER
         return ReloadResult.SAME
-
-    def standing(self) -> PolicyStatus:
-        runtime = self.current.runtime
-        return PolicyStatus(
-            self.path,
-            self.current.digest,
-            self._loaded_ms,
-            self._loads,
-            self._failures,
-            self._trouble,
-            (runtime.store, runtime.breaker) != (self._first.store, self._first.breaker),
-        )
 
 
 def _check(content: bytes | InvalidFile, path: str) -> Policies | InvalidFile:
@@ -195,16 +166,17 @@ ACTION = "policies_changed"
 NAMES_MAX = 100
 
 
-async def note_policies(repository: Repository, policies: Policies, standing: PolicyStatus) -> bool:
+async def note_policies(repository: Repository, watcher: Watcher) -> bool:
     """The newest event tells of the policies in force; True where that had to be written."""
+    policies = watcher.current
     found = await repository.get_audit_events(SUBJECT, 1)
     before = found[0].details.get("after") if found else None
-    if isinstance(before, dict) and before.get("digest") == standing.digest:
+    if isinstance(before, dict) and before.get("digest") == policies.digest:
         return False
     scopes, resources = (sorted(names)[:NAMES_MAX] for names in policies.names)
-    after = {"digest": standing.digest, "scopes": scopes, "resources": resources}
+    after = {"digest": policies.digest, "scopes": scopes, "resources": resources}
     event = audit_event(
-        repository.clock(), ACTION, SUBJECT, f"file:{standing.path}", before=before, after=after
+        repository.clock(), ACTION, SUBJECT, f"file:{watcher.path}", before=before, after=after
     )
     await repository.backend.ledger.append(await repository.configs.namespace_id(), event)
     return True

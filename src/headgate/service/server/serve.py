@@ -144,17 +144,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(serving: ServerOptions, given: Sequence[str]) -> int:
     if serving.descriptor is not None:
         return _work(serving, socket.socket(fileno=serving.descriptor))
-    listener = listen(serving)
-    serving = replace(serving, port=listener.getsockname()[1])
-    if serving.workers == 1:
-        return _work(serving, listener, announce=True)
+    with listen(serving) as listener:
+        serving = replace(serving, port=listener.getsockname()[1])
+        if serving.workers == 1:
+            return _work(serving, listener, announce=True)
+        return _supervise(serving, given, listener)
+
+
+def _supervise(serving: ServerOptions, given: Sequence[str], listener: socket.socket) -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-", ignore_cleanup_errors=True) as board:
         serving = replace(serving, program=replace(serving.program, board=board))
         program = Program.build(serving.program)  # a mistake in a file shows here, once
         listener.listen(BACKLOG)  # clients that come before the workers are there wait for them
         listener.set_inheritable(True)
         workers = Workers(serving, given, listener, program.service.repository.url)
-        _say(startup_message(serving, program))
+        say(startup_message(serving, program))
         return workers.run()
 
 
@@ -343,7 +347,7 @@ def shown_store(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     if text:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -351,7 +355,7 @@ def _say(text: str) -> None:
 
 def _say_started(serving: ServerOptions, greeting: str) -> None:
     """Tells people, and the supervisor where there is one, that this process serves now."""
-    _say(greeting)
+    say(greeting)
     if serving.parent is not None and serving.program.board is not None:
         ready_file(serving.program.board, os.getpid()).touch()
 

@@ -78,7 +78,6 @@ class RateLimitServiceCalls:
     """The service on Envoy's wire."""
 
     name = "envoy.service.ratelimit.v3.RateLimitService"
-    wire = "rls"
 
     def __init__(self, program: Program, mapping: EnvoyMapping) -> None:
         self._authenticator = program.authenticator
@@ -89,9 +88,8 @@ class RateLimitServiceCalls:
         self._logged: set[str] = set()
 
     def calls(self) -> dict[str, GrpcCall]:
-        return {
-            "ShouldRateLimit": GrpcCall(self.should_rate_limit, pb.RateLimitRequest, self.answer)
-        }
+        call = GrpcCall(self.should_rate_limit, pb.RateLimitRequest, self.answer, wire="rls")
+        return {"ShouldRateLimit": call}
 
     async def should_rate_limit(
         self, message: pb.RateLimitRequest, peer: Peer

@@ -1,16 +1,47 @@
-"""What everybody needs to use a page: contrast in both themes, names, order, landmarks."""
+"""All pages in light, dark and narrow, under the demo's traffic, and what everybody needs to use
+them: contrast, names, order, landmarks. With HEADGATE_PICTURES=1 the pictures of the documentation
+are made anew; HEADGATE_PICTURES=DIR makes all of them there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.dashboard.conftest import Troubles
+from tests.service.dashboard.conftest import tab
 from tests.service.dashboard.demo_kit import demo
 from tests.service.dashboard.kit import Place
-from tests.service.dashboard.test_pictures import PAGES
+
+ROOT = Path(__file__).parents[3]
+WANTED = os.environ.get("HEADGATE_PICTURES")
+IMAGES = None if WANTED is None else ROOT / "docs/images" if WANTED == "1" else Path(WANTED)
+SHOWN = ("live", "playground", "explain", "entities", "limits", "health")
+DOCUMENTED = {
+    *((name, "light") for name in SHOWN),
+    ("live", "dark"),
+    ("playground", "narrow"),
+}
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
+    "narrow": {"color_scheme": "light", "viewport": {"width": 400, "height": 800}},
+}
+NARROWER = {"light": (760,), "dark": (), "narrow": (360,)}
+PAGES = {
+    "live": ("live", ".bucket .gauge"),
+    "playground": ("playground", ".tank"),
+    "explain": ("explain?entity=api_key:intern&resource=gpt-4", ".rung.gives"),
+    "entities": ("entities?id=api_key:support-bot", ".bucket .gauge"),
+    "limits": ("limits?level=resource&resource=gpt-4", "tbody input"),
+    "usage": ("usage?entity=api_key:search-prod", ".plot canvas"),
+    "audit": ("audit?of=api_key:intern", "main tbody tr"),
+    "health": ("health", ".tile"),
+    "shards": ("shards", "#no-shards"),
+}
 
 # The text of a page against what is really behind it, by the formula of WCAG 2; large text may
 # have 3, other text 4.5. What is disabled is exempt.
@@ -92,28 +123,56 @@ FAULTS = """() => {
 
 @pytest.fixture(scope="module")
 def company() -> Iterator[Place]:
-    with demo() as place:
+    """The demo, with somebody deep in debt."""
+    with demo(rate=14 if IMAGES else 5) as place:
         yield place
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read(theme: Any, company: Place, browser: Any, troubles: Troubles) -> None:
-    context = browser.new_context(color_scheme=theme, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    troubles.watch(page)
-    try:
-        for path, shown in PAGES.values():
+@pytest.mark.parametrize("look", LOOKS)
+def test_pages_in_every_look(look: str, company: Place, browser: Any) -> None:
+    with tab(browser, **LOOKS[look]) as page:
+        for name, (path, shown) in PAGES.items():
             page.goto(company.page(path))
             page.locator(shown).first.wait_for()
-            if path == "playground":
-                for shots in (9, 19):
-                    page.get_by_role("button", name="Fire ten").click()
-                    page.locator(".stream li").nth(shots).wait_for()
+            if name == "playground":
+                fire_twenty(page)
             assert page.evaluate(FAINT) == [], path
-    finally:
-        context.close()
-    assert troubles == []
+            if IMAGES is not None and (WANTED != "1" or (name, look) in DOCUMENTED):
+                settle(page, name)
+                file = IMAGES / f"dashboard-{name}-{look}.png"
+                page.screenshot(path=file, full_page=WANTED != "1")
+            if look == "light":
+                for closed in page.locator("details > summary").all():
+                    closed.click()
+                assert page.evaluate(FAULTS) == [], path
+            size = LOOKS[look]["viewport"]
+            for width in (size["width"], *NARROWER[look]):
+                page.set_viewport_size({**size, "width": width})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            page.set_viewport_size(size)
+
+
+def fire_twenty(page: Any) -> None:
+    for shots in (9, 19):
+        page.get_by_role("button", name="Fire ten").click()
+        page.locator(".stream li").nth(shots).wait_for()
+
+
+def settle(page: Any, name: str) -> None:
+    """For a picture: something must be going on in it."""
+    if name == "limits":
+        page.get_by_label("Holds").nth(1).fill("20000")
+        page.get_by_role("button", name="Preview").click()
+        page.locator("#preview h3").wait_for()
+    if name == "live":
+        page.wait_for_timeout(12_000)
+
+
+def test_the_documentation_shows_the_pictures_that_are_made() -> None:
+    made = {f"dashboard-{name}-{look}.png" for name, look in DOCUMENTED}
+    assert {path.name for path in (ROOT / "docs/images").glob("dashboard-*")} == made
+    page = (ROOT / "docs/how-to/use-the-dashboard.md").read_text()
+    assert all(f"../images/{name}" in page for name in made)
 
 
 def test_faint_text_would_be_found(company: Place, page: Any) -> None:
@@ -121,15 +180,6 @@ def test_faint_text_would_be_found(company: Place, page: Any) -> None:
     page.locator("#no-shards").wait_for()
     page.evaluate("document.querySelector('#no-shards').style.color = '#aab'")
     assert len(page.evaluate(FAINT)) == 1
-
-
-def test_pages_are_built_for_readers_of_every_kind(company: Place, page: Any) -> None:
-    for path, shown in PAGES.values():
-        page.goto(company.page(path))
-        page.locator(shown).first.wait_for()
-        for closed in page.locator("details > summary").all():
-            closed.click()
-        assert page.evaluate(FAULTS) == [], path
 
 
 def test_the_tab_key_goes_through_a_page_in_its_order(company: Place, page: Any) -> None:
