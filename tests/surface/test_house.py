@@ -24,7 +24,7 @@ SMALL = {
     "integrations/drf.py",  # imports rest_framework, which users of django.py need not have
     "integrations/flask.py",  # imports flask: one module per framework
     "integrations/httpx.py",  # imports httpx: one module per library
-    "integrations/requests.py",  # imports requests: one module per framework
+    "integrations/requests.py",  # imports requests: one module per library
     "service/settings.py",  # the lowest of the service: what decides and what serves both read it
     "stores/dynamodb/sharding/shares.py",  # arithmetic below the protocol, which sharding uses
 }
@@ -35,19 +35,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1167,
-    "admin": 1342,
-    "aws": 3442,
-    "cli": 3689,
-    "client": 2137,
-    "core": 4370,
-    "declare": 756,
-    "integrations": 1992,
-    "layers": 1422,
-    "service": 12614,
-    "stores": 13598,
+    ".": 1066,
+    "admin": 1383,
+    "aws": 3416,
+    "cli": 3516,
+    "client": 1585,
+    "core": 4249,
+    "declare": 755,
+    "integrations": 1925,
+    "layers": 1393,
+    "service": 12080,
+    "stores": 13217,
     "testing": 1687,
-    "transport": 1401,
+    "transport": 1736,
 }
 
 PURE = (
