@@ -10,7 +10,8 @@ from typing import Any
 
 from headgate import Limit
 from headgate.core.decision import Demand
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.account import ServiceClock
 from headgate.stores.dynamodb.ledger import DynamoLedger

@@ -16,8 +16,8 @@ from headgate.core.errors import ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.core.plan_cache import Configs
 from headgate.core.runtime import Clock, steady_clock
-from headgate.core.store import Backend
 from headgate.layers.stack import split_options
+from headgate.stores.catalog import Backend
 
 # --------------------------------------------------------------------------------------------------
 # From a URL to a backend: one table of stores; a new one is one line.

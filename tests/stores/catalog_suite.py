@@ -26,7 +26,7 @@ from headgate.core.errors import (
 from headgate.core.levels import LINEAGE_MAX, Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.records import ATTEMPTS_MAX
 
 NOW_MS = 1_750_000_000_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.store import Backend
 from headgate.repository import open_backend
+from headgate.stores.catalog import Backend
 from headgate.testing import Case, cases, run_case
 
 STORES: dict[str, Callable[[Path], str]] = {

@@ -27,7 +27,7 @@ from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name
 from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
 from headgate.core.runtime import Clock
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 
 # --------------------------------------------------------------------------------------------------
 # What every operator flow stands on: a backend, its configuration cache, a clock.

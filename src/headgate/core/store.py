@@ -13,17 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
 from headgate.core.history import AuditEvent, UsageQuery
 from headgate.core.levels import Lookup, Namespace, Page
-from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record
-
-if TYPE_CHECKING:
-    from headgate.stores.catalog import RecordsCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,17 +253,3 @@ class ExpiringRecords(Protocol):
     ) -> list[tuple[str, ExpiringRecord]]:
         """Those whose end came before the moment, the earliest first."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """All of them opened together, and what they can do. Without `expiring`, what must
-    outlive the process is kept in the process. `check_limits` raises a
-    ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
-
-    store: Store
-    catalog: RecordsCatalog
-    ledger: Ledger
-    capabilities: Capabilities
-    expiring: ExpiringRecords | None = None
-    check_limits: Callable[[Sequence[Limit]], None] | None = None

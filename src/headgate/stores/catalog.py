@@ -9,8 +9,8 @@ nothing is written and the change begins again. How to read and commit is the st
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headgate.admin.documents import entity_as_json, stored_as_json
@@ -34,7 +34,8 @@ from headgate.core.levels import (
     change_stored,
     check_parent,
 )
-from headgate.core.limits import new_namespace_id
+from headgate.core.limits import Limit, new_namespace_id
+from headgate.core.store import Capabilities, ExpiringRecords, Ledger, Store
 from headgate.stores.records import (
     ACTIVE,
     DELETED,
@@ -318,3 +319,17 @@ def _sendable(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A store, its catalog and its ledger opened together, and what they can do. Without
+    `expiring`, what must outlive the process is kept in the process. `check_limits` raises a
+    ValidationError for limits that the store cannot keep exactly; None where it keeps all."""
+
+    store: Store
+    catalog: RecordsCatalog
+    ledger: Ledger
+    capabilities: Capabilities
+    expiring: ExpiringRecords | None = None
+    check_limits: Callable[[Sequence[Limit]], None] | None = None

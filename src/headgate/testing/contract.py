@@ -26,7 +26,7 @@ from headgate.core.levels import Page
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, LimitCell, Record, Terms, cell_of
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 
 SUITES = ("store", "config", "catalog", "ledger", "leases")  # modules contract_*, in this order
 PAGES_MAX = 20

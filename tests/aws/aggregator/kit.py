@@ -14,7 +14,7 @@ from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.core.history import UsageQuery, UsageSnapshot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headgate.core.runtime import run
-from headgate.core.store import Backend
 from headgate.repository import open_backend
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.table import create as table_making
 from tests.stores.dynamodb.catalog.kit import table_at, table_name

@@ -15,7 +15,7 @@ from headgate.core.history import UsageQuery, UsageSnapshot, WindowUsage, audit_
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import usage_key
 from headgate.stores.dynamodb.client.calls import TableMissing

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.core.runtime import run
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import RedisPort, open_port
 from headgate.stores.redis.ledger import RedisLedger

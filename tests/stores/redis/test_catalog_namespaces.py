@@ -18,7 +18,7 @@ from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.redis import keys
 from headgate.stores.redis.records import RedisCatalog
 from headgate.stores.redis.scripts import matching_keys

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.core.levels import Entity
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.redis.records import RedisCatalog
 from tests.stores.catalog_suite import CatalogRaces, Two
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to

@@ -16,7 +16,7 @@ from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.redis import documents, keys, ledger
 from headgate.stores.redis.ledger import RedisLedger

@@ -15,7 +15,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Contended, Unreachable
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, CONSUMED, BucketKey, Terms
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import batching as port_line
 from headgate.stores.sqlite import open_sqlite
 

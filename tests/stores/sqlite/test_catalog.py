@@ -13,7 +13,7 @@ from headgate.core.levels import Entity
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import open_sqlite
 from headgate.stores.sqlite.connection import BlockingSqlitePort

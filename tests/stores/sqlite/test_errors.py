@@ -24,7 +24,7 @@ from headgate.core.errors import (
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import open_sqlite
 from headgate.stores.sqlite.connection import BlockingSqlitePort, translate
 from headgate.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION

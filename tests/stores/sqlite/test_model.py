@@ -13,7 +13,7 @@ from headgate.core.history import UsageQuery
 from headgate.core.limits import Limit, Spec
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, full_at_ms
 from headgate.core.runtime import run, wall_clock_ms
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.memory import open_memory
 from headgate.stores.sqlite import CAPABILITIES
 from headgate.stores.sqlite.bucket_table import BucketTable

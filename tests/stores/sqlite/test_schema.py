@@ -16,7 +16,7 @@ from headgate.core.history import UsageQuery
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import bucket_table as shelf
 from headgate.stores.sqlite import open_sqlite, schema
 from headgate.stores.sqlite import records as sqlite_records

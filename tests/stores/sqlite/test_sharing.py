@@ -18,7 +18,7 @@ from headgate.core.decision import Demand
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, CONSUMED, TOKENS, BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import open_sqlite
 
 NOW_MS = 1_750_000_000_000

@@ -14,7 +14,6 @@ from typing import Any
 
 from headgate.core.errors import HeadgateError, Throttled, Unreachable
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.core.store import Backend
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository, open_backend
 from headgate.service.demo.sample import MODELS, store_sample
@@ -22,6 +21,7 @@ from headgate.service.demo.traffic import Traffic, calls
 from headgate.service.program import Options, Program, embedded_store
 from headgate.service.server.options import ServerOptions, within
 from headgate.service.server.serve import listen, say, serve, set_up_logs
+from headgate.stores.catalog import Backend
 
 # --------------------------------------------------------------------------------------------------
 # A backend with a switch, for the demo and nowhere else. What it does when it is broken is what

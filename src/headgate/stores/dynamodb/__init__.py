@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headgate.core.runtime import Clock
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.memory.buckets import BUCKETS_MAX, MemoryStore
 from headgate.stores.memory.ledger import MemoryLedger
 from headgate.stores.memory.records import MemoryCatalog, MemoryExpiringRecords, MemoryRecords

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import open_port
 from headgate.stores.redis.encoding import check_limits

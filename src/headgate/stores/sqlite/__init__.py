@@ -6,7 +6,8 @@ import os
 
 from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock, wall_clock_ms
-from headgate.core.store import Backend, Capabilities
+from headgate.core.store import Capabilities
+from headgate.stores.catalog import Backend
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.connection import AsyncSqlitePort, BlockingSqlitePort

@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
 from headgate.stores.dynamodb.store import DynamoStore

@@ -10,7 +10,7 @@ from headgate.core.errors import EntityNotFoundError, Throttled, Unreachable
 from headgate.core.levels import Entity, Level, Mode
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
-from headgate.core.store import Backend
+from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port, schema
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.calls import DynamoRequest, TransactionCancelled
