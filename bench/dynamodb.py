@@ -17,6 +17,7 @@ from bench import dynamodb_ours, dynamodb_peers, machine
 from bench.dynamodb_jobs import (
     CALLERS,
     COLD_ENTITIES,
+    ROUNDS,
     WORKLOADS,
     Contestant,
     Timing,
@@ -39,7 +40,7 @@ Counted = dict[tuple[str, str], dict[str, Any]]  # by workload and contestant
 
 
 def run(quick: bool) -> dict[str, Any]:
-    seconds, rounds, acquires = (0.05, 2, 8) if quick else (0.2, 30, 100)
+    seconds, rounds, acquires = (0.05, 2, 8) if quick else (0.2, ROUNDS, 100)
     contestants = [dynamodb_ours.CONTESTANT, *dynamodb_peers.contestants()]
     with running() as served:
         _show_set_up()

@@ -25,7 +25,8 @@ PARENT = "org"
 CALLERS = (1, 32)
 PLENTY = 10**9
 DAY_S = 86_400
-COLD_ENTITIES = 1000
+COLD_ENTITIES = 1000  # of a run of all rounds
+ROUNDS = 30
 LEAD_IN_PART = 4  # of a slice goes before it, untimed: the other contestant had the caches
 
 # Whether one acquire of this entity was admitted.
@@ -159,7 +160,7 @@ async def _in_turn(
         try:
             for turn in range(rounds):
                 for timing, acquire, places in lanes if turn % 2 else reversed(lanes):
-                    most = timing.workload.acquires_max // rounds
+                    most = timing.workload.acquires_max // ROUNDS
                     lead_in = most // LEAD_IN_PART
                     await _slice(acquire, timing, places, lead_in, seconds / LEAD_IN_PART)
                     engine_s = cpu_s_of(engine_pid)
