@@ -99,6 +99,8 @@ CASES: list[tuple[str, dict[str, str], list[Quota]]] = [
      [told(retry_after_ms=13)]),
     ("retry-after-ms that is none", {"retry-after-ms": "soon", "retry-after": "1"},
      [told(retry_after_ms=1000)]),
+    ("retry-after-ms of many years", {"retry-after-ms": "9" * 15, "retry-after": "1"},
+     [told(retry_after_ms=1000)]),
 ]  # fmt: skip
 
 

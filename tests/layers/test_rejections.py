@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from headgate import Limit
-from headgate.core.decision import Verdict
+from headgate.core.decision import Demand, Verdict
+from headgate.core.record import BucketKey, Record, Spec, Terms
 from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
+from headgate.stores.dynamodb.sharding.pool import PooledVerdict, ShardPool
+from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
 from tests.layers.kit import DOWN, Buckets, Client, Held, recorded, turns
@@ -207,3 +211,37 @@ def test_a_clock_that_steps_back_trusts_nothing() -> None:
     calls = world.calls
     assert not world.client.take(RPM.want(1)).allowed
     assert world.calls == calls + 1
+
+
+def test_a_bucket_in_parts_is_not_judged_by_the_sum_of_its_parts() -> None:
+    """One part is empty and one is full and gains nothing: the sum would tell half of the wait."""
+    terms = Terms((Spec("rps", 100_000, 10_000, 1000, False),), 1)
+    key = BucketKey("ns", "e", "r")
+    clock = FakeClock()
+
+    class InParts(MemoryStore):
+        calls = 0
+
+        async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+            self.calls += 1
+            at_ms, wanted = clock(), demands[0].amounts[0] or 0
+
+            def part(place: int, milli: int) -> Record:
+                return (share_of(terms, place, 1), at_ms // 3_600_000, 0, at_ms, milli, 0, 0)
+
+            whole = ShardPool(terms, [part(0, 0), part(1, 50_000)])
+            if wanted > 50_000:
+                refusal = PooledVerdict(False, demands, [whole.record(at_ms)], at_ms)
+                refusal.tell({key.text: whole.waits_ms(demands[0], at_ms)})
+                return refusal
+            after = ShardPool(terms, [part(0, 0), part(1, 50_000 - wanted)]).record(at_ms)
+            return Verdict(True, demands, [after], at_ms, [whole.record(at_ms)])
+
+    store = InParts(clock)
+    layer = Rejections(store, clock)
+    waits = []
+    for tokens in (60, 1, 60):
+        verdict = run(layer.consume([Demand(key, terms, (tokens * 1000,))], None))
+        waits.append(verdict.retry_after_ms)
+        clock.advance(10)
+    assert (waits, store.calls) == ([2000, 0, 2000], 3)

@@ -217,7 +217,10 @@ class Rejections(Layer):
                 old = self._seen.pop(text, None)
                 refused_ms = sent_ms
                 if verdict.allowed:
-                    if old is None or not 0 <= sent_ms - old.refused_ms < self._trust_ms:
+                    # The sum of a bucket's parts does not tell a wait: a full part gains nothing.
+                    if old is None or old.refusal is not None:
+                        continue
+                    if not 0 <= sent_ms - old.refused_ms < self._trust_ms:
                         continue
                     refused_ms = old.refused_ms
                 if self._dropped.get(text, 0) <= drops and not forget:

@@ -38,7 +38,7 @@ from headgate.transport.http_pool import (
 # `asyncio.isfuture`).
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # a request has secrets, and tasks show this
 class PendingCall:
     """One request: waiting for a connection, then on its `connection`, then settled.
 

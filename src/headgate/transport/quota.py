@@ -276,7 +276,9 @@ def parse_retry_after_ms(headers: Headers, now_ms: int) -> int | None:
 
 def _retry_after_ms(fields: _Fields, now_ms: int) -> int | None:
     exact_ms = milliseconds(fields.get("retry-after-ms"))
-    return wait_ms(fields.get("retry-after"), now_ms) if exact_ms is None else exact_ms
+    if exact_ms is not None and exact_ms <= AWAY_MS_MAX:
+        return exact_ms
+    return wait_ms(fields.get("retry-after"), now_ms)
 
 
 def _ietf(fields: _Fields, now_ms: int) -> list[Quota]:

@@ -161,3 +161,20 @@ async def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancell
     with pytest.raises(asyncio.CancelledError):
         await task
     assert call.outcome is REPLY
+
+
+@in_loop
+async def test_a_task_that_is_shown_shows_nothing_of_the_request(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    call = PendingCall(b"authorization: secret", 0.0, 0.0, loop)
+
+    async def caller() -> None:
+        await call
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    assert "PendingCall" in repr(task)
+    assert "secret" not in repr(task)
+    call.settle(REPLY)
+    await task

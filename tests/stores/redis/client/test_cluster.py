@@ -14,8 +14,9 @@ from headgate.core.errors import StoreDenied, StoreTrouble, Unreachable
 from headgate.core.runtime import run
 from headgate.stores.redis.client.calls import RedisPort, open_port
 from headgate.stores.redis.client.cluster import slot_of
-from headgate.stores.redis.client.commands import Script
-from headgate.stores.redis.client.errors import Unexpected
+from headgate.stores.redis.client.commands import Script, first_answer
+from headgate.stores.redis.client.errors import ServerError, Unexpected
+from headgate.stores.redis.client.url import Node
 from headgate.stores.redis.scripts import matching_keys
 from tests.stores.redis import servers
 from tests.stores.redis.client.kit import INCR, outcome, use_in_both_modes
@@ -43,6 +44,43 @@ def test_slots_are_those_of_the_server(cluster: servers.Cluster) -> None:
     run(node.close())
     assert slot_of("x{a}y") == slot_of("a")
     assert open_port("redis://h", blocking=True).slot("a") == 0
+
+
+class Nodes:
+    """A wire to nodes that reply after a tenth of a second, or never (None)."""
+
+    def __init__(self, *replies: object) -> None:
+        self.replies = {Node(f"n{place}", 1): reply for place, reply in enumerate(replies)}
+        self.time_s = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    async def ask(self, node: Node, parts: object, due_s: float) -> object:
+        reply = self.replies[node]
+        if reply is None or due_s - self.time_s < 0.1:
+            self.time_s = due_s
+            raise Unreachable("no answer in time")
+        self.time_s += 0.1
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("replies", "spent_s"),
+    [
+        ([ServerError("BUSY Redis is busy running a script."), ["map"]], 0.2),
+        ([ServerError("OOM command not allowed"), ["map"]], 0.2),
+        ([None, None, None, ["map"], ["map"]], 0.7),
+    ],
+    ids=["busy", "full", "three of five are away"],
+)
+def test_the_next_node_is_asked_and_has_its_share_of_the_time(
+    replies: list[object], spent_s: float
+) -> None:
+    wire = Nodes(*replies)
+    asked = first_answer(wire, [*wire.replies], ("X",), 1.0, nothing="knows nothing", failure="no")  # type: ignore[arg-type]
+    assert run(asked)[1] == ["map"]
+    assert wire.time_s == pytest.approx(spent_s)
 
 
 def test_keys_of_all_slots_find_their_master(cluster: servers.Cluster) -> None:

@@ -104,7 +104,8 @@ class ClusterFlow:
         """The reply of the master that has the key: the first one of a script, else what follows
         the command's name. Without a key it is whoever has slot 0."""
         place = 1 if script is None else 3
-        slot = slot_of(str(parts[place])) if len(parts) > place and parts[2:3] != (0,) else 0
+        keyless = len(parts) <= place or (script is not None and parts[2] == 0)
+        slot = 0 if keyless else slot_of(str(parts[place]))
         wire = self.wire
         due_s = wire.now_s() + wire.timeout_s
         known = self._map

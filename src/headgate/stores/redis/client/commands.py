@@ -176,21 +176,22 @@ async def first_answer(
 ) -> tuple[Node, list[Any]]:
     """The first list that one of these nodes replies, and whose it is.
 
-    Each has half of the time that is left, the last one all of it. `nothing` says what a node does
+    Those that are left share the time that is left. `nothing` says what a node does
     that has no answer, `failure` that none had.
     """
     said: object = "none was asked"
     denied: StoreDenied | None = None
-    for node in nodes:
+    for place, node in enumerate(nodes):
         left_s = due_s - wire.now_s()
-        share_s = left_s if node is nodes[-1] else left_s / 2
+        share_s = left_s / (len(nodes) - place)
         try:
             reply = await wire.ask(node, question, due_s - left_s + share_s)
             if type(reply) is list and reply:
                 return node, reply
             said = reply or f"{node} {nothing}"
             if type(reply) is ServerError:
-                raise trouble.error_of_reply(reply, node)
+                found = trouble.error_of_reply(reply, node)
+                denied = found if isinstance(found, StoreDenied) else denied
         except StoreDenied as error:
             denied = error
         except (Unreachable, trouble.Unexpected) as error:
