@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from headgate.client import (
     CheckAnswer,
+    Client,
     InvalidRequest,
     RateLimited,
     Retry,
@@ -28,7 +30,7 @@ from headgate.client.requests import (
     check_call,
 )
 from headgate.client.retry import NoReply
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.runtime import run
 from headgate.testing import FakeClock
 from headgate.transport.http1 import Response, ResponseReader
@@ -219,6 +221,22 @@ def lease_of(*steps: Step, keep: bool = False) -> tuple[AsyncLease, ScriptedPort
     flow, port = flow_of(OPEN, *steps)
     call = acquire_call(Check("a", "r", 5), None, None, "refund", None)
     return AsyncLease(flow, None, *run(flow.acquire(call, 0)), keep), port
+
+
+def test_whoever_keeps_only_the_lease_keeps_it() -> None:
+    """The context that gave it may go. It can be entered once: a second lease would be nobody's."""
+    client = Client("http://localhost:1")
+    client._flow, port = flow_of(OPEN)
+    lease = client.acquire("a", "r", 5).__enter__()
+    gc.collect()
+    assert (len(port.paths), lease.answer.state) == (1, "open")
+    client._flow, port = flow_of(OPEN, over("settled"))
+    call = client.acquire("a", "r", 5)
+    with call:
+        pass
+    with pytest.raises(ValidationError, match="was entered before"), call:
+        pass
+    assert len(port.paths) == 2
 
 
 def over(state: str) -> bytes:

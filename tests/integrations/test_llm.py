@@ -313,6 +313,12 @@ def test_learning_never_gives_and_never_breaks_a_call(gate: RateLimiter) -> None
         ({"x-ratelimit-reset-tokens": "20ms"}, (None, None), (None, 20)),
         ({"x-ratelimit-reset-requests": "3d"}, (None, WAIT_MS_MAX), (None, None)),
         ({"retry-after": "2", "retry-after-ms": "250"}, (None, 250), (None, 250)),
+        ({"x-ratelimit-remaining-tokens": 3, "retry-after": 2}, (None, 2000), (3, 2000)),
+        (
+            {"x-ratelimit-limit-tokens": "60", "anthropic-ratelimit-tokens-remaining": "5"},
+            (None, None),
+            (5, None),
+        ),
         (
             {
                 "anthropic-ratelimit-tokens-remaining": "1000",

@@ -10,13 +10,7 @@ import logging
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headgate.client.answers import (
@@ -142,6 +136,61 @@ class Lease(HeldLease):
     release = blocking(AsyncLease.release)
 
 
+SomeLease = TypeVar("SomeLease", bound=HeldLease)
+
+
+class PendingLease(Generic[SomeLease]):
+    """An acquire that is sent when its block is entered, once. It is no generator: one that is
+    dropped would end the lease of a caller who has kept only that."""
+
+    _lease_type: type[SomeLease]
+
+    def __init__(
+        self, flow: RequestFlow, call: ApiCall, namespace: str | None, wait_ms: int, keep: bool
+    ) -> None:
+        self._flow, self._call, self._namespace = flow, call, namespace
+        self._wait_ms, self._keep = wait_ms, keep
+        self._is_entered = False
+        self._lease: SomeLease | None = None
+
+    async def _enter(self) -> SomeLease:
+        if self._is_entered:
+            why = "was entered before; call client.acquire(…) anew for each block"
+            raise ValidationError("acquire", "it", why)
+        self._is_entered = True
+        found = await self._flow.acquire(self._call, self._wait_ms)
+        self._lease = self._lease_type(self._flow, self._namespace, *found, self._keep)
+        return self._lease
+
+    async def _exit(self, failed: bool) -> None:
+        if self._lease is not None:
+            await self._lease._leave(failed)
+
+
+class AsyncLeaseContext(PendingLease[AsyncLease]):
+    """An acquire on its way: `async with` gets the lease."""
+
+    _lease_type = AsyncLease
+
+    async def __aenter__(self) -> AsyncLease:
+        return await self._enter()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        await self._exit(kind is not None)
+
+
+class LeaseContext(PendingLease[Lease]):
+    """An acquire on its way: `with` gets the lease."""
+
+    _lease_type = Lease
+
+    def __enter__(self) -> Lease:
+        return run(self._enter())
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        run(self._exit(kind is not None))
+
+
 # --------------------------------------------------------------------------------------------------
 # The clients.
 
@@ -153,13 +202,14 @@ ATTEMPT_TIMEOUT_S = 2.0
 CONNECTIONS = 16
 CONNECTIONS_MAX = 10_000
 
-Context = TypeVar("Context")
+Context = TypeVar("Context", AsyncLeaseContext, LeaseContext)
 
 
 class BaseClient(Generic[Context]):
     """What both clients are: options, and an acquire of either kind."""
 
     _is_blocking: ClassVar[bool]
+    _context_type: type[Context]
 
     def __init__(
         self,
@@ -220,13 +270,10 @@ class BaseClient(Generic[Context]):
         keep = parse_outcome("on_error", on_error) == "keep"
         check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
         call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
-        return self._hold(call, parse_wait_ms(wait), keep)
-
-    def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> Context:
-        raise NotImplementedError
+        return self._context_type(self._flow, call, self._namespace, parse_wait_ms(wait), keep)
 
 
-class AsyncClient(BaseClient[AbstractAsyncContextManager[AsyncLease]]):
+class AsyncClient(BaseClient[AsyncLeaseContext]):
     """Asks a headgate service; one per process is enough, and many tasks may share it.
 
     A refusal is an answer (`allowed` is False) of the checks, and RateLimited from `acquire`. With
@@ -237,17 +284,7 @@ class AsyncClient(BaseClient[AbstractAsyncContextManager[AsyncLease]]):
     """
 
     _is_blocking = False
-
-    @asynccontextmanager
-    async def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> AsyncIterator[AsyncLease]:
-        found = await self._flow.acquire(call, wait_ms)
-        lease = AsyncLease(self._flow, self._namespace, *found, keep)
-        try:
-            yield lease
-        except BaseException:
-            await lease._leave(failed=True)
-            raise
-        await lease._leave(failed=False)
+    _context_type = AsyncLeaseContext
 
     async def check(
         self,
@@ -315,21 +352,11 @@ class AsyncClient(BaseClient[AbstractAsyncContextManager[AsyncLease]]):
         await self.close()
 
 
-class Client(BaseClient[AbstractContextManager[Lease]]):
+class Client(BaseClient[LeaseContext]):
     """AsyncClient for blocking code; one per process is enough, and many threads may share it."""
 
     _is_blocking = True
-
-    @contextmanager
-    def _hold(self, call: ApiCall, wait_ms: int, keep: bool) -> Iterator[Lease]:
-        found = run(self._flow.acquire(call, wait_ms))
-        lease = Lease(self._flow, self._namespace, *found, keep)
-        try:
-            yield lease
-        except BaseException:
-            run(lease._leave(failed=True))
-            raise
-        run(lease._leave(failed=False))
+    _context_type = LeaseContext
 
     check = blocking(AsyncClient.check)
     batch = blocking(AsyncClient.batch)

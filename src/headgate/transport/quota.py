@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from fractions import Fraction
 from functools import partial
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # --------------------------------------------------------------------------------------------------
 # Structured header fields (RFC 9651), as far as rate-limit fields need them.
@@ -261,17 +261,25 @@ def parse_quotas(headers: Headers, now_ms: int) -> tuple[Quota, ...]:
     return tuple(replace(one, retry_after_ms=retry_after_ms) for one in best[:QUOTAS_MAX])
 
 
+_FIGURES = ("limit", "remaining", "reset_at_ms")
+
+
 def parse_model_quotas(headers: Headers, now_ms: int) -> dict[str, Quota]:
-    """The limits that providers of language models tell, by name ("requests", "tokens")."""
-    fields = _fields(headers)
-    found = [*_named_by(_ANTHROPIC, fields, now_ms), *_named_by(_OPENAI, fields, now_ms)]
-    return {str(one.policy): one for one in found[:QUOTAS_MAX]}
+    """The limits that providers of language models tell, by name ("requests", "tokens"). Where both
+    dialects name a limit, as behind some proxies, each figure is OpenAI's, else Anthropic's."""
+    fields = _fields(headers, str | int | float)
+    found: dict[str, Quota] = {}
+    for one in (*_named_by(_OPENAI, fields, now_ms), *_named_by(_ANTHROPIC, fields, now_ms)):
+        first = found.setdefault(str(one.policy), one)
+        missing = [name for name in _FIGURES if getattr(first, name) is None]
+        found[str(one.policy)] = replace(first, **{name: getattr(one, name) for name in missing})
+    return found
 
 
 def parse_retry_after_ms(headers: Headers, now_ms: int) -> int | None:
-    """How long the server asks to wait, by `retry-after-ms` or `Retry-After`. It may say anything,
-    so whoever waits needs a bound."""
-    return _retry_after_ms(_fields(headers), now_ms)
+    """How long the server asks to wait, by `retry-after-ms` or `Retry-After`. It may say years, so
+    whoever waits needs a bound."""
+    return _retry_after_ms(_fields(headers, str | int | float), now_ms)
 
 
 def _retry_after_ms(fields: _Fields, now_ms: int) -> int | None:
@@ -373,15 +381,15 @@ _DIALECTS: tuple[_Dialect, ...] = (
 )  # fmt: skip
 
 
-def _fields(headers: Headers) -> _Fields:
-    """Lower-case names; a repeated field is one list."""
+def _fields(headers: Headers, kinds: Any = str) -> _Fields:
+    """Lower-case names; a repeated field is one list. Values of other kinds are left out."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     found: _Fields = {}
     for place, (name, value) in enumerate(pairs):
         if place >= HEADERS_MAX:
             break
-        if isinstance(name, str) and isinstance(value, str):
-            key, said = name.lower(), value.strip(" \t")
+        if isinstance(name, str) and isinstance(value, kinds):
+            key, said = name.lower(), str(value).strip(" \t")
             found[key] = f"{found[key]}, {said}" if key in found else said
     return found
 

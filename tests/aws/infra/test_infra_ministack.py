@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import random
 import time
 from collections.abc import Callable
@@ -35,15 +34,16 @@ from headgate.aws.infra import stack as stack_module
 from headgate.aws.infra.remove import remove_bucket
 from headgate.cli.app import cli
 from headgate.core.runtime import run
+from proof.size import sized
 from tests.aws.aggregator.kit import everything_in, totals
 from tests.aws.aggregator.mapping import Mapped, expired
 
 PATIENCE_S = 240.0
 LIMITS = [Limit.per_minute("rpm", 10**6), Limit.per_minute("tpm", 10**8)]
 # Ten thousand are a minute's work for the engine; the small number meets every kind of case.
-ACQUIRES = int(os.environ.get("HEADGATE_ACQUIRES", "600"))
+ACQUIRES = sized(600, 10_000, 10_000)
 ENTITIES, RESOURCES, CLIENTS = 50, 3, 16
-BATCH = 2000  # what a function is given of such records: 6 MB
+BATCH = sized(200, 2000, 2000)  # a function is given 6 MB, 2000 of such records
 
 Sums = dict[tuple[str, str], dict[str, int]]
 

@@ -167,6 +167,8 @@ def few_new(burst: int) -> Limit:
 
 
 async def test_nobody_is_refused_for_being_new_unless_it_was_asked_for(world: World) -> None:
+    assert ServiceSettings().new_identifiers is None
+    assert world.service.settings.new_identifiers is None
     ns = await world.service.namespace("default")
     for n in range(1_000):
         entity_id = f"user:{n}"

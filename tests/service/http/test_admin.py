@@ -44,6 +44,23 @@ def test_entities_from_birth_to_death() -> None:
     assert (gone.status, gone.json["code"]) == (404, "ENTITY_NOT_FOUND")
 
 
+def test_what_cannot_be_written_as_json_is_a_problem_like_any_other() -> None:
+    """The library takes half of a surrogate pair in metadata; no JSON has it."""
+    desk = Desk()
+
+    async def create() -> None:
+        ns = await desk.world.service.namespace("default")
+        await ns.create_entity("e", metadata={"a": "\ud800"})
+
+    run(create())
+    said = desk("GET", f"{NS}/entities/e")
+    assert (said.status, said.json["code"]) == (500, "INTERNAL")
+
+
+def test_a_dot_in_a_path_is_a_dot() -> None:
+    assert Desk()("GET", "/openapiXjson").status == 404
+
+
 def test_modes_of_an_entity_and_of_a_resource() -> None:
     desk = Desk()
     desk("POST", f"{NS}/entities", {"id": "user:ann"})

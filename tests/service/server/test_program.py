@@ -44,10 +44,8 @@ def remaining(running: Running) -> Any:
 
 
 def test_the_first_minute(tmp_path: Path) -> None:
-    """It starts with nothing given, says little, and what it says to try works. What was taken is
-    taken after a restart."""
-    options = ("--data-dir", str(tmp_path / "data"))
-    with program(*options) as running:
+    """It starts with nothing given, says little, and what it says to try works."""
+    with program("--data-dir", str(tmp_path / "data")) as running:
         assert len(running.lines) <= 12
         text = "\n".join(running.lines)
         assert "dev mode" in text
@@ -62,9 +60,16 @@ def test_the_first_minute(tmp_path: Path) -> None:
         assert CLIENT.get(running.url + "/readyz").json()["status"] == "HEALTHY"
         running.send(signal.SIGINT)
         assert running.process.wait(30) == 0
-    with program(*options) as running:
-        assert 998 <= remaining(running) < 1000
-        assert running.end() == 0
+    assert (tmp_path / "data" / "headgate.db").exists()
+
+
+def test_what_was_taken_is_taken_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(policy(10))
+    for left in (9, 8):
+        with program("--data-dir", str(tmp_path / "data"), "--policies", str(file)) as running:
+            assert remaining(running) == left
+            assert running.end() == 0
 
 
 def built(*arguments: str, **environ: str) -> tuple[Program, str]:

@@ -11,7 +11,7 @@ NS = "/v1/namespaces/{namespace}"
 PAGING: dict[str, type] = {"limit": int, "cursor": str}
 DECIDED = ("429", "503", "422", "504")
 
-# Decided in `rest` itself, without a framework in between.
+# Decisions: `asgi` answers them itself, and they have the short deadline.
 HOT = (
     Endpoint(
         "POST", "/v1/ratelimit/check", "Take tokens, or ask with dry_run whether they are there",

@@ -93,7 +93,7 @@ def _by_pattern() -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
         by_path.setdefault(one.path, {})[one.method] = one
     found = []
     for path in sorted(by_path, key=lambda path: path.count("{")):
-        named = path.replace("{resource}", "(?P<resource>.*)")
+        named = path.replace(".", r"\.").replace("{resource}", "(?P<resource>.*)")
         pattern = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", named))
         found.append((pattern, by_path[path]))
     return found
@@ -123,4 +123,5 @@ def _document() -> bytes:
 def _reply(status: int, found: Document) -> Reply:
     if isinstance(found, bytes):
         return status, encode_content(found, _METRICS), NO_HEADERS
-    return status, (b"", []) if found is None else found, NO_HEADERS
+    content = (b"", []) if found is None else encode_content(msgspec.json.encode(found))
+    return status, content, NO_HEADERS
