@@ -16,19 +16,24 @@ import pytest
 
 from headgate import Limit
 from headgate.core.decision import Demand
+from headgate.core.errors import Contended, Throttled
 from headgate.core.record import BucketKey, Terms
+from headgate.core.runtime import run
+from headgate.stores.dynamodb.client.calls import DynamoRequest, TransactionCancelled
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
-from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.protocol.take import Landed
 from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
+from proof.model.port import ModelPort
 from tests.stores.dynamodb.catalog.kit import TABLE, Watched
 from tests.stores.dynamodb.sharding.kit import START_MS, Bucket, engine_with_table, store_on
 
 MONTH_S = 30 * 86_400
 DAY_MS = 86_400_000
 MONTHLY = Limit.custom("x", 10_000, 10_000, MONTH_S)
+WRITES = ("UpdateItem", "TransactWriteItems")
 
 
 def clients_of(limits: list[Limit], count: int) -> list[Bucket]:
@@ -105,6 +110,56 @@ def test_a_limit_that_flips_between_attempts_is_taken_from_all_the_same() -> Non
     assert one.take(x=1).allowed
     assert next(flips, None) is None
     assert port.calls == ["UpdateItem"] * 10
+
+
+def strict_take(one: Bucket, other: Bucket) -> object:
+    return run(one.store.consume([one.demand(x=1), other.demand(x=1)], one.now_ms))
+
+
+class Conflicting(Watched):
+    """Answers every write with a conflict, once it is told to."""
+
+    told = False
+
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
+        if not self.told or request.operation not in WRITES:
+            return await super().call(request)
+        self._note(request)
+        if request.operation == "UpdateItem":
+            raise Contended("a transaction is under way")
+        parts = len(request.params["TransactItems"])
+        raise TransactionCancelled([("TransactionConflict", None)] * parts)
+
+
+@pytest.mark.parametrize(
+    ("shards", "change", "calls"),
+    [
+        (1, lambda one, _: one.take(x=1), ATTEMPTS_MAX),
+        (1, strict_take, 2 * ATTEMPTS_MAX),  # what is there is read before each
+        (1, lambda one, _: one.adjust(x=1), ATTEMPTS_MAX),
+        (4, lambda one, _: one.take(x=60), 2 * ATTEMPTS_MAX + 1),  # and a look at what to merge
+        (4, lambda one, _: one.adjust(x=60), 2 * ATTEMPTS_MAX),
+    ],
+    ids=["take", "strict take", "adjust", "gather", "adjust of shards"],
+)
+def test_attempts_end_where_every_write_meets_another(
+    shards: int, change: Callable[[Bucket, Bucket], object], calls: int
+) -> None:
+    port = Conflicting(ModelPort(engine_with_table(), lambda: START_MS))
+    store = store_on(port=port, strict=True)
+    one, other = (Bucket(store, [Limit.per_hour("x", 100)]) for _ in range(2))
+    assert one.take(x=2).allowed
+    assert other.take(x=2).allowed
+    one.split_to(shards)
+    port.told = True
+    port.calls.clear()
+    with pytest.raises(Throttled, match="12 attempts met another write; nothing was changed"):
+        change(one, other)
+    assert len([call for call in port.calls if call in WRITES]) == ATTEMPTS_MAX
+    assert len(port.calls) <= calls
+    port.told = False
+    assert one.consumed() == other.consumed() == 2000
+    change(one, other)
 
 
 class Race:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.shares import capacity_share, children_of, leaf_of
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.testing import FakeClock, RecordingStore
+from tests.stores.dynamodb.kit import opened
 from tests.stores.dynamodb.sharding.kit import Bucket
 
 
@@ -192,6 +194,23 @@ def test_credits_come_back_to_a_divided_bucket(store: DynamoStore) -> None:
     assert run(store.adjust([bucket.demand(x=-40)], bucket.now_ms, metered=False, once="k"))
     assert not run(store.adjust([bucket.demand(x=-40)], bucket.now_ms, metered=False, once="k"))
     assert bucket.level() == 40_000
+
+
+def test_a_bucket_is_divided_and_put_together_on_a_real_engine(dynamo_endpoint: str) -> None:
+    """Splits, a take from several shards, a credit to them and merges are its transactions."""
+    store: Any = opened(dynamo_endpoint, options="&usage=off").store
+    bucket = divided(store, 4, Limit.per_hour("x", 100), Limit.per_hour("y", 10))
+    assert bucket.take(x=60, y=6).allowed
+    refused = bucket.take(x=41)
+    assert (refused.allowed, refused.statuses[0].available) == (False, 40)
+    bucket.adjust(x=-50, y=1)
+    for shards in (4, 3, 2, 1):
+        store._cache.drop(bucket.key)  # as the table has it
+        assert len(bucket.shards()) == shards
+        assert (bucket.level(), bucket.consumed()) == (90_000, 10_000)
+        assert (bucket.level("y"), bucket.consumed("y")) == (3000, 7000)
+        assert bucket.merge_one() == (shards > 1)
+    run(store.close())
 
 
 def test_slow_traffic_never_splits(store: DynamoStore) -> None:

@@ -11,13 +11,13 @@ from headgate.core.errors import IncompatibleSchemaError, Unreachable
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.items import Item, key_of, number, text
-from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest
+from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoPort, DynamoRequest
 from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation
 from headgate.stores.dynamodb.table.migrate import Migration, MigrationProgress, upgrade
 from headgate.stores.dynamodb.table.table import Table
-from tests.stores.dynamodb.catalog.kit import NOW_MS, Watched, model_port, table_at
+from tests.stores.dynamodb.catalog.kit import NOW_MS, Watched, model_port, port_to, table_at
 
 DOORS = 50
 PAINTED = ask.WriteCondition("attribute_exists(#paint)", {"#paint": "paint"})
@@ -70,8 +70,8 @@ class Cut(Watched):
 class Old:
     """A table without a version, with a namespace and painted doors in it."""
 
-    def __init__(self) -> None:
-        self.port = Cut(model_port())
+    def __init__(self, port: DynamoPort | None = None) -> None:
+        self.port = Cut(port or model_port())
         self.table: Table = table_at("", port=self.port)
         self.catalog = DynamoCatalog(self.table)
         run(self.port.call(creation(self.table.name)))
@@ -156,11 +156,15 @@ def test_an_upgrade_cut_anywhere_is_finished_by_the_next() -> None:
     assert resumed >= 3
 
 
-def test_two_upgrades_at_once_do_no_harm(old: Old) -> None:
+def test_two_upgrades_at_once_do_no_harm(dynamo_endpoint: str) -> None:
+    """On a real engine, one of them page by page."""
+    old = Old(port_to(dynamo_endpoint))
+    old.port.page = 15
     other = table_at("", name=old.table.name, port=old.port.inner)
     old.port.before["UpdateItem"] = lambda: run(upgrade(other))
     run(upgrade(old.table))
     old.check_moved()
+    run(old.port.close())
 
 
 def test_a_newer_table_is_not_downgraded(old: Old) -> None:
