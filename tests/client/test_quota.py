@@ -17,6 +17,7 @@ from headgate.transport.quota import (
     moment_ms,
     whole,
 )
+from proof.size import sized
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -180,7 +181,7 @@ SAID = st.one_of(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(30, 100, 1000))
 @given(st.lists(st.tuples(st.sampled_from(NAMES), SAID), max_size=12))
 def test_whatever_comes_is_read_without_raising(headers: list[tuple[str, str]]) -> None:
     for quota in parse_quotas(headers, NOW_MS):
@@ -188,7 +189,7 @@ def test_whatever_comes_is_read_without_raising(headers: list[tuple[str, str]]) 
     _sane(parse_quota(dict(headers), NOW_MS))
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(30, 100, 1000))
 @given(
     st.lists(
         st.tuples(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import threading
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
 from fastapi import Depends, FastAPI, WebSocket
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from headgate import ValidationError
 from headgate.integrations.fastapi import RateLimit, limits_for
 from headgate.testing import FakeClock
-from tests.integrations.kit import check_websocket, client, get, limiter, run
+from tests.integrations.kit import check_websocket, client, get, hang_up, limiter, run
 
 
 class Item(BaseModel):
@@ -53,6 +56,15 @@ def make_app(rate: str = "2/minute", clock: FakeClock | None = None) -> FastAPI:
     @limit("plain").guard
     async def plain() -> PlainTextResponse:
         return PlainTextResponse("text")
+
+    @app.get("/stream")
+    @limit("plain").guard
+    async def stream() -> StreamingResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"one"
+            await asyncio.Event().wait()
+
+        return StreamingResponse(chunks())
 
     @app.get("/none", status_code=204)
     @limit("none").guard
@@ -125,6 +137,21 @@ def test_parameters_and_the_schema_are_the_endpoints_own() -> None:
     names = [p["name"] for p in schema["paths"]["/decorated/{number}"]["get"]["parameters"]]
     assert names == ["number"]
     assert "parameters" not in schema["paths"]["/depends"]["get"]
+
+
+async def test_of_a_crowd_in_threads_exactly_as_many_as_fit_get_in() -> None:
+    app, together = FastAPI(), threading.Barrier(7, timeout=20)
+    limits_for(app)
+    app.get("/")(RateLimit(limiter(), "7/minute").guard(lambda: together.wait()))
+    async with client(app) as browser:
+        answers = await asyncio.gather(*(browser.get("/") for _ in range(30)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [429] * 23
+
+
+def test_hanging_up_on_a_stream_gives_nothing_back() -> None:
+    app = make_app("1/minute")
+    run(hang_up(app, "/stream"))
+    assert get(app, "/plain").status_code == 429
 
 
 @pytest.mark.parametrize("path", ["/ws", "/ws2"])

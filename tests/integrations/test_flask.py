@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -85,10 +86,16 @@ def test_a_view_that_fails_has_counted() -> None:
 
 
 def test_of_many_threads_exactly_as_many_as_fit_get_in() -> None:
-    app = make_app("5/minute")
+    app, together = make_app("5/minute"), threading.Barrier(12, timeout=20)
+
+    def visit() -> int:
+        client = app.test_client()
+        together.wait()
+        return client.get("/text").status_code
+
     with ThreadPoolExecutor(12) as pool:
-        visits = [pool.submit(lambda: app.test_client().get("/text")) for _ in range(12)]
-    assert sorted(visit.result().status_code for visit in visits) == [200] * 5 + [429] * 7
+        visits = [pool.submit(visit) for _ in range(12)]
+    assert sorted(each.result() for each in visits) == [200] * 5 + [429] * 7
 
 
 def test_a_whole_app() -> None:

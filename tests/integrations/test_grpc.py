@@ -47,6 +47,11 @@ async def async_count(request: bytes, context: Any) -> AsyncIterator[bytes]:
         yield b"%d" % number
 
 
+async def async_forever(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield b"first"
+    await asyncio.Event().wait()
+
+
 async def async_writer(request: bytes, context: Any) -> None:
     await context.write(b"written")
 
@@ -195,6 +200,21 @@ async def test_asyncio_servers() -> None:
         assert [part async for part in stream] == [b"0", b"1", b"2"]
         written = channel.unary_stream("/s.S/Write")(b"", timeout=TIMEOUT_S)
         assert [part async for part in written] == [b"written"]
+    finally:
+        await channel.close()
+        await server.stop(None)
+
+
+async def test_an_asyncio_stream_that_is_cancelled_has_counted() -> None:
+    server, channel = await _serve(limiter(), "1/minute", Go=("unary_stream", async_forever))
+    try:
+        go = channel.unary_stream("/s.S/Go")
+        stream = go(b"", timeout=TIMEOUT_S)
+        assert await stream.read() == b"first"
+        stream.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await go(b"", timeout=TIMEOUT_S).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         await channel.close()
         await server.stop(None)

@@ -16,6 +16,7 @@ import requests
 from headgate import (
     Limit,
     OnUnavailable,
+    RateLimiter,
     RateLimitExceeded,
     SyncRateLimiter,
     ValidationError,
@@ -31,6 +32,7 @@ from headgate.testing import FakeClock
 from tests.integrations.kit import blocking, limiter
 
 RATE = [Limit.per_second("rps", 2)]
+AWAY = "redis://127.0.0.1:1/0"
 
 
 class Server(ThreadingHTTPServer):
@@ -172,12 +174,20 @@ async def test_async_retry_after_and_connections_never_made() -> None:
 @KINDS
 def test_a_response_is_never_lost_to_the_store(kind: str, server: Server, caplog: Any) -> None:
     events: list[Event] = []
-    away = "redis://127.0.0.1:1/0"
-    gate = SyncRateLimiter(away, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
+    gate = SyncRateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
     with gate, visitor(kind, gate) as client:
         assert client.get(url_of(server, "/busy")).status_code == 429
     assert [one.entity_id for one in events if one.kind == "debit_lost"] == ["host:127.0.0.1"]
     assert "host:127.0.0.1 asked us to wait" in caplog.text
+
+
+async def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:
+    events: list[Event] = []
+    gate = RateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
+    transport = AsyncLimitedTransport(gate, RATE)
+    async with gate, httpx.AsyncClient(transport=transport) as client:
+        assert (await client.get(url_of(server, "/busy"))).status_code == 429
+    assert [one.kind for one in events].count("debit_lost") == 1
 
 
 @pytest.mark.parametrize(

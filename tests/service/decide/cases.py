@@ -15,8 +15,7 @@ from headgate.core.errors import StoreDenied, StoreTrouble
 from tests.service.decide.kit import DOWN
 
 MISSING = object()
-START_ISO = "2023-11-14T22:13:20.000Z"  # where a FakeClock begins
-START_S = 1_700_000_000
+START_S = 1_700_000_000  # where a FakeClock begins
 DENIED = StoreDenied("no dynamodb:UpdateItem on a secret table")
 
 

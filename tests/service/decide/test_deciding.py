@@ -27,6 +27,7 @@ from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
 from headgate.service.decide.service import Service
 from headgate.service.settings import OnUnknown, ServiceSettings
 from headgate.testing import FakeClock
+from proof.size import sized
 from tests.service.decide.cases import DENIED, USER_AND_IP, ask
 from tests.service.decide.kit import DOWN, RULES, TableRules, World, rule
 
@@ -379,7 +380,7 @@ DESCRIPTORS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=sized(25, 60, 600), deadline=None)
 @given(st.lists(st.tuples(DESCRIPTORS, st.integers(0, 2000)), min_size=1, max_size=12))
 def test_all_or_none_whatever_is_asked(steps: list[tuple[Any, int]]) -> None:
     """The answer agrees with what was taken: everything if allowed, else nothing."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.core.limits import parse_entity_id
 from headgate.service.decide.targets import entity_id_of, is_identifier, is_scope, shared_entity_id
+from proof.size import sized
 
 SCOPES = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_.\-]{0,8}", fullmatch=True)
 # Mostly the characters that matter to the escape, so that collisions would be found.
@@ -19,20 +20,20 @@ IDENTIFIERS = st.one_of(
 PAIRS = st.tuples(SCOPES, IDENTIFIERS)
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(30, 100, 1000))
 @given(PAIRS)
 def test_an_entity_id_is_one(pair: tuple[str, str]) -> None:
     entity_id = entity_id_of(*pair)
     assert parse_entity_id(entity_id) == entity_id
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(30, 100, 1000))
 @given(PAIRS, PAIRS)
 def test_different_pairs_never_share(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (entity_id_of(*one) == entity_id_of(*other)) == (one == other)
 
 
-@settings(max_examples=30)
+@settings(max_examples=sized(30, 100, 1000))
 @given(PAIRS, SCOPES)
 def test_nobody_is_the_shared_one(pair: tuple[str, str], scope: str) -> None:
     shared = shared_entity_id(scope)

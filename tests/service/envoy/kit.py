@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -14,7 +13,6 @@ from tests.service.grpc.kit import Wire, problem_of
 
 OK, OVER_LIMIT = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 Text = str | bytes
-Pairs = Sequence[tuple[Text, Text]]
 
 
 def raw(text: Text) -> bytes:

@@ -27,7 +27,6 @@ UNASKABLE = {
     "a dry run takes nothing", "a dry run says no", "a batch has a result each",
     *(case.name for case in BAD),
 }  # fmt: skip
-WHOM = {"ip": ("metadata", "ip_address"), "user": ("identifier",), "global": ()}
 
 
 def asked(verb: str, values: Any) -> tuple[list[Any], int, str] | None:

@@ -110,12 +110,16 @@ def is_whole(endpoint: Endpoint) -> bool:
     return "{namespace}" not in endpoint.path and endpoint.path.startswith(WHOLE)
 
 
+OPERATORS = next(one for one in GUARDED if one.needs == "admin")
 BAD_KEYS = ("", "hg_nonsense", "hg_" + "a" * 12 + "_" + "b" * 43)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "key"),
-    [*[(one, None) for one in GUARDED], *[(GUARDED[0], key) for key in BAD_KEYS]],
+    [
+        *[(one, None) for one in GUARDED],
+        *[(one, key) for one in (GUARDED[0], OPERATORS) for key in BAD_KEYS],
+    ],
     ids=lambda one: name_of(one) if isinstance(one, Endpoint) else repr(one),
 )
 def test_without_a_key_nothing(endpoint: Endpoint, key: str | None) -> None:
@@ -264,6 +268,7 @@ class TestDevMode:
         ],
     )  # fmt: skip
     def test_who_is_here(self, host: bytes, more: dict[str, Any], status: int) -> None:
+        more = dict(more)
         headers = [(b"host", host), *([more.pop("headers")] if "headers" in more else [])]
         scope = scope_of("GET", "/v1/namespaces", headers, **more)
         assert run(send_raw(rest_of(World()), scope, [b""])).status == status

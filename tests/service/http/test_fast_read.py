@@ -13,6 +13,7 @@ from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.request_bodies import BatchBody, CheckBody
 from headgate.service.decide.requests import batch_request, check_request, parse_batch, parse_check
 from headgate.service.http.read import body_reader, decode_strictly
+from proof.size import sized
 
 GOOD = b'{"identifier": "ann", "resource": "api.search"}'
 ODD = [
@@ -99,7 +100,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=sized(50, 100, 1000), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(FIELDS, VALUES), max_size=7))
 def test_any_object_is_read_the_same_both_ways(pairs: list[tuple[str, Any]]) -> None:
     fields = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in pairs]

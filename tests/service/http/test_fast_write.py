@@ -29,6 +29,7 @@ from headgate.service.http.write import (
     check_headers,
 )
 from headgate.service.program import Options, Program
+from proof.size import sized
 from tests.service.http.kit import call
 from tests.walks import has_short_answer, walked, warm_checks
 
@@ -57,7 +58,7 @@ def decided(limit: Limit, taken: list[tuple[int, int]], source: str) -> tuple[Ve
     return verdict, demand
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=sized(50, 100, 1000), suppress_health_check=[HealthCheck.too_slow])
 @given(
     limits,
     st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**12)), min_size=1, max_size=4),

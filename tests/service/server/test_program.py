@@ -23,6 +23,7 @@ from headgate.service.http.asgi import Rest
 from headgate.service.program import Program
 from headgate.service.server.options import read_options
 from headgate.service.server.serve import set_up_logs, startup_message
+from headgate.service.settings import OnUndecided, OnUnknown
 from tests.service.http.kit import call, until
 from tests.service.server.kit import (
     ASK,
@@ -218,6 +219,12 @@ def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
     assert "memory://" in said
     assert "fails     open" in said
     assert "fails     closed" in built("--fail-open", "false", STORE="memory://", FAIL_OPEN="1")[1]
+
+
+def test_what_is_chosen_for_strangers_and_envoy_reaches_the_settings() -> None:
+    found, _ = built("--unknown", "deny", "--envoy-undecided", "allow", STORE="memory://")
+    chosen = (found.settings.unknown, found.options.envoy_undecided)
+    assert chosen == (OnUnknown.DENY, OnUndecided.ALLOW)
 
 
 async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:

@@ -27,6 +27,7 @@ from headgate.service.server.protocol import (
     UNREAD_S,
 )
 from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
+from proof.size import sized
 from tests.service.decide.kit import World
 from tests.service.http.kit import rest_of, served, until
 
@@ -239,7 +240,7 @@ async def test_the_express_lane_says_what_the_usual_way_says(one: bytes) -> None
     await is_answered_alike([one], b"", [100, len(one) - 110])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=sized(40, 100, 1000))
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=8),
     st.sampled_from(LAST),

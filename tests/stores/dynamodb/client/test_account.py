@@ -179,11 +179,12 @@ def test_slow_credentials_are_fetched_once_and_do_not_hold_up_the_loop(
         session.gate.set()
         while not session.refreshes:
             await asyncio.sleep(0.005)
-        late = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(50)))
-        assert not [each for each in late if "credentials" in str(each)]
+        monkeypatch.setattr(port, "_timeout_s", 30.0)
+        await asyncio.gather(*(port.call(TAKE) for _ in range(50)))
 
     using(canned.endpoint, test, blocking=False, timeout_ms=500)
     assert session.refreshes == 1
+    assert len(canned.seen) == 50
 
 
 @pytest.fixture(scope="module")
