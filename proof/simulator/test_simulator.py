@@ -118,6 +118,7 @@ FOUND_ONCE = [
     (77003, 176),  # an undo over two shards whose answer was lost, told as a plain refusal
     (14005, 2442),  # the wait of a refusal, where another bucket was divided and in debt
     (15002, 1596),  # new limits that came during an outage with a take that was refused
+    (15004, 296),  # the wait of a refusal, where a bucket was given back over several shards
     (31002, 29),  # a key held back beside a take whose answer was lost, told as a refusal
     (7, 130),  # a limit that has become a soft one, of one shard so far, gathered from both
 ]  # fmt: skip

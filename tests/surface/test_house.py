@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 1925,
     "layers": 1396,
     "service": 12081,
-    "stores": 13238,
+    "stores": 13252,
     "testing": 1687,
     "transport": 1746,
 }

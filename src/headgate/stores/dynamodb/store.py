@@ -315,12 +315,18 @@ class DynamoStore:
         kept = await self._undo(demands, found, now_ms)
         refused = any(isinstance(one, Refused) for one in found.values())
         raise_trouble(found.values(), kept, refused=refused)
-        await self._look_at([one for at, one in enumerate(demands) if at not in found], now_ms)
+        # Not decided, or given back to shards whose states nobody told.
+        unknown = [
+            demand
+            for place, demand in enumerate(demands)
+            if place not in found or not self._cache.open(demand.key).shards
+        ]
+        await self._look_at(unknown, now_ms)
         return self._refusal(demands, found, now_ms)
 
-    async def _look_at(self, undecided: Sequence[Demand], now_ms: int) -> None:
-        """How buckets stand that were given up half-way: the wait of a refusal counts on them."""
-        for demand in undecided:
+    async def _look_at(self, unknown: Sequence[Demand], now_ms: int) -> None:
+        """How these buckets stand: the wait of a refusal counts on them."""
+        for demand in unknown:
             with contextlib.suppress(StoreTrouble):  # then what is known has to do
                 await self._pool(self._cache.open(demand.key), now_ms)
 
@@ -428,6 +434,10 @@ class TakenVerdict(Verdict):
                 self.outdated = True
         self._landed = landed
         self.untaken = self._untaken() if has_soft else ()
+
+    @property
+    def exact_records(self) -> bool:  # type: ignore[override]
+        return all(one.is_whole for one in self._landed)
 
     def __getattr__(self, name: str) -> Any:
         if name == "before":

@@ -254,3 +254,31 @@ def test_the_wait_of_a_divided_bucket_that_was_not_asked_is_its_shards(store: Dy
     assert told.retry_after_ms == bucket.take(x=45).retry_after_ms == 30_000
     bucket.now_ms += 30_000
     assert bucket.take(x=45).allowed
+
+
+def test_a_refusal_knows_a_bucket_that_was_given_back_to_shards_nobody_told_of(
+    store: DynamoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as full, and remembered as if it were in one piece."""
+    bucket = divided(store, Limit.per_minute("x", 60), shards=2)
+    other = Bucket(store, [Limit.per_minute("y", 60)])
+    assert bucket.take(x=30).allowed
+    assert other.take(y=60).allowed
+    undo = store._undo
+
+    async def undo_and_forget(*given: Any) -> Any:
+        trouble = await undo(*given)
+        store._cache.drop(bucket.key)
+        return trouble
+
+    monkeypatch.setattr(store, "_undo", undo_and_forget)
+    demands = [bucket.demand(x=20), other.demand(y=1)]
+    told = run(store.consume(demands, bucket.now_ms))
+    assert [status.available for status in told.statuses] == [30, 0]
+    assert not told.exact_records
+
+
+def test_a_take_from_a_divided_bucket_does_not_tell_its_waits(store: DynamoStore) -> None:
+    bucket = divided(store, Limit.per_minute("x", 60), shards=2)
+    assert not bucket.take(x=1).exact_records
+    assert Bucket(store, [Limit.per_minute("x", 60)]).take(x=1).exact_records

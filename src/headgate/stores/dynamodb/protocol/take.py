@@ -54,6 +54,8 @@ class Landed:
 
     __slots__ = ("after", "before", "terms")
 
+    is_whole = True  # the bucket is in one piece: its record tells its waits
+
     def __init__(self, before: Record, after: Record) -> None:
         self.before = before
         self.after = after

@@ -46,6 +46,8 @@ class ShardTake(Landed):
 
     __slots__ = ("_now_ms", "_shard", "_shards", "_taken")
 
+    is_whole = False
+
     def __init__(
         self, taken: Landed, shard: int, shards: dict[int, ItemState], whole: Terms, now_ms: int
     ) -> None:
