@@ -59,17 +59,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench compare", description=__doc__.split("\n")[0])
     parser.add_argument("a", help="the commit before")
     parser.add_argument("b", help="the commit after")
+    # argparse holds the default of "*", an empty list, against the choices, too.
     parser.add_argument("what", nargs="*", choices=(*WHATS, []), help="default: all")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of both commits, at least 1")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--load-of-b", action="store_true")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    for commit in (chosen.a, chosen.b):
+        known = ["git", "rev-parse", "--verify", "-q", f"{commit}^{{commit}}"]
+        if subprocess.run(known, cwd=ROOT, capture_output=True, check=False).returncode:
+            parser.error(f"{commit!r} is no commit of this repository")
+    return chosen
 
 
 def check_out(commit: str, folder: Path) -> Path:
     """A clone of that commit with an interpreter that imports its `src` and this one's packages."""
     subprocess.run(["git", "clone", "-q", "--no-checkout", ROOT, folder], check=True)
-    subprocess.run(["git", "checkout", "-q", commit], cwd=folder, check=True)
+    found = subprocess.run(
+        ["git", "rev-parse", commit], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    subprocess.run(["git", "checkout", "-q", found.stdout.strip()], cwd=folder, check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     packages = next((folder / ".venv/lib").glob("python3*/site-packages"))
     ours = [path for path in sys.path if path.endswith("site-packages")]

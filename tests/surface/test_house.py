@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 1925,
     "layers": 1396,
     "service": 12081,
-    "stores": 13252,
+    "stores": 13253,
     "testing": 1687,
     "transport": 1746,
 }

@@ -176,8 +176,9 @@ async def first_answer(
 ) -> tuple[Node, list[Any]]:
     """The first list that one of these nodes replies, and whose it is.
 
-    Those that are left share the time that is left. `nothing` says what a node does
-    that has no answer, `failure` that none had.
+    The nodes that are not asked yet share the time that is left, so that one that does not answer
+    leaves time for the others. `nothing` says what a node does that has no answer, `failure` that
+    none had.
     """
     said: object = "none was asked"
     denied: StoreDenied | None = None
