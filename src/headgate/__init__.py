@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headgate.core.history import AuditEvent, BucketState, UsageSnapshot
     from headgate.core.levels import Entity, OnUnavailable
     from headgate.core.limits import Limit
-    from headgate.core.plan_cache import CacheStats
+    from headgate.core.plan import CacheStats
     from headgate.core.runtime import Event
     from headgate.limiter import Lease, RateLimiter
     from headgate.repository import Repository
@@ -77,7 +77,7 @@ __all__ = [
 # Where the names above live, from the light modules to those that load many others.
 _HOMES = (
     "core.errors", "core.limits", "core.levels", "core.runtime", "core.decision", "core.history",
-    "core.plan_cache", "repository", "limiter", "sync",
+    "core.plan", "repository", "limiter", "sync",
 )  # fmt: skip
 
 

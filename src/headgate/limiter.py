@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, Self, TypeVar
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
@@ -48,24 +48,15 @@ class Lease(LeaseAccount):
         await finish(self.settlements.settle(self, actual))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AcquireCall:
     """What an acquire asks for. It can be entered once: two blocks would share one lease."""
 
-    __slots__ = ("_engine", "_on_error", "_on_unavailable", "_wait_s", "_wants")
-
-    def __init__(
-        self,
-        engine: Engine,
-        wants: list[Request],
-        on_unavailable: OnUnavailable | None,
-        on_error: str,
-        wait_s: float | None,
-    ) -> None:
-        self._engine: Engine | None = engine  # None once it was entered
-        self._wants = wants
-        self._on_unavailable = on_unavailable
-        self._on_error = on_error
-        self._wait_s = wait_s
+    _engine: Engine | None  # None once it was entered
+    _wants: list[Request]
+    _on_unavailable: OnUnavailable | None
+    _on_error: str
+    _wait_s: float | None
 
 
 class PendingAcquire(AcquireCall):
@@ -104,13 +95,59 @@ class PendingAcquire(AcquireCall):
             await finish(lease.settlements.leave(lease, kind is not None))
 
 
-class RateLimiter(Operations):
+AnyCall = TypeVar("AnyCall", bound=AcquireCall)
+
+
+class Acquiring(Generic[AnyCall]):
+    """How work is asked for, by tasks or by threads: what is returned is what to enter."""
+
+    engine: Engine
+    _call: type[AnyCall]
+
+    def acquire(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        on_error: str = "refund",
+        wait: float | None = None,
+        also: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> AnyCall:
+        """A lease on the amounts for a `with` block, or RateLimitExceeded with nothing consumed.
+
+        `limits` replaces what is stored. `wait` queues for up to that many seconds instead of
+        refusing. `also` takes from more resources of the entity, all or none. `on_error="keep"`
+        does not refund when the block raises.
+        """
+        wants: list[Request] = [(entity_id, resource, consume, limits)]
+        if also is not None:
+            wants += also_requests(entity_id, also, limits)
+        return self._call(self.engine, wants, on_unavailable, on_error, wait)
+
+    def acquire_many(
+        self,
+        requests: Sequence[tuple[Any, ...]],
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        on_error: str = "refund",
+        wait: float | None = None,
+    ) -> AnyCall:
+        """One lease on several `(entity_id, resource, consume[, limits])`: all of them or none."""
+        return self._call(self.engine, parse_requests(requests), on_unavailable, on_error, wait)
+
+
+class RateLimiter(Acquiring[PendingAcquire], Operations):
     """Decides, for many processes at once, whether work may run now.
 
     `limits` are its own defaults, below everything stored. `strict` takes from several buckets in
     one step, or refuses a store that cannot. `clock` (milliseconds) drives time in tests and
     simulations. `observer` is called with one Event for everything that happens.
     """
+
+    _call = PendingAcquire
 
     def __init__(
         self,
@@ -161,40 +198,6 @@ class RateLimiter(Operations):
             on_unavailable=parse_on_unavailable(on_unavailable),
             observer=observer,
         )
-
-    def acquire(
-        self,
-        entity_id: str,
-        resource: str,
-        consume: Mapping[str, int],
-        limits: Sequence[Limit] | None = None,
-        on_unavailable: OnUnavailable | None = None,
-        *,
-        on_error: str = "refund",
-        wait: float | None = None,
-        also: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> PendingAcquire:
-        """`async with` a lease on the amounts, or RateLimitExceeded with nothing consumed.
-
-        `limits` replaces what is stored. `wait` queues for up to that many seconds instead of
-        refusing. `also` takes from more resources of the entity, all or none. `on_error="keep"`
-        does not refund when the block raises.
-        """
-        wants: list[Request] = [(entity_id, resource, consume, limits)]
-        if also is not None:
-            wants += also_requests(entity_id, also, limits)
-        return PendingAcquire(self.engine, wants, on_unavailable, on_error, wait)
-
-    def acquire_many(
-        self,
-        requests: Sequence[tuple[Any, ...]],
-        on_unavailable: OnUnavailable | None = None,
-        *,
-        on_error: str = "refund",
-        wait: float | None = None,
-    ) -> PendingAcquire:
-        """One lease on several `(entity_id, resource, consume[, limits])`: all of them or none."""
-        return PendingAcquire(self.engine, parse_requests(requests), on_unavailable, on_error, wait)
 
     async def check(
         self,

@@ -13,18 +13,17 @@ from typing import Any, Self
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
-from headgate.core.engine import Request
 from headgate.core.lease import LeaseAccount
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import DEFAULT_NAMESPACE, Limit
-from headgate.core.plan_cache import CacheStats
+from headgate.core.plan import CacheStats
 from headgate.core.runtime import Clock, Observer, blocking, run
 from headgate.core.store import Capabilities
 from headgate.limiter import (
     AcquireCall,
+    Acquiring,
     RateLimiter,
     already_entered_error,
-    also_requests,
     parse_requests,
 )
 from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
@@ -195,10 +194,11 @@ class SyncPendingAcquire(AcquireCall):
             run(lease.settlements.leave(lease, kind is not None))
 
 
-class SyncRateLimiter(SyncAdmin):
+class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
     """RateLimiter for blocking code; safe to share between threads."""
 
     core: RateLimiter
+    _call = SyncPendingAcquire
 
     def __init__(
         self,
@@ -231,35 +231,6 @@ class SyncRateLimiter(SyncAdmin):
             _blocking=True,
         )
         self.engine = self.core.engine
-
-    def acquire(
-        self,
-        entity_id: str,
-        resource: str,
-        consume: Mapping[str, int],
-        limits: Sequence[Limit] | None = None,
-        on_unavailable: OnUnavailable | None = None,
-        *,
-        on_error: str = "refund",
-        wait: float | None = None,
-        also: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> SyncPendingAcquire:
-        wants: list[Request] = [(entity_id, resource, consume, limits)]
-        if also is not None:
-            wants += also_requests(entity_id, also, limits)
-        return SyncPendingAcquire(self.engine, wants, on_unavailable, on_error, wait)
-
-    def acquire_many(
-        self,
-        requests: Sequence[tuple[Any, ...]],
-        on_unavailable: OnUnavailable | None = None,
-        *,
-        on_error: str = "refund",
-        wait: float | None = None,
-    ) -> SyncPendingAcquire:
-        return SyncPendingAcquire(
-            self.engine, parse_requests(requests), on_unavailable, on_error, wait
-        )
 
     def check(
         self,

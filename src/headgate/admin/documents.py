@@ -7,7 +7,7 @@ write limits in this form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from headgate.core.bucket import MILLI
@@ -103,7 +103,8 @@ def usage_as_json(snapshot: UsageSnapshot) -> dict[str, Any]:
 
 
 def event_as_json(event: AuditEvent) -> dict[str, Any]:
-    return asdict(event)
+    # Not asdict, which would recurse into details: metadata may be nested deeper than it can go.
+    return {field.name: getattr(event, field.name) for field in fields(event)}
 
 
 def explanation_as_json(found: Explanation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.history import DAY_MS, audit_event, window_around
 from headgate.core.levels import Namespace, OnUnavailable, resolve
 from headgate.core.limits import DEFAULT_NAMESPACE, Limit, parse_namespace, parse_namespace_id
-from headgate.core.plan_cache import CacheStats
+from headgate.core.plan import CacheStats
 from headgate.core.store import Capabilities
 
 DAYS_MAX = 36_500

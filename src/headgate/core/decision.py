@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headgate.core import bucket
@@ -29,23 +30,23 @@ from headgate.core.record import (
 Amounts = tuple[int | None, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Demand:
     """One bucket and how much of each of its limits is wanted, in the order of `terms.specs`.
 
     Amounts are millitokens; None leaves a limit out. For `adjust` they are signed: a debit is
     positive, a credit negative.
+
+    `counted` is for an adjustment that moves the consumption by other amounts than the tokens. A
+    limit whose consumption alone moves has 0 among the amounts, not None. `parts` is for a demand
+    of several parts of a request on one bucket: how many of them want each limit.
     """
 
-    __slots__ = ("amounts", "key", "terms")
-
-    # What few demands say besides; see corrections.
+    key: BucketKey
+    terms: Terms
+    amounts: Amounts
     counted: Amounts | None = None
     parts: tuple[int, ...] | None = None
-
-    def __init__(self, key: BucketKey, terms: Terms, amounts: Amounts) -> None:
-        self.key = key
-        self.terms = terms
-        self.amounts = amounts
 
     def __repr__(self) -> str:
         return f"Demand({self.key.text!r}, {dict(self.named())})"
@@ -77,7 +78,7 @@ class Demand:
         return tuple(named.get(spec.name) for spec in held.specs)
 
     def inverse(self) -> Demand:
-        """The credit that undoes this debit, where all of it was taken; see corrections."""
+        """The credit that undoes this debit, where all of it was taken; see `credit_of`."""
         amounts = tuple(None if amount is None else -amount for amount in self.amounts)
         return Demand(self.key, self.terms, amounts)
 
@@ -402,35 +403,10 @@ def build_limit_status(
 
 
 # --------------------------------------------------------------------------------------------------
-# Demands that say more than amounts: what was only counted, and what several parts asked together.
+# What undoes a take.
 #
 # A soft limit that is passed counts what was wanted and takes nothing. Whoever undoes that gives no
 # tokens back, or the bucket would gain what it never gave; the consumption alone is put right.
-
-
-class Correction(Demand):
-    """An adjustment that moves the consumption by other amounts than the tokens.
-
-    A limit whose consumption alone moves has 0 among the amounts, not None.
-    """
-
-    __slots__ = ("counted",)
-
-    def __init__(self, key: BucketKey, terms: Terms, amounts: Amounts, counted: Amounts) -> None:
-        super().__init__(key, terms, amounts)
-        self.counted = counted
-
-
-class JointDemand(Demand):
-    """A demand of several parts of a request on one bucket: how many of them want each limit."""
-
-    __slots__ = ("parts",)
-
-    def __init__(
-        self, key: BucketKey, terms: Terms, amounts: Amounts, parts: tuple[int, ...]
-    ) -> None:
-        super().__init__(key, terms, amounts)
-        self.parts = parts
 
 
 def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:
@@ -442,7 +418,7 @@ def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:
         0 if amount and spec.name in overdrawn else amount
         for amount, spec in zip(credit.amounts, demand.terms.specs, strict=True)
     )
-    return Correction(demand.key, demand.terms, tokens, credit.amounts)
+    return Demand(demand.key, demand.terms, tokens, credit.amounts)
 
 
 def credits_of(verdict: Verdict) -> list[Demand]:

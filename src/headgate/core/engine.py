@@ -211,13 +211,9 @@ class Engine:
             demands = self._cached_demands(requests, now_ms) or join_parts(
                 await self._plan_parts(requests, now_ms)
             )
-            if not demands:
-                return Verdict(True, [], [], now_ms)
-            keys = [demand.key for demand in demands]
-            peeked = await self.store.peek(keys, now_ms if self.drives_time else None)
+            verdict = await self._consume_or_peek(self.store, demands, now_ms, True)
         except StoreTrouble as trouble:
             raise_unavailable(trouble, requests[0][0], requests[0][1])
-        verdict = peeked.verdict(demands)
         if verdict.outdated:
             self._forget_plans(verdict)
         return verdict

@@ -6,11 +6,13 @@ soft limit of one may have been passed: then it was counted there, and nothing w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Correction, Demand, LimitStatus, Verdict
+from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.errors import (
     DemandTooLarge,
     HeadgateError,
@@ -42,15 +44,6 @@ class Debit(NamedTuple):
     taken: bool = True
 
 
-class CreditResult(NamedTuple):
-    """What stands after a credit, and how much it undid of debits that took, and of those that
-    were counted only."""
-
-    left: list[Debit]
-    taken_milli: int
-    counted_milli: int
-
-
 def add_debit(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
     """What stands with one more; where that is too many, the two oldest of a kind are one.
 
@@ -58,20 +51,16 @@ def add_debit(standing: Sequence[Debit], debit: Debit) -> list[Debit]:
     """
     found = [*standing, debit]
     if len(found) > DEBITS_MAX:
-        first, second = found[:2] if found[0].taken == found[1].taken else _pair_alike(found)
+        pairs = itertools.combinations(found[:3], 2)  # of three, two are alike
+        first, second = next(pair for pair in pairs if pair[0].taken == pair[1].taken)
         found.remove(second)
         found[found.index(first)] = first._replace(milli=first.milli + second.milli)
     return found
 
 
-def _pair_alike(found: Sequence[Debit]) -> tuple[Debit, Debit]:
-    """The first two differ: the third is like one of them."""
-    one, other, third = found[:3]
-    return (one if one.taken == third.taken else other), third
-
-
-def undo_newest(standing: Sequence[Debit], credit_milli: int) -> CreditResult:
-    """The newest debits are undone first."""
+def undo_newest(standing: Sequence[Debit], credit_milli: int) -> tuple[list[Debit], int, int]:
+    """What stands after a credit, which undoes the newest debits first, and how much it undid of
+    debits that took, and of those that were counted only."""
     left = list(standing)
     undone = {True: 0, False: 0}
     while credit_milli > 0 and left:
@@ -81,12 +70,12 @@ def undo_newest(standing: Sequence[Debit], credit_milli: int) -> CreditResult:
             left.append(debit._replace(milli=debit.milli - part))
         undone[debit.taken] += part
         credit_milli -= part
-    return CreditResult(left, undone[True], undone[False])
+    return left, undone[True], undone[False]
 
 
 def drop_newest(standing: Sequence[Debit], lost_milli: int) -> list[Debit]:
     """What stands once it is known that the newest so much was never taken."""
-    taken = undo_newest([debit for debit in standing if debit.taken], lost_milli).left
+    taken, _, _ = undo_newest([debit for debit in standing if debit.taken], lost_milli)
     return sorted([*(debit for debit in standing if not debit.taken), *taken])
 
 
@@ -149,6 +138,7 @@ Changes = dict[LimitRef, int]  # millitokens: debits are positive, credits negat
 NO_BUCKET = -1  # the place of what is noted on a lease without buckets
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LeaseAccount:
     """The account of one lease: what it took, when, and which limits are settled.
 
@@ -157,32 +147,17 @@ class LeaseAccount:
     change.
     """
 
-    __slots__ = (
-        "at_ms", "closed", "degraded", "demands", "keep", "owed", "settled",
-        "settlements", "standing", "store", "untaken",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        settlements: Settlements,
-        store: Store,
-        demands: Sequence[Demand],
-        at_ms: int,
-        keep: bool,
-        degraded: bool = False,
-        untaken: Collection[LimitRef] = (),
-    ) -> None:
-        self.settlements = settlements
-        self.store = store
-        self.demands = demands
-        self.at_ms = at_ms
-        self.keep = keep
-        self.degraded = degraded
-        self.untaken = untaken
-        self.closed = False
-        self.standing: dict[LimitRef, list[Debit]] | None = None
-        self.settled: set[str] | None = None
-        self.owed: Changes | None = None  # debits the store did not take
+    settlements: Settlements
+    store: Store
+    demands: Sequence[Demand]
+    at_ms: int
+    keep: bool
+    degraded: bool = False
+    untaken: Collection[LimitRef] = ()
+    closed: bool = field(default=False, init=False)
+    standing: dict[LimitRef, list[Debit]] | None = field(default=None, init=False)
+    settled: set[str] | None = field(default=None, init=False)
+    owed: Changes | None = field(default=None, init=False)  # debits the store did not take
 
     @property
     def consumed(self) -> dict[str, int]:
@@ -305,10 +280,8 @@ class LeaseAccount:
             count = tuple((counted or tokens).get((place, spec.name)) for spec in specs)
             if not any(count):
                 continue
-            if line == count:
-                found.append(Demand(demand.key, demand.terms, line))
-            else:
-                found.append(Correction(demand.key, demand.terms, line, count))
+            apart = None if line == count else count
+            found.append(Demand(demand.key, demand.terms, line, apart))
         return found
 
     def refunds(self, now_ms: int) -> list[Demand]:

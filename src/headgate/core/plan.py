@@ -1,18 +1,23 @@
-"""From a request to demands: which buckets it touches and how much of each limit it takes."""
+"""From a request to demands: which buckets it touches and how much of each limit it takes.
+
+All that a warm acquire reads of the configuration is here: a plan, and the cache that has it at
+hand. `plan_cache` says how plans get there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from headgate.core.bucket import MILLI
-from headgate.core.decision import Demand, JointDemand
-from headgate.core.errors import DemandTooLarge, DisabledError, ValidationError
-from headgate.core.levels import Lookup, Mode, OnUnavailable, Resolution, resolve
-from headgate.core.limits import AMOUNT_MAX, Limit, parse_amount
+from headgate.core.decision import Demand
+from headgate.core.errors import DemandTooLarge, ValidationError
+from headgate.core.levels import OnUnavailable, Resolution
+from headgate.core.limits import AMOUNT_MAX, parse_amount
 from headgate.core.record import BucketKey, Terms
 
 DEMANDS_MAX = 64
-SHARED_PLANS_MAX = 1024
 
 
 class Each:
@@ -54,6 +59,7 @@ class Slot:
         self.each_max = min((most for _, most in self.bounds), default=0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Plan:
     """What an acquire of one entity on one resource touches, ready for any amounts.
 
@@ -61,22 +67,12 @@ class Plan:
     others are its parents', which take part in the limits they have.
     """
 
-    __slots__ = ("_one", "bypass", "on_unavailable", "resolutions", "slots", "version")
-
-    def __init__(
-        self,
-        slots: tuple[Slot, ...],
-        resolutions: tuple[Resolution, ...],
-        version: int,
-        on_unavailable: OnUnavailable | None,
-        bypass: bool,
-    ) -> None:
-        self.slots = slots
-        self.resolutions = resolutions
-        self.version = version
-        self.on_unavailable = on_unavailable
-        self.bypass = bypass
-        self._one: Sequence[Demand] | None = None
+    slots: tuple[Slot, ...]
+    resolutions: tuple[Resolution, ...]
+    version: int
+    on_unavailable: OnUnavailable | None
+    bypass: bool
+    _one: Sequence[Demand] | None = None
 
     def demands(self, consume: Amounts) -> Sequence[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
@@ -123,103 +119,6 @@ class Plan:
         return demands
 
 
-class SharedPlans:
-    """Plans to copy for entities that have nothing of their own: the last one of each resource.
-
-    Most entities only have defaults, so their plans differ in the key of one bucket. Working out
-    which level gives each limit takes much longer than copying the outcome, and copies share one
-    Terms object, by whose identity stores recognise a bucket's limits. A copy is made only where
-    the new lookup holds the very objects that the plan was made from (compared by identity: the
-    catalog hands out the same ones until somebody changes them), the same configuration version
-    and the same defaults; in every other case a plan is made from the start.
-    """
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, Lookup, object, Plan]] = {}
-
-    def copy(self, namespace: str, resource: str, lookup: Lookup, variant: object) -> Plan | None:
-        kept = self._kept.get(resource)
-        if kept is None or not _is_common(lookup):
-            return None
-        of, like, by, plan = kept
-        [standing], [model] = lookup.lineage, like.lineage
-        if (
-            standing.resource is not model.resource
-            or standing.system is not model.system
-            or (of, like.version) != (namespace, lookup.version)
-            or by is not variant
-        ):
-            return None
-        [slot] = plan.slots
-        key = BucketKey(namespace, standing.entity_id, resource)
-        slots = (Slot(key, slot.terms, slot),)
-        return Plan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
-
-    def keep(
-        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: Plan
-    ) -> None:
-        if _is_common(lookup) and plan.slots:
-            if len(self._kept) >= SHARED_PLANS_MAX:
-                self._kept.clear()
-            self._kept[resource] = (namespace, lookup, variant, plan)
-
-
-def _is_common(lookup: Lookup) -> bool:
-    """Whether its plan would be the same for any other entity."""
-    standing = lookup.lineage[0]
-    return (
-        len(lookup.lineage) == 1
-        and standing.own is None
-        and standing.own_default is None
-        and (standing.entity is None or standing.entity.mode is Mode.NORMAL)
-    )
-
-
-def make_plan(
-    namespace: str,
-    resource: str,
-    lookup: Lookup,
-    defaults: Sequence[Limit],
-    override: tuple[Limit, ...] | None,
-    intern: Mapping[Terms, Terms],
-    *,
-    whole: bool = False,
-) -> Plan:
-    """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
-    serves its parents where they have none."""
-    fallback = override or defaults
-    resolutions = tuple(resolve(one, resource, defaults, whole=whole) for one in lookup.lineage)
-    own = resolutions[0]
-    for one in resolutions:
-        if one.mode is Mode.DISABLED:
-            raise DisabledError(*one.mode_source.split(" ", 1))
-    slots = []
-    for place, (standing, resolution) in enumerate(zip(lookup.lineage, resolutions, strict=True)):
-        key = BucketKey(namespace, standing.entity_id, resource)
-        if override and place == 0:
-            terms = Terms(tuple(limit.spec for limit in override), own=True)
-        elif resolution.given:
-            terms = Terms(
-                tuple(limit.spec for limit in resolution.limits),
-                lookup.version,
-                sources=tuple(given.level for given in resolution.given),
-            )
-        elif place and fallback:
-            terms = Terms(tuple(limit.spec for limit in fallback), own=True)
-        elif place:
-            continue
-        elif own.mode is Mode.BYPASS:
-            terms = Terms((), lookup.version)
-        else:
-            raise no_limits(standing.entity_id, resource)
-        slots.append(Slot(key, intern.get(terms, terms)))
-    return Plan(
-        tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
-    )
-
-
 def join_parts(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:
     """The demands of all parts of a request together."""
     if len(parts) == 1:
@@ -250,7 +149,7 @@ def _sum(one: Demand, other: Demand) -> Demand:
         for a, b in zip(one.amounts, other.amounts, strict=True)
     )
     parts = tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
-    return check_capacity(JointDemand(one.key, one.terms, amounts, parts))
+    return check_capacity(Demand(one.key, one.terms, amounts, parts=parts))
 
 
 def _part_counts(demand: Demand) -> tuple[int, ...]:
@@ -269,14 +168,6 @@ def too_large(key: BucketKey, name: str, amount: int, capacity: int) -> DemandTo
     return DemandTooLarge(key.entity_id, key.resource, name, amount, capacity)
 
 
-def no_limits(entity_id: str, resource: str) -> ValidationError:
-    return ValidationError(
-        "limits", None,
-        f"are configured nowhere for {entity_id} on {resource}: pass limits=[…], give the limiter "
-        f"defaults, or store some with set_limits, set_resource_defaults or set_system_defaults",
-    )  # fmt: skip
-
-
 def unknown_limits(slot: Slot, consume: Mapping[str, int]) -> ValidationError:
     if not consume:
         return ValidationError(
@@ -291,3 +182,72 @@ def unknown_limits(slot: Slot, consume: Mapping[str, int]) -> ValidationError:
             )  # fmt: skip
         parse_amount(str(name), amount)
     raise AssertionError("every name was known and every amount an amount")
+
+
+# --------------------------------------------------------------------------------------------------
+# A bounded cache whose entries live for a while; the clock is passed in.
+
+Value = TypeVar("Value")
+
+ENTRIES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """How often the cache of limits was asked, how often it had the answer, and what it holds."""
+
+    hits: int
+    misses: int
+    size: int
+    ttl_seconds: float
+
+
+class Cache(Generic[Value]):
+    """At most `entries_max` values, each for `ttl_ms`; the oldest entry makes room.
+
+    What was looked up and not found is a value like any other (a negative entry).
+    """
+
+    __slots__ = ("_entries", "entries_max", "hits", "misses", "ttl_ms")
+
+    def __init__(self, ttl_ms: int, entries_max: int = ENTRIES_MAX) -> None:
+        self.ttl_ms = ttl_ms
+        self.entries_max = entries_max
+        self.hits = 0
+        self.misses = 0
+        self._entries: dict[Hashable, tuple[int, Value]] = {}
+
+    def get(self, key: Hashable, now_ms: int) -> Value | None:
+        entry = self._entries.get(key)
+        if entry is not None and now_ms < entry[0]:
+            self.hits += 1
+            return entry[1]
+        self.misses += 1
+        return None
+
+    def stale(self, key: Hashable) -> Value | None:
+        """The value even past its time: better than nothing while its source is away."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def put(self, key: Hashable, value: Value, now_ms: int) -> None:
+        if self.ttl_ms <= 0 or self.entries_max <= 0:
+            return
+        self._entries.pop(key, None)
+        if len(self._entries) >= self.entries_max:
+            self._make_room()
+        self._entries[key] = (now_ms + self.ttl_ms, value)
+
+    def _make_room(self) -> None:
+        """The oldest sixteenth goes, at least one: the head of a dict is slow to find singly."""
+        for key in list(self._entries)[: max(1, self.entries_max // 16)]:
+            self._entries.pop(key, None)
+
+    def drop(self, key: Hashable) -> None:
+        self._entries.pop(key, None)
+
+    def invalidate(self) -> None:
+        self._entries.clear()
+
+    def stats(self) -> CacheStats:
+        return CacheStats(self.hits, self.misses, len(self._entries), self.ttl_ms / 1000)

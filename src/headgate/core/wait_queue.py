@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from threading import RLock
 
 from headgate.core.decision import Verdict
@@ -19,12 +20,10 @@ WAITERS_MAX = 10_000
 WAIT_SECONDS_MAX = 24 * 3600
 
 
+@dataclass(slots=True, eq=False)
 class QueuedWaiter:
-    __slots__ = ("gate", "keys")
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self.keys = keys
-        self.gate: WaitGate | None = None
+    keys: Sequence[str]
+    gate: WaitGate | None = None
 
 
 class WaitQueues:

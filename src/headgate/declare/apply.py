@@ -1,29 +1,157 @@
-"""Making a store hold what was declared, and saying first whom that would put over a limit."""
+"""Limits as somebody declared them, next to what is stored: what is missing, different or extra;
+making a store hold them, and saying first whom that would put over a limit.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.admin.reports import PAGE_MAX, live_buckets, pages
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.levels import Entity, Level, StoredLevel, resolve
-from headgate.core.limits import DEFAULT_RESOURCE
+from headgate.core.levels import Entity, EntityConfig, Level, OnUnavailable, StoredLevel, resolve
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.record import BucketKey, Record, cell_of
-from headgate.declare.declaration import (
-    Action,
-    Changes,
-    Declaration,
-    EntityChange,
-    LevelChange,
-    StoredState,
-    compute_changes,
-    config_after,
-)
 from headgate.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Everything one file says.
+
+    Of an entity it says some of name, parent_id and cascade; what is not said stays as it is.
+    """
+
+    levels: Mapping[Level, StoredLevel] = field(default_factory=dict)
+    entities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Action(enum.Enum):
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityChange:
+    action: Action
+    entity_id: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """One level's limits, before and after; after is empty where they are deleted."""
+
+    action: Action
+    level: Level
+    before: tuple[Limit, ...]
+    after: tuple[Limit, ...]
+    rule_before: OnUnavailable | None = None
+    rule_after: OnUnavailable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What would make the store hold what was declared; `extra` is stored but not declared."""
+
+    entities: tuple[EntityChange, ...]
+    levels: tuple[LevelChange, ...]
+    extra: tuple[Level, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.entities or self.levels)
+
+
+def compute_changes(
+    declaration: Declaration,
+    levels: Mapping[Level, StoredLevel],
+    entities: Mapping[str, Entity],
+    *,
+    prune: bool = False,
+) -> Changes:
+    """What to change of these stored levels and entities, parents before their children; with
+    `prune`, extra levels are deleted."""
+    extra = {
+        level: stored
+        for level, stored in levels.items()
+        if stored.limits and level not in declaration.levels
+    }
+    changes = list(_level_changes(declaration, levels))
+    if prune:
+        changes += [
+            LevelChange(Action.DELETE, level, stored.limits, (), stored.on_unavailable, None)
+            for level, stored in extra.items()
+        ]
+    return Changes(tuple(_entity_changes(declaration, entities)), tuple(changes), tuple(extra))
+
+
+def _level_changes(
+    declaration: Declaration, levels: Mapping[Level, StoredLevel]
+) -> Iterator[LevelChange]:
+    for level, wanted in declaration.levels.items():
+        stored = levels.get(level) or StoredLevel()
+        rule = wanted.on_unavailable or stored.on_unavailable
+        if set(stored.limits) != set(wanted.limits) or rule is not stored.on_unavailable:
+            action = Action.CHANGE if stored.limits else Action.CREATE
+            yield LevelChange(
+                action, level, stored.limits, wanted.limits, stored.on_unavailable, rule
+            )
+
+
+def _entity_changes(
+    declaration: Declaration, entities: Mapping[str, Entity]
+) -> Iterator[EntityChange]:
+    for entity_id in _parents_first(declaration.entities):
+        said = declaration.entities[entity_id]
+        entity = entities.get(entity_id)
+        if entity is None:
+            yield EntityChange(Action.CREATE, entity_id, {}, said)
+            continue
+        different = {key: value for key, value in said.items() if getattr(entity, key) != value}
+        if different:
+            before = {key: getattr(entity, key) for key in different}
+            yield EntityChange(Action.CHANGE, entity_id, before, different)
+
+
+def _parents_first(entities: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A parent that is declared too comes first; a ring is left for the store to refuse."""
+    found: dict[str, None] = {}
+
+    for entity_id in entities:
+        line: list[str] = []
+        wanted: str | None = entity_id
+        while wanted in entities and wanted not in found and wanted not in line:
+            assert wanted is not None
+            line.append(wanted)
+            wanted = entities[wanted].get("parent_id")
+        found.update(dict.fromkeys(reversed(line)))
+    return list(found)
+
+
+def config_after(
+    standing: EntityConfig, resource: str, made: Sequence[LevelChange]
+) -> EntityConfig:
+    """An entity's configuration for a resource as it will be once the changes are made."""
+    after = {change.level: change.after for change in made}
+    places = {
+        "own": Level(standing.entity_id, resource),
+        "own_default": Level(standing.entity_id, DEFAULT_RESOURCE),
+        "resource": Level(None, resource),
+        "system": Level(),
+    }
+    moved: dict[str, StoredLevel] = {}
+    for place, level in places.items():
+        if level in after:
+            stored: StoredLevel | None = getattr(standing, place)
+            moved[place] = replace(stored or StoredLevel(), limits=after[level])
+    return replace(standing, **moved)  # type: ignore[arg-type]
+
 
 BUCKETS_LOOKED_AT_MAX = 100_000
 LEVELS_MAX = 100_000
@@ -52,23 +180,23 @@ class Preview:
     whole: bool
 
 
-async def read_stored(
-    repository: Repository, declaration: Declaration | None = None
-) -> StoredState:
-    """Every level with limits, and the entities that a declaration names."""
+async def plan_changes(
+    repository: Repository, declaration: Declaration, *, prune: bool = False
+) -> Changes:
+    """What applying the declaration would change now."""
     namespace = await repository.configs.namespace_id()
     catalog = repository.backend.catalog
-    levels: dict[Level, StoredLevel] = {}
-    for level in [one async for one in stored_levels(repository)]:
-        stored = await catalog.get_stored(namespace, level)
-        if stored is not None:
-            levels[level] = stored
-    entities: dict[str, Entity] = {}
-    for entity_id in declaration.entities if declaration else ():
-        entity = await repository.get_entity(entity_id)
-        if entity is not None:
-            entities[entity_id] = entity
-    return StoredState(levels, entities)
+    levels = {
+        level: stored
+        for level in [one async for one in stored_levels(repository)]
+        if (stored := await catalog.get_stored(namespace, level)) is not None
+    }
+    entities = {
+        entity_id: entity
+        for entity_id in declaration.entities
+        if (entity := await repository.get_entity(entity_id)) is not None
+    }
+    return compute_changes(declaration, levels, entities, prune=prune)
 
 
 async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
@@ -91,13 +219,6 @@ async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
                 yield Level(entity_id, resource)
 
 
-async def plan_changes(
-    repository: Repository, declaration: Declaration, *, prune: bool = False
-) -> Changes:
-    """What applying the declaration would change now."""
-    return compute_changes(declaration, await read_stored(repository, declaration), prune=prune)
-
-
 async def apply_changes(
     repository: Repository,
     wanted: Changes,
@@ -108,23 +229,18 @@ async def apply_changes(
     changes: list[EntityChange | LevelChange] = [*wanted.entities, *wanted.levels]
     for done, change in enumerate(changes, start=1):
         if isinstance(change, LevelChange):
-            await _apply_level(repository, change, principal)
+            if change.action is Action.DELETE:
+                await repository._delete_level(change.level, principal)
+            else:
+                rule = {"on_unavailable": change.rule_after} if change.rule_after else {}
+                after = {"limits": change.after, **rule}
+                await repository._change_level(change.level, after, principal)
         elif change.action is Action.CREATE:
             await repository.create_entity(change.entity_id, principal=principal, **change.after)
         else:
             await repository._change_entity(change.entity_id, change.after, principal)
         report(done)
     return len(changes)
-
-
-async def _apply_level(repository: Repository, change: LevelChange, principal: str | None) -> None:
-    if change.action is Action.DELETE:
-        await repository._delete_level(change.level, principal)
-        return
-    changes: dict[str, Any] = {"limits": change.after}
-    if change.rule_after is not None:
-        changes["on_unavailable"] = change.rule_after
-    await repository._change_level(change.level, changes, principal)
 
 
 async def preview(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from headgate.core.decision import Amounts
 from headgate.core.errors import StoreDenied, StoreTrouble, Throttled, UndoLost, Unreachable
 from headgate.layers.breaker import BreakerOpen
@@ -10,18 +12,16 @@ from headgate.transport.gates import WaitGate
 WAITERS_MAX = 10_000  # of one bucket; callers beyond that go to the store alone
 
 
+@dataclass(slots=True, eq=False)
 class FlightWaiter:
     """A caller that wants something of a bucket. From its first wait until it leaves it counts as
     waiting, also after it was woken and before it has its turn, so that the next call fetches for
     it too."""
 
-    __slots__ = ("amounts", "gate", "trouble", "turns")
-
-    def __init__(self, amounts: Amounts) -> None:
-        self.amounts = amounts
-        self.gate: WaitGate | None = None
-        self.turns: SingleFlight | None = None
-        self.trouble: StoreTrouble | None = None
+    amounts: Amounts
+    gate: WaitGate | None = None
+    turns: SingleFlight | None = None
+    trouble: StoreTrouble | None = None
 
     def join(self, turns: SingleFlight, gate: WaitGate) -> WaitGate:
         """Adds the caller to those who wait for the call under way; the gate opens when it ends."""
@@ -38,17 +38,15 @@ class FlightWaiter:
             self.turns = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SingleFlight:
     """Whether a call is under way, and who waits for it. Its owner guards it with a lock.
 
     The end of a call wakes everybody, however it ended, so nobody waits for a caller that gave up.
     """
 
-    __slots__ = ("taken", "waiting")
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.waiting: dict[FlightWaiter, None] = {}  # in the order they came
+    taken: bool = False
+    waiting: dict[FlightWaiter, None] = field(default_factory=dict)  # in the order they came
 
     @property
     def is_idle(self) -> bool:

@@ -216,7 +216,7 @@ class PerOwner(Generic[Thing]):
         )
         self._things: dict[object, Thing] = {}
         self._last: tuple[object, Thing | None] = (None, None)  # spares the lock, most times
-        self._closed = False
+        self.is_closed = False
         self.after_fork()
         reset_after_fork(self)
 
@@ -230,7 +230,7 @@ class PerOwner(Generic[Thing]):
         if known == owner and thing is not None:
             return thing
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise self._closed_error()
             found = self._things.get(owner)
             if found is None:
@@ -243,7 +243,7 @@ class PerOwner(Generic[Thing]):
         """Ends those of other loops and hands out the one of here, to be ended by its own rules;
         nothing is made any more."""
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             self._last = (None, None)
             mine = self._things.pop(self._owner(), None)
             if self._abandon is not None:

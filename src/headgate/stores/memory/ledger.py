@@ -14,10 +14,10 @@ from headgate.core.history import (
     event_time_ms,
     has_uncounted_usage,
     snapshot,
+    usage_cursor,
     usage_of,
 )
 from headgate.core.levels import Page
-from headgate.core.limits import SEPARATOR
 from headgate.core.record import BucketKey, Record
 
 USAGE_ROWS_MAX = 200_000
@@ -65,9 +65,6 @@ class MemoryLedger:
                     del self._usage[old]
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
-        self.note(namespace, event)
-
-    def note(self, namespace: str, event: AuditEvent) -> None:
         with self._lock:
             self._audit.append((namespace, event))
 
@@ -134,5 +131,4 @@ def _is_in_query(row: UsageKey, namespace: str, query: UsageQuery) -> bool:
 
 
 def _cursor(row: UsageKey) -> str:
-    """Sorts newest window first, then by type and names."""
-    return SEPARATOR.join((f"{10**14 - row[0]:015d}", row[1], row[3], row[4]))
+    return usage_cursor(row[0], row[1], row[3], row[4])

@@ -147,7 +147,7 @@ class MemoryRecords:
                     records.documents[key] = document
             records.version += 1
             if event is not None:
-                self._ledger.note(seen.namespace, event)
+                await self._ledger.append(seen.namespace, event)
             return records.version
 
     async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
@@ -218,7 +218,7 @@ class MemoryRecords:
             if before is not None and after.state == ACTIVE:
                 records.version += 1
             if event is not None:
-                self._ledger.note(after.id, event)
+                await self._ledger.append(after.id, event)
             return after
 
     async def purge(self, namespace_id: str) -> int:

@@ -123,7 +123,7 @@ class RedisLedger:
     async def audit(
         self, namespace: str, entity_id: str, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
-        """Newest first; a later page walks over the pages before it, a bite at a time."""
+        """Newest first; a later page walks over those before it, a batch at a time."""
         stream = keys.audit(namespace, entity_id)
         batch_size = limit if before is None else max(limit, EVENTS_PER_BATCH)
         found: list[AuditEvent] = []

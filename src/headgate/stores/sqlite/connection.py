@@ -17,13 +17,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headgate.core.errors import Contended, Full, StoreDenied, StoreTrouble, Unreachable
 from headgate.stores.sqlite import schema
 from headgate.stores.sqlite.batching import CallQueue, store_closed
 from headgate.stores.sqlite.schema import SqliteTransaction
-from headgate.transport.gates import fork_count
+from headgate.transport.gates import PerOwner
 
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 # Most who hold the file are done in a fraction of a millisecond, so the first pauses are short.
@@ -34,7 +34,6 @@ LOOK_EVERY_S = 1.0  # whether the path still leads to the file that is open
 _log = logging.getLogger("headgate")
 
 Result = TypeVar("Result")
-Guard = TypeVar("Guard")
 Work = Callable[[SqliteTransaction], Result]
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -152,45 +151,16 @@ class SqliteConnection:
         return self._cursor
 
 
-class PerProcessConnection(Generic[Guard]):
-    """This process's link and what keeps its callers in line: a forked child gets its own.
-
-    The parent's stay referenced: a connection that is collected is closed, and closing one that
-    another process uses can harm the file.
-    """
-
-    def __init__(
-        self, make_link: Callable[[], SqliteConnection], make_guard: Callable[[], Guard]
-    ) -> None:
-        self.closed = False
-        self._make_link = make_link
-        self._make_guard = make_guard
-        self._by_fork: dict[int, tuple[SqliteConnection, Guard]] = {}
-
-    def here(self) -> tuple[SqliteConnection, Guard]:
-        if self.closed:
-            raise store_closed()
-        here = fork_count()
-        return self._by_fork.get(here) or self._by_fork.setdefault(
-            here, (self._make_link(), self._make_guard())
-        )
-
-    def connection(self) -> SqliteConnection:
-        """This process's link, also while the last calls are served."""
-        return self._by_fork[fork_count()][0]
-
-    def leave(self) -> tuple[SqliteConnection, Guard] | None:
-        """What is to be put away, the first time; from now on there is nothing here."""
-        already, self.closed = self.closed, True
-        return None if already else self._by_fork.get(fork_count())
-
-
 class BlockingSqlitePort:
     """Does the work on the calling thread, one thread after the other; `call` never suspends."""
 
     def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
-        self._sites = PerProcessConnection(
-            lambda: SqliteConnection(path, timeout_ms, synchronous), threading.Lock
+        # A connection that is collected is closed, and closing one that another process uses can
+        # harm the file: those of a parent stay referenced in its forked children.
+        self._sites = PerOwner(
+            lambda: (SqliteConnection(path, timeout_ms, synchronous), threading.Lock()),
+            store_closed,
+            None,
         )
         self._path = path
         self._timeout_ms = timeout_ms
@@ -202,14 +172,14 @@ class BlockingSqlitePort:
         if not lock.acquire(timeout=self._timeout_s):
             raise contention_error(self._path, self._timeout_ms)
         try:
-            if self._sites.closed:
+            if self._sites.is_closed:
                 raise store_closed()
             return connection.run(work, begin, deadline_s)
         finally:
             lock.release()
 
     async def close(self) -> None:
-        site = self._sites.leave()
+        site = self._sites.close()
         if site is not None:
             connection, lock = site
             with lock:
@@ -220,9 +190,11 @@ class AsyncSqlitePort:
     """Does the work on one thread of its own, and the writes that wait for it together."""
 
     def __init__(self, path: str, timeout_ms: int, synchronous: str) -> None:
-        self._sites = PerProcessConnection(
-            lambda: SqliteConnection(path, timeout_ms, synchronous), self._queue
-        )
+        def open_site() -> tuple[SqliteConnection, CallQueue]:
+            connection = SqliteConnection(path, timeout_ms, synchronous)
+            return connection, CallQueue(connection.run_together)
+
+        self._sites = PerOwner(open_site, store_closed, None)
         self._timeout_s = timeout_ms / 1000
 
     async def call(self, work: Work[Result], begin: str = WRITE) -> Result:
@@ -232,16 +204,11 @@ class AsyncSqlitePort:
         return await queue.do(lambda: connection.run(work, begin, deadline_s), part, deadline_s)
 
     async def close(self) -> None:
-        site = self._sites.leave()
+        site = self._sites.close()
         if site is not None:
             connection, queue = site
             await queue.do(connection.close, None, time.monotonic())
             queue.dismiss()
-
-    def _queue(self) -> CallQueue:
-        return CallQueue(
-            lambda parts, until_s: self._sites.connection().run_together(parts, until_s)
-        )
 
 
 def _file_at(path: str) -> tuple[int, int] | None:

@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 _decode = json.JSONDecoder().decode
 # The same for text without space around it, as ours is.
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class TermsCodec:
@@ -122,7 +122,7 @@ def entity_as_row(namespace: str, entity: Entity) -> Row:
         "mode": entity.mode.value,
         "created_ms": entity.created_ms,
     }
-    return namespace, entity.id, entity.parent_id, entity.version, _encode(body)
+    return namespace, entity.id, entity.parent_id, entity.version, as_json(body)
 
 
 def entity_from_row(row: Row) -> Entity:
@@ -141,7 +141,7 @@ def entity_from_row(row: Row) -> Entity:
 
 
 def stored_as_text(stored: StoredLevel) -> str:
-    return _encode(stored_as_json(stored))
+    return as_json(stored_as_json(stored))
 
 
 def stored_from_text(text: str) -> StoredLevel:
@@ -151,17 +151,13 @@ def stored_from_text(text: str) -> StoredLevel:
 def event_as_row(namespace: str, event: AuditEvent) -> Row:
     body = [event.timestamp, event.action, event.principal, event.resource, dict(event.details)]
     time_ms = event_time_ms(event)
-    return namespace, event.entity_id, event.event_id, clamp(time_ms), _encode(body)
+    return namespace, event.entity_id, event.event_id, clamp(time_ms), as_json(body)
 
 
 def event_from_row(row: Row) -> AuditEvent:
     event_id, entity_id, text = row
     timestamp, action, principal, resource, details = from_json("audit event", text)
     return AuditEvent(event_id, timestamp, action, entity_id, principal, resource, details)
-
-
-def as_json(value: Any) -> str:
-    return _encode(value)
 
 
 def from_json(what: str, text: str) -> Any:
@@ -173,7 +169,7 @@ def from_json(what: str, text: str) -> Any:
 
 def _terms_as_text(terms: Terms) -> str:
     core = len(terms.core.specs)
-    return _encode([terms.version, terms.own, core, terms.specs, terms.core.sources])
+    return as_json([terms.version, terms.own, core, terms.specs, terms.core.sources])
 
 
 def _terms_from_text(text: str) -> Terms:
