@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
 
 import headgate
-from headgate.cli.errors import report_error
-from headgate.cli.options import SETTINGS, ActionCommand, CommandGroup, section
-from headgate.cli.output import relax_encoding
-from headgate.cli.session import CommandFailed, Session
+from headgate.cli.options import CommandGroup, make_command, section
+from headgate.cli.output import clean, is_utf8_output, relax_encoding
+from headgate.cli.session import ERROR, LIMITED, UNAVAILABLE, USAGE, CommandFailed, Session
+from headgate.core import errors
 
 # --------------------------------------------------------------------------------------------------
 # The table of commands. A new command is one line here; its module is loaded when it is used.
@@ -36,16 +39,16 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     ),
     "Configure": (
         Entry("entity", "entity:entity", "Who is limited: create, limit, switch, reset, top up."),
-        Entry("resource", "defaults:resource", "Default limits of what is used."),
-        Entry("system", "defaults:system", "Default limits of everything."),
+        Entry("resource", "entity:resource", "Default limits of what is used."),
+        Entry("system", "entity:system", "Default limits of everything."),
         Entry("limits", "limits:limits", "Limits declared in a file: plan, apply, diff."),
         Entry("namespace", "namespace:namespace", "Tenants of one store."),
     ),
     "Look": (
-        Entry("top", "top:top", "The busiest buckets, live."),
+        Entry("top", "usage:top", "The busiest buckets, live."),
         Entry("usage", "usage:usage", "What was consumed per hour, day and month."),
         Entry("audit", "audit:audit", "Who changed what."),
-        Entry("bench", "bench:bench", "Measure acquire on a store."),
+        Entry("bench", "store:bench", "Measure acquire on a store."),
         Entry("version", "store:version", "Versions of headgate, of Python and of the store."),
     ),
     "Move": (
@@ -69,7 +72,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("demo", "serve:demo", "A sample company, traffic, the service and its dashboard."),
         Entry("policies", "serve:policies", "The service's policy file."),
         Entry("keys", "serve:keys", "API keys of the service."),
-        Entry("aggregate", "aggregate:aggregate", "Usage from a table's stream.", "dynamodb"),
+        Entry("aggregate", "stack:aggregate", "Usage from a table's stream.", "dynamodb"),
         Entry("local", "local:local", "A local AWS engine to try DynamoDB with."),
         Entry("completion", "store:completion", "Completion for bash, zsh and fish."),
     ),
@@ -78,37 +81,6 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
 COMMANDS: dict[str, Entry] = {
     entry.name: entry for section in SECTIONS.values() for entry in section
 }
-
-
-# --------------------------------------------------------------------------------------------------
-# Programs that read their own options: everything after their name is handed over as it is.
-
-OWN_OPTIONS = {**SETTINGS, "ignore_unknown_options": True, "help_option_names": []}
-
-
-class ForwardedCommand(ActionCommand):
-    """Its line belongs to the program, as does its output; the common options stand before its
-    name."""
-
-    answers = False
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.params = [one for one in self.params if isinstance(one, click.Argument)]
-
-
-def forwarded_command(
-    name: str, *, examples: str
-) -> Callable[[Callable[[Session, tuple[str, ...]], int]], ForwardedCommand]:
-    def made(function: Callable[[Session, tuple[str, ...]], int]) -> ForwardedCommand:
-        taking = click.argument(
-            "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]..."
-        )
-        return click.command(
-            name, cls=ForwardedCommand, examples=examples, context_settings=OWN_OPTIONS
-        )(taking(function))
-
-    return made
 
 
 def program(where: str, *, extra: str) -> Any:
@@ -125,12 +97,6 @@ def program(where: str, *, extra: str) -> Any:
                 f"pip install 'headgate[{extra}]'",
             ) from error
         raise
-
-
-def run_program(where: str, arguments: Sequence[str], *, extra: str) -> int:
-    """The exit code of a program's main."""
-    code: int = program(where, extra=extra)(list(arguments)) or 0
-    return code
 
 
 EXAMPLES = """
@@ -187,12 +153,90 @@ class Root(CommandGroup):
         return code
 
 
-@click.group(
-    "headgate", cls=Root, examples=EXAMPLES, context_settings=SETTINGS, no_args_is_help=True
-)
+@make_command(Root, EXAMPLES, name="headgate")
 @click.version_option(headgate.__version__, message="headgate %(version)s")
 def cli() -> None:
     """Rate limits: decide, configure, look.
 
     Exit codes: 0 well or admitted, 1 error, 2 usage, 3 limited, 4 store unavailable.
     """
+
+
+# --------------------------------------------------------------------------------------------------
+# What went wrong, in three lines: what, why, what to do; and the exit code it comes to.
+
+ErrorReport = tuple[int, str, str, str]
+
+# What the error is called, and what to do. The first line that fits counts, so special errors stand
+# before general ones. A command (with {}) is the best advice, then the error's own, then this one.
+TITLES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (errors.ValidationError, USAGE, "the input cannot be used", "see --help for examples"),
+    (errors.RateLimitExceeded, LIMITED, "limited", "wait, or raise the limit"),
+    (errors.DisabledError, LIMITED, "disabled", "headgate {0.kind} enable {0.name}"),
+    (errors.DemandTooLarge, ERROR, "this can never pass", "ask for less, or raise the capacity"),
+    (errors.EntityNotFoundError, ERROR, "there is no such entity",
+     "headgate entity create {0.entity_id}"),
+    (errors.EntityExistsError, ERROR, "the entity exists already",
+     "headgate entity show {0.entity_id}; set-limits and set-parent change it"),
+    (errors.NamespaceNotFoundError, ERROR, "there is no such namespace",
+     "headgate namespace register {0.namespace}; namespace list shows them"),
+    (errors.NamespaceStateError, ERROR, "the namespace is in another state", ""),
+    (errors.VersionMismatchError, ERROR, "somebody else changed it meanwhile", ""),
+    (errors.IncompatibleSchemaError, ERROR, "the store has another schema", "headgate upgrade"),
+    (errors.HeadgateError, ERROR, "it did not work", "--debug shows where"),
+    (OSError, ERROR, "the system refused", "check the path and its permissions"),
+)  # fmt: skip
+
+
+def error_report(error: BaseException) -> ErrorReport:
+    if isinstance(error, CommandFailed):
+        return error.exit_code, error.format_message(), error.why, error.advice
+    if isinstance(error, click.UsageError):
+        context = error.ctx
+        why = context.get_usage() if context else "the command was not understood"
+        path = context.command_path if context else "headgate"
+        return USAGE, error.format_message(), " ".join(why.split()), f"{path} --help"
+    if isinstance(error, (errors.StoreTrouble, errors.RateLimiterUnavailable)):
+        return _store_report(error)
+    if isinstance(error, click.ClickException):
+        return ERROR, error.format_message(), "nothing was changed", "see --help"
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return ERROR, "stopped", "it was interrupted", "run it again to go on"
+    for kind, exit_code, what, advice in TITLES:
+        if isinstance(error, kind):
+            why, _, said = str(error).partition("; ")
+            title: str = getattr(error, "title", what)
+            best = advice.format(error) if "{" in advice else said or advice
+            return exit_code, title, why, best
+    why = f"{type(error).__name__}: {error}"
+    return ERROR, "headgate itself failed", why, "--debug shows where"
+
+
+def _store_report(error: errors.StoreTrouble | errors.RateLimiterUnavailable) -> ErrorReport:
+    """The store's own words, whole; what helps is about the store."""
+    cause = error.cause if isinstance(error, errors.RateLimiterUnavailable) else error
+    what = "the store gave no answer"
+    advice = "see that the store runs and that --url is right; then try again"
+    if "create_table" in str(cause):
+        advice = "headgate upgrade --create makes it; or correct its name and region in --url"
+    elif isinstance(error, errors.StoreDenied):
+        what, advice = "the store refused", "correct the rights, the login or --url; then try again"
+    return UNAVAILABLE, what, str(cause), advice
+
+
+def report_error(error: BaseException, session: Session, given: Sequence[str]) -> int:
+    """Says what went wrong on standard error, and with --json also on standard output."""
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()  # whoever read us has gone; nothing more can be said
+        return ERROR
+    if session.debug or "--debug" in given:
+        traceback.print_exception(error)
+    exit_code, what, why, advice = error_report(error)
+    if session.as_json or "--json" in given:
+        with contextlib.suppress(OSError):  # a full disk is what went wrong, maybe
+            told = {"exit_code": exit_code, "what": what, "why": why, "do": advice}
+            click.echo(json.dumps({"error": told}, ensure_ascii=not is_utf8_output()))
+    for label, text in (("error:", what), ("  why:", why), ("  do: ", advice)):
+        lines = "\n       ".join(clean(line) for line in text.split("\n"))
+        click.echo(f"{label} {lines}", err=True)
+    return exit_code

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +22,8 @@ from headgate.cli.session import Misuse, Session
 if TYPE_CHECKING:
     from headgate.core.limits import Limit
 
+Function = Callable[..., Any]
+Made = TypeVar("Made", bound="BaseCommand")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -56,13 +58,9 @@ def common_options() -> list[click.Option]:
 class BaseCommand(click.Command):
     """A command whose help ends with examples, its own options before the common ones."""
 
-    examples: str
-
-    def __init__(self, *args: Any, examples: str = "", **more: Any) -> None:
-        params = [*(more.pop("params", None) or []), *common_options()]
-        more.setdefault("context_settings", SETTINGS)
-        more["params"] = params
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, examples: str, **more: Any) -> None:
+        super().__init__(*args, **{"context_settings": SETTINGS, **more})
+        self.params += common_options()
         self.examples = examples
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -105,14 +103,38 @@ class ActionCommand(BaseCommand):
         return show(session, answer) if isinstance(answer, Output) else answer
 
 
+OWN_OPTIONS = {**SETTINGS, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class ForwardedCommand(ActionCommand):
+    """A program that reads its own options: everything after its name is handed over as it is, and
+    its output is its own. The common options stand before its name."""
+
+    answers = False
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more, context_settings=OWN_OPTIONS)
+        line = click.Argument(
+            ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]..."
+        )
+        self.params = [line]
+
+
 class CommandGroup(BaseCommand, click.Group):
     """A group of commands about one thing."""
 
-    command_class = ActionCommand
-
     def __init__(self, *args: Any, **more: Any) -> None:
-        more.setdefault("no_args_is_help", True)
-        super().__init__(*args, **more)
+        super().__init__(*args, **more, no_args_is_help=True)
+
+    def action(self, examples: str, **more: Any) -> Callable[[Function], ActionCommand]:
+        """Adds a command to the group."""
+
+        def add(function: Function) -> ActionCommand:
+            made = action_command(examples, **more)(function)
+            self.add_command(made)
+            return made
+
+        return add
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -136,13 +158,30 @@ def example_lines(examples: str) -> list[str]:
     return [line.strip() for line in examples.strip().splitlines()]
 
 
-def action_command(name: str, *, examples: str) -> Callable[[Callable[..., Any]], ActionCommand]:
+def make_command(
+    kind: type[Made], examples: str, name: str | None = None, **more: Any
+) -> Callable[[Function], Made]:
+    """Makes a command of its function, whose name it has: `set_parent` makes set-parent, and
+    `list_` makes list."""
+
+    def make(function: Function) -> Made:
+        found = name or function.__name__.rstrip("_").replace("_", "-")
+        return click.command(found, cls=kind, examples=examples, **more)(function)
+
+    return make
+
+
+def action_command(examples: str, **more: Any) -> Callable[[Function], ActionCommand]:
     """A command of its own, beside the groups."""
-    return click.command(name, cls=ActionCommand, examples=examples)
+    return make_command(ActionCommand, examples, **more)
 
 
-def command_group(name: str, *, examples: str) -> Callable[[Callable[..., Any]], CommandGroup]:
-    return click.group(name, cls=CommandGroup, examples=examples)
+def forwarded_command(examples: str) -> Callable[[Function], ForwardedCommand]:
+    return make_command(ForwardedCommand, examples)
+
+
+def command_group(examples: str) -> Callable[[Function], CommandGroup]:
+    return make_command(CommandGroup, examples)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -130,16 +130,11 @@ def show(session: Session, answer: Output) -> int:
     for part in answer.parts:
         if isinstance(part, str):
             click.echo("\n".join(clean(line) for line in part.split("\n")))
+        elif part is not None and part.rows:
+            console(session).print(table(part))
         elif part is not None:
-            _show_table(session, part)
+            click.echo(part.empty)
     return answer.exit_code
-
-
-def _show_table(session: Session, shown: OutputTable) -> None:
-    if shown.rows:
-        console(session).print(table(shown))
-    else:
-        click.echo(shown.empty)
 
 
 def as_json(document: Any) -> str:
@@ -175,15 +170,11 @@ def table(rows: OutputTable) -> Table:
 Step = Callable[[int, int | None], None]
 
 
-def _no_progress(done: int, total: int | None) -> None:
-    return None
-
-
 @contextlib.contextmanager
 def progress(session: Session, title: str) -> Iterator[Step]:
     """`step(done, total)` moves a bar on standard error; silent where nobody watches."""
     if session.as_json or not is_interactive(sys.stderr):
-        yield _no_progress
+        yield lambda done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -72,14 +72,12 @@ class Unavailable(ClientError):
         message: str,
         *,
         maybe_applied: bool,
-        code: str | None = None,
-        detail: str | None = None,
-        status: int | None = None,
         retry_after_ms: int | None = None,
+        **fields: Any,
     ) -> None:
         self.maybe_applied = maybe_applied
         self.retry_after_ms = retry_after_ms
-        super().__init__(message, code=code, detail=detail, status=status)
+        super().__init__(message, **fields)
 
 
 class Unauthorised(ClientError):
@@ -203,7 +201,9 @@ class Health:
 
 
 def read_check(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0) -> CheckAnswer:
-    allowed = _flag(document, "allowed")
+    allowed = document.get("allowed")
+    if type(allowed) is not bool:
+        raise NotHeadgate("it does not say allowed")
     error = document.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     violated = document.get("violated-policies")
@@ -233,8 +233,8 @@ def read_combined(
     return CombinedAnswer(
         read_check(document, headers, at_ms),
         results,
-        _named(results, document.get("blocking")),
-        _named(results, document.get("most_restrictive")),
+        _find_result(results, document.get("blocking")),
+        _find_result(results, document.get("most_restrictive")),
     )
 
 
@@ -276,7 +276,7 @@ def read_health(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 
     )
 
 
-def _named(results: tuple[CheckAnswer, ...], name: object) -> CheckAnswer | None:
+def _find_result(results: tuple[CheckAnswer, ...], name: object) -> CheckAnswer | None:
     if not isinstance(name, dict):
         return None
     wanted = (name.get("scope"), name.get("resource"))
@@ -288,13 +288,6 @@ def _objects(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise NotHeadgate(f"it has no {name}")
     return found
-
-
-def _flag(document: Mapping[str, Any], name: str) -> bool:
-    value = document.get(name)
-    if type(value) is not bool:
-        raise NotHeadgate(f"it does not say {name}")
-    return value
 
 
 def _whole(value: object) -> int | None:

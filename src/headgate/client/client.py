@@ -11,6 +11,7 @@ import os
 import random
 import ssl
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headgate.client.answers import (
@@ -21,8 +22,14 @@ from headgate.client.answers import (
     Health,
     LeaseAnswer,
 )
-from headgate.client.connect import ServiceTransport, parse_address
-from headgate.client.flow import TIMEOUT_S_MAX, RequestFlow, parse_seconds, parse_wait_ms
+from headgate.client.flow import (
+    TIMEOUT_S_MAX,
+    RequestFlow,
+    ServiceTransport,
+    parse_address,
+    parse_seconds,
+    parse_wait_ms,
+)
 from headgate.client.requests import (
     ApiCall,
     Check,
@@ -50,6 +57,7 @@ Amounts = Mapping[str, int]
 # A lease held over the wire: what was asked of it, and how it ends.
 
 
+@dataclass(eq=False, repr=False)
 class HeldLease:
     """What the service holds for us, and the last word said about it.
 
@@ -57,22 +65,14 @@ class HeldLease:
     `trouble` is why leaving the block could not end it; None where it did.
     """
 
-    def __init__(
-        self,
-        flow: RequestFlow,
-        namespace: str | None,
-        check: CheckAnswer,
-        lease: LeaseAnswer,
-        keep: bool,
-    ) -> None:
-        self._flow = flow
-        self._namespace = namespace
-        self._keep = keep
-        self._final: ApiCall | None = None  # an end that was asked for
-        self._closed = False
-        self.check = check
-        self.answer = lease
-        self.trouble: ClientError | None = None
+    _flow: RequestFlow
+    _namespace: str | None
+    check: CheckAnswer
+    answer: LeaseAnswer
+    _keep: bool
+    trouble: ClientError | None = None
+    _final: ApiCall | None = None  # an end that was asked for
+    _closed: bool = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.answer})"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from headgate.core.errors import ValidationError
-from headgate.core.limits import parse_namespace, parse_resource
+from headgate.core.limits import parse_resource
 from headgate.transport.http1 import Fields
 
-LENGTH_MAX = {"identifier": 256, "scope": 64}
 AMOUNT_MAX = 2**53 - 1
 ITEMS_MAX = 10_000
 OPTIONAL = frozenset({"tokens", "metadata", "endpoint"})
@@ -66,7 +66,7 @@ def check_call(check: Check, namespace: str | None) -> ApiCall:
 
 
 def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
-    listed = _listed("checks", Check, checks, "identifier, resource, …")
+    listed = _items_of("checks", Check, checks, "identifier, resource, …")
     is_repeatable = all(one.dry_run for one in listed)
     items = [_fields(one._asdict()) for one in listed]
     return _post(BATCH, is_repeatable, namespace, {"requests": items})
@@ -76,7 +76,7 @@ def check_all_call(
     descriptors: Iterable[Descriptor | tuple[Any, ...]], namespace: str | None, **shared: Any
 ) -> ApiCall:
     """`shared` is what descriptors that do not say it themselves take from the request."""
-    listed = _listed("descriptors", Descriptor, descriptors, "scope, resource, …")
+    listed = _items_of("descriptors", Descriptor, descriptors, "scope, resource, …")
     optional = OPTIONAL | {"identifier", "scope"}
     items = [_fields(one._asdict(), optional - {"scope"}) for one in listed]
     fields = {"descriptors": items, **_fields(shared, optional)}
@@ -129,8 +129,9 @@ def lease_call(
 
 
 def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
-    given = {"scope": scope, "identifier": identifier, "resource": resource}
-    query = {**_fields(given), **_namespace_field(namespace)}
+    query = _fields({"scope": scope, "identifier": identifier, "resource": resource})
+    if namespace is not None:
+        query["namespace"] = namespace
     return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, True)
 
 
@@ -164,7 +165,7 @@ def _post(
     *,
     undoable: bool = False,
 ) -> ApiCall:
-    document = {**fields, **_namespace_field(namespace)}
+    document = fields if namespace is None else {**fields, "namespace": namespace}
     body = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
         encoded = body.encode()
@@ -175,7 +176,7 @@ def _post(
     return ApiCall("POST", path, encoded, is_repeatable, undoable)
 
 
-def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> list[Item]:
+def _items_of(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> list[Item]:
     """What was given, tuples taken as the arguments of that kind."""
     found = []
     for one in given:
@@ -188,69 +189,43 @@ def _listed(field: str, kind: type[Item], given: Iterable[Any], shown: str) -> l
     return found
 
 
-def _namespace_field(namespace: str | None) -> dict[str, str]:
-    return {} if namespace is None else {"namespace": parse_namespace(namespace)}
-
-
 # --------------------------------------------------------------------------------------------------
 # The fields of a request, each checked by its own rule.
 
 
 def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> dict[str, Any]:
     """What was given, checked; what is optional and was not given is left out."""
-    checked = {
-        name: _RULES[name](name, value)
-        for name, value in given.items()
-        if value is not None or name not in optional
-    }
-    if checked.get("dry_run") is False:
-        del checked["dry_run"]
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None and name in optional:
+            continue
+        if name == "resource":
+            parse_resource(value)
+        elif name == "tokens":
+            parse_whole(name, value, least=1)
+        elif not _RULES[name][0](value):
+            raise ValidationError(name, value, _RULES[name][1])
+        if value is not False:  # of dry_run
+            checked[name] = dict(value) if name == "metadata" else value
     return checked
 
 
-def _tokens(field: str, value: object) -> int:
-    return parse_whole(field, value, least=1)
+def _is_text(most: int, value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= most
 
 
-def _resource(field: str, value: Any) -> str:
-    return parse_resource(value)
-
-
-def _flag(field: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise ValidationError(field, value, "must be True or False")
-    return value
-
-
-def _short_text(field: str, value: object) -> str:
-    most = LENGTH_MAX[field]
-    if not isinstance(value, str) or not 0 < len(value) <= most:
-        raise ValidationError(field, value, f"must be text of 1 to {most} characters")
-    return value
-
-
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValidationError(field, value, "must be a str")
-    return value
-
-
-def _metadata(field: str, values: object) -> dict[str, str]:
-    if not isinstance(values, Mapping) or not all(
+def _is_str_mapping(values: object) -> bool:
+    return isinstance(values, Mapping) and all(
         isinstance(name, str) and isinstance(value, str) for name, value in values.items()
-    ):
-        raise ValidationError(field, values, "must map str to str")
-    return dict(values)
+    )
 
 
-_RULES: dict[str, Callable[[str, Any], Any]] = {
-    "identifier": _short_text,
-    "resource": _resource,
-    "tokens": _tokens,
-    "scope": _short_text,
-    "dry_run": _flag,
-    "metadata": _metadata,
-    "endpoint": _text,
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "identifier": (partial(_is_text, 256), "must be text of 1 to 256 characters"),
+    "scope": (partial(_is_text, 64), "must be text of 1 to 64 characters"),
+    "dry_run": (lambda value: type(value) is bool, "must be True or False"),
+    "metadata": (_is_str_mapping, "must map str to str"),
+    "endpoint": (lambda value: isinstance(value, str), "must be a str"),
 }
 
 

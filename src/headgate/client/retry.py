@@ -138,8 +138,17 @@ def next_pause_ms(
         last_ms = schedule.deadline_ms - SEND_MS_LEAST
         if attempt >= retry.attempts or not _can_repeat(is_repeatable, outcome):
             return None
-    asked_ms = outcome.retry_after_ms if isinstance(outcome, Reply) else None
-    return _pause_ms(_ceiling_ms(retry, attempt), asked_ms, last_ms - now_ms, fraction)
+    # Never less than was asked; the dice spread callers who were refused together. A dice roll
+    # that would miss the end is cut to it.
+    ceiling_ms = min(retry.cap_ms, retry.base_ms << min(attempt - 1, 20))
+    least_ms = outcome.retry_after_ms if isinstance(outcome, Reply) else None
+    spread_ms = ceiling_ms
+    if least_ms is None:
+        least_ms = ceiling_ms // 2
+        spread_ms -= least_ms
+    if least_ms > last_ms - now_ms:
+        return None
+    return max(1, min(least_ms + int(fraction * spread_ms), last_ms - now_ms))
 
 
 def is_unapplied(outcome: Outcome) -> bool:
@@ -160,19 +169,3 @@ def _can_repeat(is_repeatable: bool, outcome: Outcome) -> bool:
         stated = outcome.status == CONFLICT and outcome.retry_after_ms is not None
         return stated and is_repeatable
     return is_repeatable or is_unapplied(outcome)
-
-
-def _ceiling_ms(retry: Retry, attempt: int) -> int:
-    return min(retry.cap_ms, retry.base_ms << min(attempt - 1, 20))
-
-
-def _pause_ms(ceiling_ms: int, asked_ms: int | None, room_ms: int, fraction: float) -> int | None:
-    """Never less than was asked; the dice spread callers who were refused together. A dice roll
-    that would miss the end is cut to it."""
-    if asked_ms is None:
-        least_ms, spread_ms = ceiling_ms // 2, ceiling_ms - ceiling_ms // 2
-    else:
-        least_ms, spread_ms = asked_ms, ceiling_ms
-    if least_ms > room_ms:
-        return None
-    return max(1, min(least_ms + int(fraction * spread_ms), room_ms))

@@ -37,18 +37,14 @@ def parse_rates(rates: Rates) -> tuple[Limit, ...] | None:
         return None
     if isinstance(rates, Limit):
         return (rates,)
-    if isinstance(rates, str):
-        return parse_limits([Limit.parse(part) for part in _parts(rates)])
-    return parse_limits(list(rates) if isinstance(rates, tuple) else rates)
-
-
-def _parts(text: str) -> list[str]:
-    if len(text) > TEXT_LENGTH_MAX:
-        raise ValidationError("limits", text, f"is longer than {TEXT_LENGTH_MAX} characters")
-    parts = text.split(";")
+    if not isinstance(rates, str):
+        return parse_limits(list(rates) if isinstance(rates, tuple) else rates)
+    if len(rates) > TEXT_LENGTH_MAX:
+        raise ValidationError("limits", rates, f"is longer than {TEXT_LENGTH_MAX} characters")
+    parts = rates.split(";")
     if len(parts) > LIMITS_MAX:
-        raise ValidationError("limits", text, f"holds more than {LIMITS_MAX} limits")
-    return parts
+        raise ValidationError("limits", rates, f"holds more than {LIMITS_MAX} limits")
+    return parse_limits([Limit.parse(part) for part in parts])
 
 
 Cost = int | Callable[[Caller], int]

@@ -6,28 +6,26 @@ A wire takes a Program, recognises callers with `authenticator`, calls `service`
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble, ValidationError
+from headgate.core.errors import StoreDenied, StoreTrouble, ValidationError
 from headgate.core.limits import Limit
 from headgate.core.runtime import Clock, steady_clock
 from headgate.core.store import Store
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
 from headgate.service.decide.service import Service
-from headgate.service.keys.access import Refusal
-from headgate.service.keys.audit import Denials, KeyAuditor
-from headgate.service.keys.authenticate import Authenticator
+from headgate.service.keys.access import Authenticator, Refusal
+from headgate.service.keys.audit import Denials, audit_keys
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
-from headgate.service.metrics.registry import WorkerMetrics
-from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.policies.watch import ReloadResult, Watcher, note_policies
+from headgate.service.metrics import ServiceMetrics, WorkerMetrics
+from headgate.service.policies.policies import FileAuditor, ReloadResult, Watcher, audit_policies
 from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ STORE_KEYS = "store"
 DEADLINE_MS = 2_000
 
 log = logging.getLogger("headgate.service")
-
-# Runs a call where it may block; `asyncio.to_thread` is one.
-RunInThread = Callable[[Callable[[], ReloadResult]], Awaitable[ReloadResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +86,10 @@ class Program:
         )
         self._prepared = False
         self._look_soon = False
-        self._noted = watcher is None
-        store = authenticator.store
         self.denials = Denials()
-        self._key_notes = KeyAuditor(store) if isinstance(store, FileKeys) else None
+        self._auditors: list[FileAuditor[Any]] = []
         if watcher is not None:
+            self._auditors.append(audit_policies(watcher))
             self._apply_policies(watcher)
             metrics.count_reload(ReloadResult.SAME, watcher)
             if watcher.trouble is not None:
@@ -103,11 +97,14 @@ class Program:
                     "started with the last good policies %s, because the policy file cannot be "
                     "used: %s", watcher.current.digest[:12], watcher.trouble,
                 )  # fmt: skip
-        if isinstance(store, FileKeys) and store.trouble is not None:
-            log.error(
-                "started with the last good keys, because the key file cannot be used: %s",
-                store.trouble,
-            )
+        keys = authenticator.store
+        if isinstance(keys, FileKeys):
+            self._auditors.append(audit_keys(keys))
+            if keys.trouble is not None:
+                log.error(
+                    "started with the last good keys, because the key file cannot be used: %s",
+                    keys.trouble,
+                )
 
     @classmethod
     def build(
@@ -139,12 +136,16 @@ class Program:
                 "need a store that they share; memory:// would give each its own buckets, and "
                 "callers a multiple of every limit: use sqlite:/// or redis://",
             )  # fmt: skip
-        metrics = ServiceMetrics()
+        metrics, most = ServiceMetrics(), options.new_identifiers_per_minute
         spans, wrap_store = _tracing(options, repository)
         service = Service(
             repository,
             None if watcher is None else watcher.current,
-            settings_of(options),
+            ServiceSettings(
+                fail_open=bool(options.fail_open),
+                unknown=options.unknown,
+                new_identifiers=Limit.per_minute("new_identifiers", most) if most else None,
+            ),
             on_answer=metrics.count_answer,
             on_admitted=metrics.count_admitted,
             patience=patience,
@@ -171,19 +172,16 @@ class Program:
         else:
             self._prepared = True
 
-    async def tick(self, aside: RunInThread) -> None:
+    async def tick(self) -> None:
         """What must happen without a request: leases end, the policy file is looked at, the audit
-        and the counters are written. `aside` runs what may block."""
+        and the counters are written."""
         if not self._prepared:
             await self.start()
         await self.service.tick()
-        if self.watcher is not None:
-            await self.look(aside, at_once=self._look_soon)
-            if self._prepared and not self._noted:
-                await self._note(self.watcher)
-        if self._prepared and self._key_notes is not None:
-            await self._note_keys(self._key_notes)
+        await self.look(at_once=self._look_soon)
         if self._prepared:
+            for auditor in self._auditors:
+                await auditor.tick(self.service.repository)
             await self.denials.tell(self.service.repository)
         self._publish()
 
@@ -199,17 +197,16 @@ class Program:
         """The next tick reads the policy file, whatever its time stamp says; safe in a signal."""
         self._look_soon = True
 
-    async def look(self, aside: RunInThread, *, at_once: bool = True) -> ReloadResult:
+    async def look(self, *, at_once: bool = True) -> ReloadResult:
         """Looks at the policy file and goes by what it finds."""
         if self.watcher is None:
             return ReloadResult.SAME
         if at_once:
             self._look_soon = False
         now_ms = self.service.clock()
-        result = await aside(partial(self.watcher.look, now_ms, at_once=at_once))
+        result = await asyncio.to_thread(self.watcher.look, now_ms, at_once=at_once)
         if result not in (ReloadResult.SAME, ReloadResult.EARLY):
             self._apply_policies(self.watcher)
-            self._noted = self._noted and result is not ReloadResult.LOADED
             self.metrics.count_reload(result, self.watcher)
             _log_result(result, self.watcher)
         return result
@@ -233,26 +230,6 @@ class Program:
 
     def _set_gauges(self) -> None:
         self.metrics.set_gauges(self.service.breaker, len(self.service.leases.store))
-
-    async def _note(self, watcher: Watcher) -> None:
-        """Notes in the audit which policies are in force; later, if the store is away now."""
-        try:
-            await note_policies(self.service.repository, watcher)
-        except StoreTrouble:
-            return
-        except HeadgateError as error:
-            log.warning("that the policies changed is not in the audit: %s", error)
-        self._noted = True
-
-    async def _note_keys(self, notes: KeyAuditor) -> None:
-        """Notes in the audit which keys are in force; later, if the store is away now."""
-        try:
-            await notes.note(self.service.repository)
-        except StoreTrouble:
-            return
-        except HeadgateError as error:
-            log.warning("that keys changed is not in the audit: %s", error)
-            notes.give_up()
 
     def _apply_policies(self, watcher: Watcher) -> None:
         service, policies = self.service, watcher.current
@@ -294,15 +271,6 @@ def embedded_store(data_dir: str) -> str:
             "data_dir", data_dir, f"cannot be made ({error.strerror}); choose another, or a store"
         ) from None
     return f"sqlite:///{(folder / 'headgate.db').absolute()}"
-
-
-def settings_of(options: Options) -> ServiceSettings:
-    most = options.new_identifiers_per_minute
-    return ServiceSettings(
-        fail_open=bool(options.fail_open),
-        unknown=options.unknown,
-        new_identifiers=Limit.per_minute("new_identifiers", most) if most else None,
-    )
 
 
 def authenticator_for(options: Options, repository: Repository) -> Authenticator:

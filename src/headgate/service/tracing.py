@@ -53,7 +53,7 @@ class Spans:
                 raise
 
 
-def _traced(verb: str) -> Callable[..., Any]:
+def _traced_verb(verb: str) -> Callable[..., Any]:
     """A verb of the store inside, with a span around it."""
 
     async def call(self: TracedStore, *given: Any, **named: Any) -> Any:
@@ -88,60 +88,42 @@ class TracedStore(Layer):
                     break
             return found
 
-    adjust, peek, forget, find = map(_traced, ("adjust", "peek", "forget", "find"))
+    adjust, peek, forget, find = map(_traced_verb, ("adjust", "peek", "forget", "find"))
 
     def _about(self, **counts: int) -> dict[str, str | int | bool]:
         named = {f"headgate.{name}": count for name, count in counts.items()}
-        return {"headgate.core.store": self._kind, **named}
+        return {"headgate.store": self._kind, **named}
 
 
-class TracedRest:
-    """The REST wire with a span around each request."""
+def trace_requests(rest: Any, spans: Spans) -> None:
+    """Puts a span around each request of the REST wire."""
+    timed_answer = rest.timed_answer
 
-    at_once = False  # a span must begin and end in the same task
-
-    def __init__(self, rest: Any, spans: Spans) -> None:
-        self._rest = rest
-        self._spans = spans
-        self.paths = rest.paths
-        self.answer = self.timed_answer
-
-    async def timed_answer(self, scope: Any, receive: Any) -> Any:
-        with self._start_span(scope) as span:
-            whole = await self._rest.timed_answer(scope, receive)
-            if whole is not None:
-                _record_status(span, whole[0])
-            return whole
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._rest(scope, receive, send)
-            return
-        with self._start_span(scope) as span:
-
-            async def telling(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    _record_status(span, message["status"])
-                await send(message)
-
-            await self._rest(scope, receive, telling)
-
-    def _start_span(self, scope: Any) -> Any:
+    async def traced_answer(scope: Any, receive: Any) -> Any:
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        route = scope["path"] if scope["path"] in self.paths else route_of(scope["path"])
+        route = scope["path"] if scope["path"] in rest.paths else route_of(scope["path"])
         sent = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]
             if name in CARRIED
         ]
         about = {"http.request.method": method, "http.route": route}
-        return self._spans.request(f"{method} {route}", sent, about)
+        with spans.request(f"{method} {route}", sent, about) as span:
+            whole = await timed_answer(scope, receive)
+            if whole is not None:
+                span.set_attribute("http.response.status_code", whole[0])
+                if whole[0] >= 500:
+                    span.set_status(StatusCode.ERROR)
+            return whole
+
+    rest.timed_answer = traced_answer
+    rest.at_once = False  # a span must begin and end in the same task
 
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 CARRIED = frozenset({b"traceparent", b"tracestate"})
 FAMILIES = frozenset(
-    {"deleted", "explain", "keys", "leases", "namespaces", "policies", "ratelimit"}
+    {"deleted-namespaces", "explain", "keys", "leases", "namespaces", "policies", "ratelimit"}
 )
 
 
@@ -151,12 +133,6 @@ def route_of(path: str) -> str:
     if parts[1:2] != ["v1"] or len(parts) < 3 or parts[2] not in FAMILIES:
         return "other"
     return f"/v1/{parts[2]}"
-
-
-def _record_status(span: Span, status: int) -> None:
-    span.set_attribute("http.response.status_code", status)
-    if status >= 500:
-        span.set_status(StatusCode.ERROR)
 
 
 def _record_error(span: Span, error: BaseException) -> None:

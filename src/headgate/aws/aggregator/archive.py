@@ -14,9 +14,9 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
+from headgate.admin.documents import event_as_json
 from headgate.admin.reports import parse_page
 from headgate.aws.aggregator.records import ExpiredEvent
 from headgate.aws.aggregator.s3 import S3Objects
@@ -31,37 +31,22 @@ PARTS = ("year", "month", "day")
 LINE_FIELDS = ("event_id", "timestamp", "action", "entity_id", "principal", "resource", "details")
 
 
-class ArchiveObject(NamedTuple):
-    """An object of the archive, and which stream records it holds."""
-
-    name: str
-    body: bytes
-    sequences: tuple[int, ...]
-
-
-def archive_objects(expired: Iterable[ExpiredEvent]) -> list[ArchiveObject]:
-    """One object per namespace and day."""
+def archive_objects(expired: Iterable[ExpiredEvent]) -> Iterator[tuple[str, bytes, list[int]]]:
+    """One object per namespace and day: its name, its bytes and the stream records it holds."""
     days: dict[str, dict[int, ExpiredEvent]] = {}
     for one in expired:
-        folder = f"{_namespace_folder(one.namespace)}{_day_folder(event_time_ms(one.event))}"
-        days.setdefault(folder, {})[one.sequence] = one
-    return [
-        _archive_object(folder, [held[at] for at in sorted(held)]) for folder, held in days.items()
-    ]
-
-
-def _archive_object(folder: str, held: Sequence[ExpiredEvent]) -> ArchiveObject:
-    sequences = tuple(one.sequence for one in held)
-    digest = hashlib.sha256(" ".join(map(str, sequences)).encode()).hexdigest()[:12]
-    name = f"{folder}{sequences[0]}-{sequences[-1]}-{digest}.jsonl.gz"
-    lines = "".join(f"{_line(one)}\n" for one in held)
-    return ArchiveObject(name, gzip.compress(lines.encode(), mtime=0), sequences)
-
-
-def _line(one: ExpiredEvent) -> str:
-    fields = {name: getattr(one.event, name) for name in LINE_FIELDS}
-    fields["details"] = dict(one.event.details)
-    return json.dumps({"namespace": one.namespace, **fields}, separators=(",", ":"))
+        day = datetime.datetime.fromtimestamp(event_time_ms(one.event) / 1000, datetime.UTC)
+        folder = f"year={day.year:04d}/month={day.month:02d}/day={day.day:02d}/"
+        days.setdefault(_namespace_folder(one.namespace) + folder, {})[one.sequence] = one
+    for folder, held in days.items():
+        sequences = sorted(held)
+        digest = hashlib.sha256(" ".join(map(str, sequences)).encode()).hexdigest()[:12]
+        name = f"{folder}{sequences[0]}-{sequences[-1]}-{digest}.jsonl.gz"
+        events = [
+            {"namespace": held[at].namespace, **event_as_json(held[at].event)} for at in sequences
+        ]
+        lines = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in events)
+        yield name, gzip.compress(lines.encode(), mtime=0), sequences
 
 
 async def read_archived(
@@ -89,7 +74,7 @@ async def read_archived(
                 for event in await _read_day(objects, folder)
                 if entity_id in (None, event.entity_id)
                 and (before is None or event.event_id < before)
-                and _is_within(event, start_ms, end_ms)
+                and _can_overlap((at := event_time_ms(event), at + 1), start_ms, end_ms)
             ]
             continue
         for inner in await objects.folders(folder, FOLDERS_MAX):  # the newest comes last, and next
@@ -124,7 +109,8 @@ def parse_events(name: str, body: bytes) -> list[AuditEvent]:
             text = packed.read(OBJECT_BYTES_MAX + 1)
         if len(text) > OBJECT_BYTES_MAX:
             raise ValueError(f"it holds more than {OBJECT_BYTES_MAX} bytes")
-        return [_event(json.loads(line)) for line in text.decode().splitlines()]
+        lines = map(json.loads, text.decode().splitlines())
+        return [AuditEvent(*(line[name] for name in LINE_FIELDS)) for line in lines]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise Damaged(
             f"the archive's object {name} cannot be read ({error!r}); it was written by something "
@@ -132,17 +118,8 @@ def parse_events(name: str, body: bytes) -> list[AuditEvent]:
         ) from error
 
 
-def _event(fields: dict[str, Any]) -> AuditEvent:
-    return AuditEvent(*(fields[name] for name in LINE_FIELDS))
-
-
 def _namespace_folder(namespace: str) -> str:
     return f"audit/namespace={namespace}/"
-
-
-def _day_folder(time_ms: int) -> str:
-    day = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
-    return f"year={day.year:04d}/month={day.month:02d}/day={day.day:02d}/"
 
 
 def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
@@ -163,8 +140,3 @@ def _span_ms(folder: str, depth: int) -> tuple[int, int] | None:
 def _can_overlap(span: tuple[int, int], start_ms: int | None, end_ms: int | None) -> bool:
     after = start_ms is None or span[1] > start_ms
     return after and (end_ms is None or span[0] < end_ms)
-
-
-def _is_within(event: AuditEvent, start_ms: int | None, end_ms: int | None) -> bool:
-    at_ms = event_time_ms(event)
-    return (start_ms is None or at_ms >= start_ms) and (end_ms is None or at_ms < end_ms)

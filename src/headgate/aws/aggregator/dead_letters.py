@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from headgate.aws.aggregator.records import sequence_text
-from headgate.aws.aggregator.s3 import AwsService, S3Objects
+from headgate.aws.aggregator.records import record_time_ms, sequence_text
+from headgate.aws.aggregator.s3 import BotoService, S3Objects
 from headgate.core.errors import Unreachable
 from headgate.core.history import iso_time
 
@@ -77,27 +77,22 @@ class DeadLetters(Protocol):
 class SqsDeadLetters:
     """A message each, in a queue of SQS."""
 
-    def __init__(self, service: AwsService, place: str) -> None:
+    def __init__(self, service: BotoService, place: str) -> None:
         self._service = service
-        self._place = place
-        self._url = "" if place.startswith("arn:") else place
+        self._place = place  # its URL or, before the first letter, its ARN
 
     async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
-        url = self._url or await self._find_url()
+        if found := QUEUE_ARN.fullmatch(self._place):
+            reply = await self._service.call(
+                "get_queue_url", QueueName=found[2], QueueOwnerAWSAccountId=found[1]
+            )
+            self._place = str(reply["QueueUrl"])
         for letter in letters:
             body = letter.text(now_ms, MESSAGE_BYTES_MAX)
-            await self._service.call("send_message", QueueUrl=url, MessageBody=body)
+            await self._service.call("send_message", QueueUrl=self._place, MessageBody=body)
 
     async def close(self) -> None:
         await self._service.close()
-
-    async def _find_url(self) -> str:
-        account, name = QUEUE_ARN.fullmatch(self._place).groups()  # type: ignore[union-attr]
-        reply = await self._service.call(
-            "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
-        )
-        self._url = str(reply["QueueUrl"])
-        return self._url
 
 
 class S3DeadLetters:
@@ -127,7 +122,10 @@ class FileDeadLetters:
     async def send(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         lines = "".join(f"{letter.text(now_ms)}\n" for letter in letters)
         try:
-            self._append(lines)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise Unreachable(
                 f"dead letters cannot be written ({error}); make room or name another file"
@@ -136,19 +134,13 @@ class FileDeadLetters:
     async def close(self) -> None:
         return None
 
-    def _append(self, lines: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
-
 
 def _arrival_time(record: Mapping[str, Any]) -> str:
-    body = record.get("dynamodb")
-    moment = body.get("ApproximateCreationDateTime") if isinstance(body, Mapping) else None
-    if isinstance(moment, datetime.datetime):
-        return iso_time(int(moment.timestamp() * 1000))
-    return iso_time(int(moment * 1000)) if isinstance(moment, int | float) else ""
+    """Empty where it does not say: what cannot be read is a dead letter, too."""
+    try:
+        return iso_time(record_time_ms(record))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return ""
 
 
 def _json_default(value: object) -> str:

@@ -8,6 +8,7 @@ rate between them: of all writers together, and by no clock but DynamoDB's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headgate.aws.aggregator.records import Change, amount_between
@@ -31,16 +32,14 @@ class HotShard(NamedTuple):
     largest_milli: dict[str, int]  # the most that one write took, by limit
 
 
+@dataclass(slots=True)
 class _WriteRate:
     """`since` is a second whose first record was seen, `writes` the count before it."""
 
-    __slots__ = ("largest", "second", "since", "writes")
-
-    def __init__(self, second: int) -> None:
-        self.second = second
-        self.since: int | None = None
-        self.writes = 0
-        self.largest: dict[str, int] = {}
+    second: int
+    since: int | None = None
+    writes: int = 0
+    largest: dict[str, int] = field(default_factory=dict)
 
 
 class WriteRates:
@@ -55,7 +54,11 @@ class WriteRates:
         found: dict[ShardKey, HotShard] = {}
         for change in sorted(changes):
             shard_key = change.key, change.shard
-            rate = self._open(shard_key, change.at_ms // 1000)
+            rate = self._known.get(shard_key)
+            if rate is None:
+                while len(self._known) >= self._items_max:
+                    del self._known[next(iter(self._known))]
+                rate = self._known[shard_key] = _WriteRate(change.at_ms // 1000)
             per_s = _writes_per_s(rate, change)
             if per_s > SPLIT_ABOVE:
                 found[shard_key] = HotShard(*shard_key, per_s, rate.largest)
@@ -64,14 +67,6 @@ class WriteRates:
     def drop(self, hot: HotShard) -> None:
         """Forgets a shard that was split: what was measured before no longer applies."""
         self._known.pop((hot.key, hot.shard), None)
-
-    def _open(self, shard_key: ShardKey, second: int) -> _WriteRate:
-        rate = self._known.get(shard_key)
-        if rate is None:
-            while len(self._known) >= self._items_max:
-                del self._known[next(iter(self._known))]
-            rate = self._known[shard_key] = _WriteRate(second)
-        return rate
 
 
 def _writes_per_s(rate: _WriteRate, change: Change) -> int:
@@ -126,9 +121,11 @@ class ShardSplitter:
         item = await self._table.get(bucket_key(hot.key, hot.shard))
         now_ms = self._table.port.now_ms()
         seen = state_from_item(item, hot.shard, None, now_ms)
-        if seen is None or now_ms - seen.split_at_ms < SETTLE_MS:
-            return False
-        if not can_split(seen, hot.largest_milli):
+        if (
+            seen is None
+            or now_ms - seen.split_at_ms < SETTLE_MS
+            or not can_split(seen, hot.largest_milli)
+        ):
             return False
         self.paces.drop(hot)
         await self._table.port.call(split_request(self._table.name, hot.key, seen, now_ms))

@@ -21,6 +21,8 @@ from headgate.stores.dynamodb.client.calls import open_port
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 
+TIMEOUT_MS = 5000
+
 
 def open_aggregator(
     settings: Settings,
@@ -28,16 +30,14 @@ def open_aggregator(
     region: str | None = None,
     endpoint: str | None = None,
     blocking: bool,
-    timeout_ms: int = 5000,
 ) -> Aggregator:
     """Nothing is contacted yet; region and endpoint are found as AWS's own tools find them."""
-    port = open_port(region=region, endpoint=endpoint, blocking=blocking, timeout_ms=timeout_ms)
+    port = open_port(region=region, endpoint=endpoint, blocking=blocking, timeout_ms=TIMEOUT_MS)
     table = Table(port, settings.table, gate_factory_for(None, blocking=blocking))
-    if settings.archive_bucket is None:
-        return Aggregator(table, settings)
-    return Aggregator(
-        table, settings, open_objects(settings.archive_bucket, region, endpoint, blocking=blocking)
-    )
+    objects = None
+    if settings.archive_bucket is not None:
+        objects = open_objects(settings.archive_bucket, region, endpoint, blocking=blocking)
+    return Aggregator(table, settings, objects)
 
 
 def open_consumer(

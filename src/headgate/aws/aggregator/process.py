@@ -10,9 +10,8 @@ from typing import Any
 from headgate.aws.aggregator.archive import archive_objects
 from headgate.aws.aggregator.hot_shards import ShardSplitter
 from headgate.aws.aggregator.records import Change, ExpiredEvent, parse_record, sequence_text
-from headgate.aws.aggregator.rows import rows_of
+from headgate.aws.aggregator.rows import rows_of, write_rows
 from headgate.aws.aggregator.s3 import S3Objects
-from headgate.aws.aggregator.write import write_rows
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
 from headgate.core.history import DAY_MS, WINDOW_TYPES
 from headgate.stores.dynamodb.table.table import Table
@@ -47,22 +46,15 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     bucket = environment.get(ARCHIVE) or None
     if bucket is not None and not _BUCKET.fullmatch(bucket):
         raise ValidationError(ARCHIVE, bucket, "is no name of an S3 bucket; leave it out for none")
+    windows = [part.strip() for part in environment.get(WINDOWS, "hourly,daily").split(",")]
     return Settings(
         table,
-        parse_windows(environment.get(WINDOWS, "hourly,daily")),
+        tuple(dict.fromkeys(_one_of(WINDOWS, window, WINDOW_TYPES) for window in windows)),
         _days(environment.get(RETENTION, "90")) * DAY_MS,
         bucket,
         _one_of(SPLIT, environment.get(SPLIT, "on"), ("on", "off")) == "on",
         _one_of(LOG_LEVEL, environment.get(LOG_LEVEL, "INFO").upper(), LEVELS),
     )
-
-
-def parse_windows(text: str) -> tuple[str, ...]:
-    """Window types as in "hourly,daily", each once."""
-    windows = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for window in windows:
-        _one_of(WINDOWS, window, WINDOW_TYPES)
-    return windows
 
 
 def _days(text: str) -> int:
@@ -123,11 +115,9 @@ class Aggregator:
         report = BatchReport(records=len(records))
         changes, expired, texts = _parse_records(records, report)
         await self._count(changes, texts, report)
-        if self._objects is not None:
-            await self._archive(self._objects, expired, texts, report)
+        await self._archive(expired, texts, report)
         if self._splits.enabled:
-            hot = self._splits.paces.hot(changes)
-            report.splits = await self._splits.divide(hot)
+            report.splits = await self._splits.divide(self._splits.paces.hot(changes))
         return report
 
     async def close(self) -> None:
@@ -149,20 +139,17 @@ class Aggregator:
         ]
 
     async def _archive(
-        self,
-        objects: S3Objects,
-        expired: list[ExpiredEvent],
-        texts: dict[int, str],
-        report: BatchReport,
+        self, expired: list[ExpiredEvent], texts: dict[int, str], report: BatchReport
     ) -> None:
-        for archive_object in archive_objects(expired):
+        if self._objects is None:
+            return
+        for name, body, sequences in archive_objects(expired):
             try:
-                await objects.put(archive_object.name, archive_object.body)
-                report.archived += len(archive_object.sequences)
+                await self._objects.put(name, body)
+                report.archived += len(sequences)
             except StoreTrouble as error:
                 report.failures += [
-                    RecordFailure(texts[at], str(error), unreadable=False)
-                    for at in archive_object.sequences
+                    RecordFailure(texts[at], str(error), unreadable=False) for at in sequences
                 ]
 
 
@@ -176,7 +163,8 @@ def _parse_records(
         try:
             one = parse_record(record)
         except Damaged as error:
-            report.failures.append(_unreadable_failure(record, error))
+            failure = RecordFailure(sequence_text(record), str(error), True, permanent=True)
+            report.failures.append(failure)
             continue
         if one is not None:
             found[one.sequence] = one
@@ -184,7 +172,3 @@ def _parse_records(
     changes = [one for one in found.values() if isinstance(one, Change)]
     expired = [one for one in found.values() if isinstance(one, ExpiredEvent)]
     return changes, expired, texts
-
-
-def _unreadable_failure(record: Mapping[str, Any], why: Damaged) -> RecordFailure:
-    return RecordFailure(sequence_text(record), str(why), unreadable=True, permanent=True)

@@ -115,7 +115,9 @@ def parse_record(record: Mapping[str, Any]) -> Change | ExpiredEvent | None:
         if sk == schema.STATE:
             return _change(record["eventName"], body, pk)
         if sk.startswith(schema.AUDIT) and _has_expired(record):
-            return _expired_event(body, pk)
+            event = event_from_item(body["OldImage"])
+            event_time_ms(event)  # its day must be known
+            return ExpiredEvent(_sequence(body), pk.partition("/")[0], event)
         return None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Damaged(
@@ -152,12 +154,6 @@ def _change(name: str, body: Mapping[str, Any], pk: str) -> Change:
         NO_STATE if old is None else state_of(old),
         NO_STATE if new is None else state_of(new),
     )
-
-
-def _expired_event(body: Mapping[str, Any], pk: str) -> ExpiredEvent:
-    event = event_from_item(body["OldImage"])
-    event_time_ms(event)  # its day must be known
-    return ExpiredEvent(_sequence(body), pk.partition("/")[0], event)
 
 
 def _has_expired(record: Mapping[str, Any]) -> bool:

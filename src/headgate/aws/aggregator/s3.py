@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import botocore.session
 from botocore.config import Config
@@ -14,33 +15,20 @@ from headgate.core.errors import StoreTrouble, Throttled, Unreachable, Validatio
 from headgate.stores.dynamodb.client.calls import Rejected
 
 PAGE = 1000
-
-
-class AwsService(Protocol):
-    """A service of AWS, by the names that botocore has for its operations."""
-
-    async def call(self, operation: str, **params: Any) -> dict[str, Any]: ...
-
-    async def close(self) -> None: ...
+TIMEOUT_S = 10
 
 
 class S3Objects:
-    def __init__(self, service: AwsService, bucket: str) -> None:
+    def __init__(self, service: BotoService, bucket: str) -> None:
         self._service = service
         self._bucket = bucket
 
     async def put(self, name: str, body: bytes) -> None:
         """Writes the object, whether or not it exists."""
-        await self._service.call(
-            "put_object",
-            Bucket=self._bucket,
-            Key=name,
-            Body=body,
-            ContentType="application/gzip",
-        )
+        await self._call("put_object", Key=name, Body=body, ContentType="application/gzip")
 
     async def get(self, name: str) -> bytes:
-        reply = await self._service.call("get_object", Bucket=self._bucket, Key=name)
+        reply = await self._call("get_object", Key=name)
         body: bytes = reply["Body"]
         return body
 
@@ -62,9 +50,7 @@ class S3Objects:
         found: list[dict[str, str]] = []
         more = options
         for _ in range(most // PAGE + 1):
-            reply = await self._service.call(
-                "list_objects_v2", Bucket=self._bucket, Prefix=prefix, MaxKeys=PAGE, **more
-            )
+            reply = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=PAGE, **more)
             found += reply.get(part, [])
             if not reply.get("IsTruncated"):
                 return found
@@ -73,6 +59,9 @@ class S3Objects:
             "prefix", prefix, f"leads to more than {most} objects; ask for less, or query the "
             f"archive with a tool made for it, such as Athena"
         )  # fmt: skip
+
+    async def _call(self, operation: str, **params: Any) -> dict[str, Any]:
+        return await self._service.call(operation, Bucket=self._bucket, **params)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -85,29 +74,21 @@ _THROTTLES = {"LimitExceededException", "ProvisionedThroughputExceededException"
 _THROTTLES |= {"ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"}
 
 
+@dataclass(eq=False)
 class BotoService:
-    """Calls to one service of AWS; the client is made at the first of them."""
+    """Calls to one service of AWS, by botocore's names; the client is made at the first of them."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        region: str | None,
-        endpoint: str | None,
-        blocking: bool,
-        timeout_ms: int = 10_000,
-    ) -> None:
-        self._name = name
-        self._region = region
-        self._endpoint = endpoint
-        self._blocking = blocking
-        self._timeout_s = timeout_ms / 1000
-        self._client: Any = None
-        self._lock = threading.Lock()
+    name: str
+    _: KW_ONLY
+    region: str | None
+    endpoint: str | None
+    blocking: bool
+    _client: Any = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     async def call(self, operation: str, **params: Any) -> dict[str, Any]:
         """The reply, a body read to its end; trouble is raised as StoreTrouble."""
-        if self._blocking:
+        if self.blocking:
             return self._call_client(operation, params)
         return await asyncio.to_thread(self._call_client, operation, params)
 
@@ -119,27 +100,25 @@ class BotoService:
 
     def _call_client(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            reply: dict[str, Any] = getattr(self._get_client(), operation)(**params)
+            with self._lock:
+                if self._client is None:
+                    self._client = make_client(
+                        botocore.session.get_session(), self.name, self.region, self.endpoint,
+                        connect_s=TIMEOUT_S, read_s=TIMEOUT_S, attempts=3,
+                    )  # fmt: skip
+                client = self._client
+            reply: dict[str, Any] = getattr(client, operation)(**params)
             if "Body" in reply:
                 reply["Body"] = reply["Body"].read()
         except ClientError as error:
-            raise _error_from_reply(f"{self._name} refused {operation}: {error}", error) from error
+            raise _error_from_reply(f"{self.name} refused {operation}: {error}", error) from error
         except (BotoCoreError, HTTPClientError, OSError) as error:
             anonymous = isinstance(error, NoCredentialsError)
             hint = "give this host or task a role" if anonymous else "see why"
             raise Unreachable(
-                f"{self._name} gave no answer to {operation} ({error}); {hint}"
+                f"{self.name} gave no answer to {operation} ({error}); {hint}"
             ) from error
         return reply
-
-    def _get_client(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._client = make_client(
-                    botocore.session.get_session(), self._name, self._region, self._endpoint,
-                    connect_s=self._timeout_s, read_s=self._timeout_s, attempts=3,
-                )  # fmt: skip
-            return self._client
 
 
 def make_client(

@@ -10,15 +10,22 @@ from headgate.aws.infra.control_plane import (
     AwsUnreachable,
     InfrastructureNotFoundError,
     Port,
+    Progress,
+    Stack,
     StackOperationError,
+    list_stacks,
     open_port,
+    status,
 )
 from headgate.aws.infra.cost import Cost, Load, Prices, cost
-from headgate.aws.infra.inspect import Progress, Stack, list_stacks, status
-from headgate.aws.infra.options import StackOptions
-from headgate.aws.infra.remove import Deleted, delete
-from headgate.aws.infra.stack import Deployed, deploy, is_current, upgrade
-from headgate.aws.infra.template import TEMPLATE_VERSION, cfn_template, namespace_policy, parameters
+from headgate.aws.infra.options import (
+    TEMPLATE_VERSION,
+    StackOptions,
+    cfn_template,
+    namespace_policy,
+    parameters,
+)
+from headgate.aws.infra.stack import Deleted, Deployed, delete, deploy, is_current, upgrade
 
 __all__ = [
     "TEMPLATE_VERSION",

@@ -1,4 +1,4 @@
-"""Calls to AWS's control plane, such as CloudFormation, and what can go wrong with them.
+"""Calls to AWS's control plane, the stacks read with them, and what can go wrong.
 
 botocore makes the calls. One person deploys at a time and it takes minutes, so nothing would be
 gained by calling AWS ourselves, or by an async form.
@@ -7,13 +7,17 @@ gained by calling AWS ourselves, or by an async form.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from headgate.aws.aggregator.s3 import make_client
+from headgate.aws.infra.options import TAG_PREFIX
 from headgate.core.errors import HeadgateError, ValidationError
 
 # --------------------------------------------------------------------------------------------------
@@ -121,3 +125,240 @@ def open_port(*, region: str | None = None, endpoint: str | None = None) -> Port
     if not found:
         raise ValidationError("region", region, "is nowhere to be found; name it, or AWS_REGION")
     return Port(session, found, endpoint)
+
+
+CLOUDFORMATION = "cloudformation"
+PAGES_MAX = 200
+STACK_TAG = f"{TAG_PREFIX}stack"
+VERSION_TAG = f"{TAG_PREFIX}version"
+DELETED_STATUS = "DELETE_COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack as it is now."""
+
+    name: str
+    id: str
+    status: str
+    reason: str
+    outputs: Mapping[str, str]
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+    region: str
+    endpoint: str | None = None  # of a local engine
+
+    @property
+    def template_version(self) -> int | None:
+        """None where the stack was never finished."""
+        text = self.outputs.get("TemplateVersion", "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    @property
+    def headgate_version(self) -> str | None:
+        """Which headgate made it or changed it last."""
+        return self.tags.get(VERSION_TAG)
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self.status.endswith("_IN_PROGRESS")
+
+    @property
+    def has_failed(self) -> bool:
+        return "FAILED" in self.status or "ROLLBACK" in self.status
+
+    @property
+    def url(self) -> str:
+        """The URL a limiter opens; with an aggregator, limiters do not count usage themselves."""
+        options = {"region": self.region}
+        if self.parameters.get("EnableAggregator") == "true":
+            options["usage"] = "stream"
+        if self.endpoint is not None:
+            options["endpoint"] = self.endpoint
+        return f"dynamodb://{self.name}?{urlencode(options)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "status": self.status,
+            "reason": self.reason,
+            "region": self.region,
+            "url": self.url,
+            "template_version": self.template_version,
+            "headgate_version": self.headgate_version,
+            "outputs": dict(self.outputs),
+            "parameters": dict(self.parameters),
+            "tags": dict(self.tags),
+        }
+
+
+EVENT_FIELDS = (
+    "EventId", "LogicalResourceId", "ResourceType", "ResourceStatus", "ResourceStatusReason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An event of one resource of a stack."""
+
+    id: str
+    resource: str
+    type: str
+    status: str
+    reason: str
+
+
+def status(port: Port, name: str) -> Stack:
+    """The stack of that name (or id), if it is one of headgate's."""
+    found = find_stack(port, name)
+    if found is None or found.status == DELETED_STATUS:
+        raise InfrastructureNotFoundError(name)
+    if STACK_TAG not in found.tags:
+        raise InfrastructureNotFoundError(name, "a stack of that name is not one of headgate's")
+    return found
+
+
+def list_stacks(port: Port) -> list[Stack]:
+    """Every stack of headgate's in this account and region, by name."""
+    stacks = [_stack(port, entry) for entry in _pages(port, "describe_stacks", "Stacks")]
+    ours = [one for one in stacks if STACK_TAG in one.tags and one.status != DELETED_STATUS]
+    return sorted(ours, key=lambda one: one.name)
+
+
+def find_stack(port: Port, name: str) -> Stack | None:
+    """The stack of that name or id, whoever created it; None if there is none."""
+    try:
+        found = port.call(CLOUDFORMATION, "describe_stacks", StackName=name)["Stacks"]
+    except AwsRefused as error:
+        if error.code == "ValidationError" and "does not exist" in error.message:
+            return None
+        raise
+    return _stack(port, found[0]) if found else None
+
+
+def new_events(port: Port, stack_id: str, seen: set[str]) -> list[Progress]:
+    """The events that are not in `seen` yet, oldest first; they are added to it."""
+    fresh: list[Progress] = []
+    for entry in _pages(port, "describe_stack_events", "StackEvents", StackName=stack_id):
+        if entry["EventId"] in seen:  # the newest come first
+            break
+        fresh.append(Progress(*(entry.get(name, "") for name in EVENT_FIELDS)))
+    seen |= {event.id for event in fresh}
+    return fresh[::-1]
+
+
+def resources_of(port: Port, stack_id: str) -> dict[str, str]:
+    """The physical names of a stack's resources by their names in the template."""
+    rows = _pages(port, "list_stack_resources", "StackResourceSummaries", StackName=stack_id)
+    return {
+        row["LogicalResourceId"]: row["PhysicalResourceId"]
+        for row in rows
+        if row.get("PhysicalResourceId") and row.get("ResourceStatus") != DELETED_STATUS
+    }
+
+
+def _pages(port: Port, operation: str, part: str, **params: str) -> Iterator[dict[str, Any]]:
+    for _ in range(PAGES_MAX):
+        page = port.call(CLOUDFORMATION, operation, **params)
+        yield from page.get(part, [])
+        if not page.get("NextToken"):
+            return
+        params["NextToken"] = page["NextToken"]
+
+
+def _stack(port: Port, entry: Mapping[str, Any]) -> Stack:
+    def pairs(part: str, key: str, value: str) -> dict[str, str]:
+        return {row[key]: row.get(value, "") for row in entry.get(part) or []}
+
+    return Stack(
+        entry["StackName"],
+        entry["StackId"],
+        entry["StackStatus"],
+        entry.get("StackStatusReason", ""),
+        pairs("Outputs", "OutputKey", "OutputValue"),
+        pairs("Parameters", "ParameterKey", "ParameterValue"),
+        pairs("Tags", "Key", "Value"),
+        port.region,
+        port.endpoint,
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Waiting until a stack is at rest, reporting its events, and naming what failed first.
+
+POLL_MS = 2000
+POLLS_MAX = 1800  # an hour: a table with four indexes takes minutes, a mistaken one no longer
+ECHO = "cancelled"  # what CloudFormation says of the resources it gave up because of another
+
+Report = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Does nothing: the default report."""
+
+
+def change_stack(
+    port: Port, operation: str, stack: Stack, what: str, report: Report, **request: Any
+) -> Stack | None:
+    """Asks CloudFormation to update or delete a stack, and waits until it is at rest."""
+    seen: set[str] = set()
+    new_events(port, stack.id, seen)  # what happened before tells nothing about this change
+    port.call(CLOUDFORMATION, operation, StackName=stack.id, **request)
+    return wait_until_at_rest(port, stack.id, what, seen, report)
+
+
+def wait_until_at_rest(
+    port: Port, stack_id: str, what: str, seen: set[str], report: Report = ignore_progress
+) -> Stack | None:
+    """The stack when nothing moves any more, None if it is gone; StackOperationError if it failed.
+
+    `seen` holds the events from before, which tell nothing about this change.
+    """
+    happened: list[Progress] = []
+    for _ in range(POLLS_MAX):
+        found = find_stack(port, stack_id)
+        if found is not None:
+            for event in new_events(port, stack_id, seen):
+                happened.append(event)
+                report(event)
+        if found is None or found.status == DELETED_STATUS:
+            return None
+        if not found.is_in_progress:
+            if found.has_failed:
+                raise operation_error(found, what, happened)
+            return found
+        port.pause_ms(POLL_MS)
+    raise StackOperationError(
+        stack_id,
+        what,
+        f"it still moves after {POLLS_MAX * POLL_MS // 60_000} minutes",
+        advice="nothing was given up: `headgate status` shows how it goes on",
+    )
+
+
+def operation_error(stack: Stack, what: str, happened: list[Progress]) -> StackOperationError:
+    """The first resource that failed and why; the rest failed because of it."""
+    failed = [
+        event
+        for event in happened
+        if event.status.endswith("_FAILED") and event.resource != stack.name
+    ]
+    first = min(failed, key=lambda event: ECHO in event.reason.lower(), default=None)
+    advice = ADVICE.get(
+        stack.status,
+        f"the stack is {stack.status}; the CloudFormation console can continue or delete it",
+    )
+    if first is None:
+        return StackOperationError(stack.name, what, stack.reason or stack.status, advice=advice)
+    resource = f"{first.resource} ({first.type})"
+    return StackOperationError(
+        stack.name, what, first.reason or first.status, resource=resource, advice=advice
+    )
+
+
+ADVICE = {
+    "UPDATE_ROLLBACK_COMPLETE": "the stack is as it was before; mend the cause and run it again",
+    "ROLLBACK_COMPLETE": "what was made has been removed; mend the cause and deploy again",
+    "DELETE_FAILED": "mend the cause and delete again: what is gone is gone, the rest is still "
+    "there",
+}

@@ -101,9 +101,8 @@ class Load:
     def __post_init__(self) -> None:
         for name in ("rps", "renewals_a_day"):
             _check(name, getattr(self, name), 0, MOST, float)
-        for name, least in (("entities", 1), ("limits", 1), ("resources", 1), ("usage_days", 1)):
-            _check(name, getattr(self, name), least, MOST, int)
-        _check("processes", self.processes, 1, MOST, int)
+        for name in ("entities", "limits", "resources", "usage_days", "processes"):
+            _check(name, getattr(self, name), 1, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
         _check("levels", self.levels, 1, 2, int)
         _check("memory_mb", self.memory_mb, 128, 10_240, int)
@@ -171,11 +170,9 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     ]
     changes = acquired * (1 + load.adjusted) * load.levels
     counted = bill.aggregator(changes) if load.aggregator else bill.local(changes)
-    lines += counted
-    lines += bill.storage()
+    lines += [*counted, *bill.storage()]
     if load.alarms:
-        usd = ALARMS * prices.alarm_month
-        lines.append(CostItem("alarms", ALARMS, "alarms", usd))
+        lines.append(CostItem("alarms", ALARMS, "alarms", ALARMS * prices.alarm_month))
     per_1000 = 1000 * counted[0].units / acquired if acquired else 0.0
     return Cost(tuple(lines), per_1000, prices)
 

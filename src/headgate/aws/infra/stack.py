@@ -1,4 +1,4 @@
-"""Creating a stack, changing it, and upgrading it to this version's template and code.
+"""Creating a stack, changing, upgrading and deleting it.
 
 A new stack is created in two steps, because the code of its function is in a bucket of the same
 stack: first everything except the function, then the bundle is uploaded and the function created.
@@ -14,27 +14,31 @@ from typing import Any
 import headgate
 from headgate.aws.infra.bundle import Bundle, build
 from headgate.aws.infra.control_plane import (
-    AwsRefused,
-    InfrastructureNotFoundError,
-    Port,
-    StackOperationError,
-)
-from headgate.aws.infra.inspect import (
     CLOUDFORMATION,
     STACK_TAG,
     VERSION_TAG,
+    AwsRefused,
+    InfrastructureNotFoundError,
+    Port,
     Report,
     Stack,
+    StackOperationError,
     change_stack,
     find_stack,
     ignore_progress,
+    resources_of,
     status,
     wait_until_at_rest,
 )
-from headgate.aws.infra.options import StackOptions, parse_stack_name
-from headgate.aws.infra.remove import empty_bucket
-from headgate.aws.infra.template import CODE_KEY, TEMPLATE_VERSION, cfn_template, parameters
-from headgate.core.errors import IncompatibleSchemaError
+from headgate.aws.infra.options import (
+    CODE_KEY,
+    TEMPLATE_VERSION,
+    StackOptions,
+    cfn_template,
+    parameters,
+    parse_stack_name,
+)
+from headgate.core.errors import IncompatibleSchemaError, ValidationError
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.items import AUDIT_DAYS, USAGE_DAYS, USAGE_WINDOWS
 from headgate.stores.dynamodb.client.calls import open_port
@@ -120,8 +124,7 @@ def deploy(
     wanted = parameters(chosen, _boundary_arn(port, chosen.permission_boundary))
     tags = _tags(chosen.tags)
     if found is None:
-        made = _create(port, name, wanted, tags, report)
-        result = Deployed(made, True)
+        result = Deployed(_create(port, name, wanted, tags, report), True)
     else:
         wanted[CODE_KEY] = _upload_bundle(port, found, bundle)
         if bundle is None and (bucket := found.outputs.get(BUNDLES)):
@@ -140,11 +143,10 @@ def upgrade(port: Port, name: str, *, report: Report = ignore_progress) -> Deplo
     _check_at_rest(found)
     known = parameters(StackOptions()).keys() | {CODE_KEY, "CodeBucket"}
     wanted = {key: value for key, value in found.parameters.items() if key in known}
-    kept = {key: value for key, value in found.tags.items() if key not in (STACK_TAG, VERSION_TAG)}
-    on = wanted.get("EnableAggregator", "true") == "true"
-    bundle = build() if on else None
+    bundle = build() if wanted.get("EnableAggregator", "true") == "true" else None
     wanted[CODE_KEY] = _upload_bundle(port, found, bundle)
-    done = _deploy_code(port, _update(port, found, wanted, _tags(kept), report), bundle, report)
+    done = _update(port, found, wanted, _tags(found.tags), report)
+    done = _deploy_code(port, done, bundle, report)
     steps = upgrade_table(done.stack)
     return replace(done, changed=done.changed or bool(steps), table_steps=steps)
 
@@ -184,7 +186,7 @@ def _find_usable(port: Port, name: str, report: Report) -> Stack | None:
 
 
 def _create(
-    port: Port, name: str, wanted: Mapping[str, str], tags: list[dict[str, str]], report: Report
+    port: Port, name: str, wanted: Mapping[str, str], tags: Mapping[str, str], report: Report
 ) -> Stack:
     made = port.call(CLOUDFORMATION, "create_stack", StackName=name, **_request(wanted, tags))
     at_rest = wait_until_at_rest(
@@ -196,11 +198,7 @@ def _create(
 
 
 def _update(
-    port: Port,
-    stack: Stack,
-    wanted: Mapping[str, str],
-    tags: list[dict[str, str]],
-    report: Report,
+    port: Port, stack: Stack, wanted: Mapping[str, str], tags: Mapping[str, str], report: Report
 ) -> Deployed:
     what = f"the stack {stack.name} was not changed"
     try:
@@ -220,18 +218,15 @@ def _deploy_code(port: Port, done: Deployed, bundle: Bundle | None, report: Repo
     key = _upload_bundle(port, stack, bundle)
     if bundle is None or key == stack.parameters.get(CODE_KEY):
         return done
-    wanted = {**stack.parameters, CODE_KEY: key}
-    tags = [{"Key": name, "Value": value} for name, value in stack.tags.items()]
-    return _update(port, stack, wanted, tags, report)
+    return _update(port, stack, {**stack.parameters, CODE_KEY: key}, stack.tags, report)
 
 
 def _upload_bundle(port: Port, stack: Stack, bundle: Bundle | None) -> str:
     """Uploads the bundle if the stack has a bucket; returns the key of the code it should run."""
-    before = stack.parameters.get(CODE_KEY, "")
-    bucket = stack.outputs.get(BUNDLES)
     if bundle is None:
         return ""
-    if bucket is None:
+    before = stack.parameters.get(CODE_KEY, "")
+    if (bucket := stack.outputs.get(BUNDLES)) is None:
         return before
     if before != bundle.key:
         port.call("s3", "put_object", Bucket=bucket, Key=bundle.key, Body=bundle.content)
@@ -246,19 +241,18 @@ def _boundary_arn(port: Port, boundary: str | None) -> str:
     return f"arn:{partition}:iam::{me['Account']}:policy/{boundary}"
 
 
-def _request(wanted: Mapping[str, str], tags: list[dict[str, str]]) -> dict[str, Any]:
+def _request(wanted: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, Any]:
     pairs = [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
     return {
         "TemplateBody": cfn_template(),
         "Parameters": pairs,
         "Capabilities": CAPABILITIES,
-        "Tags": tags,
+        "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
     }
 
 
-def _tags(own: Mapping[str, str]) -> list[dict[str, str]]:
-    marked = {**own, STACK_TAG: "1", VERSION_TAG: headgate.__version__}
-    return [{"Key": key, "Value": value} for key, value in marked.items()]
+def _tags(own: Mapping[str, str]) -> dict[str, str]:
+    return {**own, STACK_TAG: "1", VERSION_TAG: headgate.__version__}
 
 
 def _check_at_rest(stack: Stack) -> None:
@@ -269,3 +263,101 @@ def _check_at_rest(stack: Stack) -> None:
             f"it is {stack.status}: somebody else is changing it",
             advice="wait until `headgate status` shows that it rests",
         )
+
+
+# --------------------------------------------------------------------------------------------------
+# Buckets of S3, which CloudFormation deletes only when there is nothing in them.
+
+OBJECTS_MAX = 1000  # that one call can delete
+ROUNDS_MAX = 10_000
+MISSING = ("NoSuchBucket", "404")
+
+
+def empty_bucket(port: Port, bucket: str) -> None:
+    """Deletes every object in the bucket, and every version of one."""
+    for _ in range(ROUNDS_MAX):
+        try:
+            page = port.call("s3", "list_object_versions", Bucket=bucket, MaxKeys=OBJECTS_MAX)
+        except AwsRefused as error:
+            if error.code in MISSING:
+                return
+            raise
+        found = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
+        if not found:
+            return
+        objects = [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in found]
+        answer = port.call(
+            "s3", "delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
+        )
+        if errors := answer.get("Errors"):
+            held, why = errors[0].get("Key"), errors[0].get("Message")
+            raise _not_emptied(bucket, f"{held}: {why}")
+    raise _not_emptied(bucket, f"there is more after {ROUNDS_MAX * OBJECTS_MAX} objects")
+
+
+def remove_bucket(port: Port, bucket: str) -> None:
+    """Deletes the bucket with all that is in it."""
+    empty_bucket(port, bucket)
+    try:
+        port.call("s3", "delete_bucket", Bucket=bucket)
+    except AwsRefused as error:
+        if error.code not in MISSING:
+            raise
+
+
+def _not_emptied(bucket: str, reason: str) -> StackOperationError:
+    what = f"the bucket {bucket} was not emptied"
+    return StackOperationError(bucket, what, reason, advice="see what holds it, and run it again")
+
+
+NO_TABLE = "ResourceNotFoundException"
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The stack that was deleted, and the bucket that was kept on purpose."""
+
+    name: str
+    kept_bucket: str | None
+
+
+def delete(
+    port: Port,
+    name: str,
+    *,
+    confirm: str,
+    keep_archive: bool = False,
+    report: Report = ignore_progress,
+) -> Deleted:
+    """Deletes everything of the stack, except the archive if that is to be kept.
+
+    `confirm` must be the stack's name: the table goes with every limit, entity and balance.
+    """
+    found = status(port, name)
+    if confirm != found.name:
+        raise ValidationError(
+            "confirm", confirm, f"is not {found.name!r}; repeat the name to delete all of it"
+        )
+    resources = resources_of(port, found.id)
+    archive = resources.get("ArchiveBucket")
+    _unprotect(port, resources.get("Table"))
+    if bundles := resources.get("BundleBucket"):
+        empty_bucket(port, bundles)
+    change_stack(port, "delete_stack", found, f"the stack {found.name} was not deleted", report)
+    if archive is not None and not keep_archive:
+        remove_bucket(port, archive)
+    return Deleted(found.name, archive if keep_archive else None)
+
+
+def _unprotect(port: Port, table: str | None) -> None:
+    """Switches deletion protection off: confirming the name is what it asks for."""
+    if table is None:
+        return
+    try:
+        described = port.call("dynamodb", "describe_table", TableName=table)["Table"]
+    except AwsRefused as error:
+        if error.code != NO_TABLE:
+            raise
+        return
+    if described.get("DeletionProtectionEnabled"):
+        port.call("dynamodb", "update_table", TableName=table, DeletionProtectionEnabled=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -12,9 +12,10 @@ from headgate.admin.documents import event_as_json
 from headgate.cli.options import combine, command_group, limit_option
 from headgate.cli.output import Columns, Output, table_of
 from headgate.cli.session import Misuse, Session
-
-if TYPE_CHECKING:
-    from headgate.core.history import AuditEvent
+from headgate.core.errors import NamespaceNotFoundError
+from headgate.core.history import AuditEvent, parse_time_ms
+from headgate.core.limits import parse_resource
+from headgate.core.runtime import run
 
 BUCKET_OUTPUT = "ArchiveBucketName"  # of a stack
 KEYS_NAMESPACE = "headgate.keys"  # where the service keeps keys and their history
@@ -34,22 +35,19 @@ archive_options = combine(
 )
 
 
-@command_group("audit", examples="headgate audit list key-1")
+@command_group("headgate audit list key-1")
 def audit() -> None:
     """Every change of entities, limits, buckets, policies and keys, and who made it."""
 
 
-@audit.command(
-    "list",
-    examples="""
+@audit.action("""
     headgate audit list key-1
     headgate audit list --system
     headgate audit list --keys
     headgate audit list --resource gpt-4 --limit 5 --json
     headgate audit list --archived --start 2026-01-01 --end 2026-02-01
     headgate audit list key-1 --archived --bucket my-archive --namespace-id aBcDeFgHiJk
-    """,
-)
+""")
 @click.argument("entity_id", metavar="ENTITY", required=False)
 @click.option("--system", is_flag=True, help="Changes of the system's defaults.")
 @click.option("--resource", "-r", metavar="RESOURCE", help="Changes of a resource's defaults.")
@@ -74,59 +72,42 @@ def list_(
     limit: int,
     start_event_id: str | None,
     archived: bool,
-    start: str | None,
-    end: str | None,
     **archive: str | None,
 ) -> Output:
     """List changes, newest first."""
     if keys:
         session.namespace = KEYS_NAMESPACE
-    of_file = keys and entity_id is None
-    subject = _subject(entity_id, system, resource, policies, of_file, needed=not archived)
+    # The names that such changes are recorded under.
+    subjects = {
+        entity_id: entity_id is not None,
+        "$SYSTEM": system,
+        f"$RESOURCE:{resource}": resource is not None,
+        "$POLICIES": policies,
+        "$KEYS": keys and entity_id is None,
+    }
+    given = [name for name, is_given in subjects.items() if is_given]
+    if len(given) > 1 or not (given or archived):
+        raise click.UsageError(
+            "name an entity, or say --system, --policies, --keys, or --resource NAME: one of them"
+        )
+    if resource is not None:
+        parse_resource(resource)
     if archived:
-        events = _read_archived(session, subject, limit, start_event_id, start, end, **archive)
+        subject = given[0] if given else None  # those of everybody
+        events = _read_archived(session, subject, limit, start_event_id, archive)
     else:
-        _refuse_unused(start=start, end=end, **archive)
-        assert subject is not None
-        events = session.repository.get_audit_events(subject, limit, start_event_id)
+        for name, value in archive.items():
+            if value is not None:
+                word = "--" + name.replace("_", "-")
+                raise Misuse(
+                    f"{word} is for the archive alone", "--archived is not given", "add --archived"
+                )
+        events = session.repository.get_audit_events(str(given[0]), limit, start_event_id)
     following = events[-1].event_id if len(events) == limit else None
     items = [event_as_json(event) for event in events]
     more = f"more: --after {following}" if following else None
     table = table_of(items, EVENT_COLUMNS, "no changes")
     return Output({"items": items, "next": following}, table, more)
-
-
-def _refuse_unused(**options: str | None) -> None:
-    for name, value in options.items():
-        if value is not None:
-            word = "--" + name.replace("_", "-")
-            raise Misuse(
-                f"{word} is for the archive alone", "--archived is not given", "add --archived"
-            )
-
-
-def _subject(
-    entity_id: str | None,
-    system: bool,
-    resource: str | None,
-    policies: bool,
-    keys: bool,
-    *,
-    needed: bool,
-) -> str | None:
-    """The name that such changes are recorded under; None for those of everybody, if allowed."""
-    given = [entity_id is not None, system, resource is not None, policies, keys].count(True)
-    if not given and not needed:
-        return None
-    if given != 1:
-        raise click.UsageError(
-            "name an entity, or say --system, --policies, --keys, or --resource NAME: one of them"
-        )
-    if resource is not None:
-        from headgate.core.limits import parse_resource
-
-        return f"$RESOURCE:{parse_resource(resource)}"
-    return entity_id or ("$POLICIES" if policies else "$KEYS" if keys else "$SYSTEM")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -138,35 +119,26 @@ def _read_archived(
     subject: str | None,
     limit: int,
     before: str | None,
-    start: str | None,
-    end: str | None,
-    *,
-    bucket: str | None,
-    stack: str | None,
-    namespace_id: str | None,
-    region: str | None,
-    endpoint: str | None,
+    archive: Mapping[str, str | None],
 ) -> list[AuditEvent]:
     """A page of them, newest first; the store's URL tells what is not given of the archive."""
     from headgate.aws.aggregator.archive import read_archived
     from headgate.aws.aggregator.open import open_objects
-    from headgate.core.history import parse_time_ms
-    from headgate.core.runtime import run
 
-    start_ms, end_ms = parse_time_ms("start", start), parse_time_ms("end", end)
+    start_ms, end_ms = (parse_time_ms(name, archive[name]) for name in ("start", "end"))
+    region, endpoint, stack = archive["region"], archive["endpoint"], archive["stack"]
     url = urlsplit(session.given_url or "")
     if url.scheme == "dynamodb":
         options = {name: values[0] for name, values in parse_qs(url.query).items()}
         region, endpoint = region or options.get("region"), endpoint or options.get("endpoint")
         stack = stack or url.netloc
-    objects = open_objects(
-        bucket or _stack_bucket(stack, region, endpoint), region, endpoint, blocking=True
-    )
+    bucket = archive["bucket"] or _stack_bucket(stack, region, endpoint)
+    objects = open_objects(bucket, region, endpoint, blocking=True)
     try:
         return run(
             read_archived(
                 objects,
-                namespace_id or _namespace_id(session),
+                archive["namespace_id"] or _namespace_id(session),
                 entity_id=subject,
                 start_ms=start_ms,
                 end_ms=end_ms,
@@ -200,8 +172,6 @@ def _stack_bucket(stack: str | None, region: str | None, endpoint: str | None) -
 
 def _namespace_id(session: Session) -> str:
     """The archive is sorted by id, because a name may be given to another namespace later."""
-    from headgate.core.errors import NamespaceNotFoundError
-
     found = session.repository.get_namespace(session.namespace_name)
     if found is None:
         raise NamespaceNotFoundError(session.namespace_name)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from headgate.admin.documents import explanation_as_json
 from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
 from headgate.cli.output import Columns, Output, duration, table_of
 from headgate.cli.session import LIMITED, OK, Session
+from headgate.core.decision import Verdict
 from headgate.core.errors import RateLimitExceeded
-
-if TYPE_CHECKING:
-    from headgate.core.decision import Verdict
-    from headgate.core.limits import Limit
+from headgate.core.limits import Limit
 
 
-@action_command(
-    "check",
-    examples="""
+@action_command("""
     headgate check key-1 gpt-4 rpm=1 tpm=500
     headgate check nightly-report db runs=1 --limit runs:1/hour --take || exit 0
     headgate check key-1 gpt-4 rpm=1 --take --wait 30
     headgate check key-1 gpt-4 rpm=1 --json
-    """,
-)
+""")
 @entity_argument
 @click.argument("resource")
 @amounts_argument
@@ -87,13 +80,10 @@ def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
     )
 
 
-@action_command(
-    "explain",
-    examples="""
+@action_command("""
     headgate explain key-1 gpt-4
     headgate explain key-1 gpt-4 --json
-    """,
-)
+""")
 @entity_argument
 @click.argument("resource")
 def explain(session: Session, entity_id: str, resource: str) -> Output:

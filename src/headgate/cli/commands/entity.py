@@ -1,9 +1,9 @@
-"""`headgate entity …`: who is limited, by what, and the state of their buckets."""
+"""`headgate entity|resource|system …`: who is limited, by what, and the state of their buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,31 +21,23 @@ from headgate.cli.options import (
 from headgate.cli.output import Columns, Output, OutputTable, confirm, next_page, table_of
 from headgate.cli.session import Session
 from headgate.core.errors import EntityNotFoundError
-from headgate.core.limits import DEFAULT_RESOURCE
-
-if TYPE_CHECKING:
-    from headgate.core.limits import Limit
+from headgate.core.levels import OnUnavailable
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
 
-@command_group(
-    "entity",
-    examples="""
+@command_group("""
     headgate entity create acme --name 'Acme Inc'
     headgate entity create key-1 --parent acme --cascade
     headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
-    """,
-)
+""")
 def entity() -> None:
     """Who is limited: keys, users, teams; their limits, switches and buckets."""
 
 
-@entity.command(
-    "create",
-    examples="""
+@entity.action("""
     headgate entity create acme --name 'Acme Inc' --metadata '{"plan": "gold"}'
     headgate entity create key-1 --parent acme --cascade
-    """,
-)
+""")
 @entity_argument
 @click.option("--name", help="What people call it.")
 @click.option("--parent", "parent_id", metavar="ENTITY", help="The entity it belongs to.")
@@ -65,7 +57,7 @@ BUCKET_COLUMNS = {
 }  # fmt: skip
 
 
-@entity.command("show", examples="headgate entity show key-1")
+@entity.action("headgate entity show key-1")
 @entity_argument
 def show_(session: Session, entity_id: str) -> Output:
     """Show an entity, its children and its buckets; one that was never created may have buckets."""
@@ -100,14 +92,11 @@ ENTITY_COLUMNS = {
 }  # fmt: skip
 
 
-@entity.command(
-    "list",
-    examples="""
+@entity.action("""
     headgate entity list
     headgate entity list --parent acme
     headgate entity list --with-limits gpt-4 --json
-    """,
-)
+""")
 @click.option("--parent", "parent_id", metavar="ENTITY", help="Only its children.")
 @click.option(
     "--with-limits", "resource", metavar="RESOURCE",
@@ -138,7 +127,7 @@ def list_(
     return Output({"items": items, "next": following}, table, next_page(following))
 
 
-@entity.command("delete", examples="headgate entity delete key-1 --yes")
+@entity.action("headgate entity delete key-1 --yes")
 @entity_argument
 @yes_option
 def delete(session: Session, entity_id: str, yes: bool) -> Output:
@@ -148,13 +137,10 @@ def delete(session: Session, entity_id: str, yes: bool) -> Output:
     return Output({"deleted": entity_id}, f"deleted {entity_id}")
 
 
-@entity.command(
-    "set-parent",
-    examples="""
+@entity.action("""
     headgate entity set-parent key-1 acme --cascade
     headgate entity set-parent key-1 --none
-    """,
-)
+""")
 @entity_argument
 @click.argument("parent_id", metavar="PARENT", required=False)
 @click.option("--none", "alone", is_flag=True, help="Remove the parent.")
@@ -183,13 +169,10 @@ LIMIT_COLUMNS: Columns = {
 }  # fmt: skip
 
 
-@entity.command(
-    "set-limits",
-    examples="""
+@entity.action("""
     headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
     headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
-    """,
-)
+""")
 @entity_argument
 @limits_argument
 @resource_option
@@ -202,7 +185,7 @@ def set_limits(
     return limits_output(limits, head, entity_id=entity_id, resource=resource)
 
 
-@entity.command("get-limits", examples="headgate entity get-limits key-1 -r gpt-4")
+@entity.action("headgate entity get-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
 def get_limits(session: Session, entity_id: str, resource: str) -> Output:
@@ -211,7 +194,7 @@ def get_limits(session: Session, entity_id: str, resource: str) -> Output:
     return limits_output(limits, entity_id=entity_id, resource=resource)
 
 
-@entity.command("delete-limits", examples="headgate entity delete-limits key-1 -r gpt-4")
+@entity.action("headgate entity delete-limits key-1 -r gpt-4")
 @entity_argument
 @resource_option
 def delete_limits(session: Session, entity_id: str, resource: str) -> Output:
@@ -239,7 +222,7 @@ def _resource_text(resource: str) -> str:
 # Buckets, and the modes that operators switch.
 
 
-@entity.command("reset", examples="headgate entity reset key-1 gpt-4")
+@entity.action("headgate entity reset key-1 gpt-4")
 @entity_argument
 @click.argument("resource")
 def reset(session: Session, entity_id: str, resource: str) -> Output:
@@ -248,13 +231,10 @@ def reset(session: Session, entity_id: str, resource: str) -> Output:
     return Output({"reset": {"entity_id": entity_id, "resource": resource}}, "the bucket is full")
 
 
-@entity.command(
-    "top-up",
-    examples="""
+@entity.action("""
     headgate entity top-up key-1 gpt-4 tpm=5000
     headgate entity top-up key-1 gpt-4 tpm=5000 --once invoice-4711
-    """,
-)
+""")
 @entity_argument
 @click.argument("resource")
 @amounts_argument
@@ -286,7 +266,7 @@ def add_mode_commands(group: CommandGroup, field: str, place: str, example: str)
     for verb, mode, text in MODES:
         examples = f"headgate {group.name} {verb} {example}"
         argument = click.argument("name", metavar=str(group.name).upper())
-        command = group.command(verb, help=text.format(place), examples=examples)
+        command = group.action(examples, name=verb, help=text.format(place))
         command(argument(_mode_switch(field, verb, mode)))
 
 
@@ -300,3 +280,112 @@ def _mode_switch(field: str, verb: str, mode: str) -> Callable[[Session, str], O
 
 
 add_mode_commands(entity, "entity_id", "of an entity", "key-1")
+
+
+# --------------------------------------------------------------------------------------------------
+# Resources: default limits of everybody on one, and its switch.
+
+name_argument = click.argument("name", metavar="RESOURCE")
+
+
+@command_group("""
+    headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000
+    headgate resource list
+""")
+def resource() -> None:
+    """What requests use, such as models and endpoints, and its default limits."""
+
+
+@resource.action("headgate resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000")
+@name_argument
+@limits_argument
+def set_defaults(session: Session, name: str, limits: tuple[Limit, ...]) -> Output:
+    """Store the limits that everybody has on a resource, in place of those stored."""
+    session.repository.set_resource_defaults(name, list(limits), session.audit_principal)
+    return limits_output(limits, f"everybody on {name}:", resource=name)
+
+
+@resource.action("headgate resource get-defaults gpt-4")
+@name_argument
+def get_defaults(session: Session, name: str) -> Output:
+    """Show the default limits of a resource."""
+    return limits_output(session.repository.get_resource_defaults(name), resource=name)
+
+
+@resource.action("headgate resource delete-defaults gpt-4")
+@name_argument
+def delete_defaults(session: Session, name: str) -> Output:
+    """Delete the default limits of a resource; those of the system apply."""
+    session.repository.delete_resource_defaults(name, session.audit_principal)
+    return Output({"resource": name, "limits": []}, f"no defaults for {name}")
+
+
+@resource.action("headgate resource list", name="list")
+def list_resources(session: Session) -> Output:
+    """List resources that have default limits, or limits of some entity."""
+    with_defaults = session.repository.list_resources_with_defaults()
+    of_entities = session.repository.list_resources_with_entity_configs()
+    rows = [
+        (name, "yes" if name in with_defaults else "", "yes" if name in of_entities else "")
+        for name in sorted({*with_defaults, *of_entities})
+    ]
+    return Output(
+        {"with_defaults": with_defaults, "with_entity_limits": of_entities},
+        OutputTable(("resource", "defaults", "limits of entities"), rows),
+    )
+
+
+add_mode_commands(resource, "resource", "on a resource", "gpt-4")
+
+
+# --------------------------------------------------------------------------------------------------
+# The system: the lowest stored level, and what happens while the store is away.
+
+
+@command_group("headgate system set-defaults rpm:100/min --on-unavailable block")
+def system() -> None:
+    """Default limits of everybody on everything."""
+
+
+@system.action(
+    """
+    headgate system set-defaults rpm:100/min
+    headgate system set-defaults rpm:100/min --on-unavailable allow
+    """,
+    name="set-defaults",
+)
+@limits_argument
+@click.option(
+    "--on-unavailable", type=click.Choice(["allow", "block"]),
+    help="What an acquire does while the store does not answer (default: unchanged).",
+)  # fmt: skip
+def set_system_defaults(
+    session: Session, limits: tuple[Limit, ...], on_unavailable: str | None
+) -> Output:
+    """Store the system's limits, in place of those stored."""
+    rule = OnUnavailable(on_unavailable) if on_unavailable else None
+    session.repository.set_system_defaults(list(limits), rule, session.audit_principal)
+    return _system_defaults(session)
+
+
+@system.action("headgate system get-defaults --json", name="get-defaults")
+def get_system_defaults(session: Session) -> Output:
+    """Show the system's limits and its rule for outages."""
+    return _system_defaults(session)
+
+
+@system.action("headgate system delete-defaults", name="delete-defaults")
+def delete_system_defaults(session: Session) -> Output:
+    """Delete the system's limits and its rule for outages."""
+    session.repository.delete_system_defaults(session.audit_principal)
+    return _system_defaults(session)
+
+
+def _system_defaults(session: Session) -> Output:
+    limits, rule = session.repository.get_system_defaults()
+    found, said = limits_as_json(limits), rule.value if rule else None
+    return Output(
+        {"limits": found, "on_unavailable": said},
+        limits_table(found),
+        f"while the store is away: {said or 'not set'}",
+    )

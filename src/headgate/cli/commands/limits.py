@@ -11,18 +11,10 @@ import click
 
 from headgate.admin.documents import limits_as_json
 from headgate.cli.options import command_group, yes_option
-from headgate.cli.output import (
-    Output,
-    OutputTable,
-    confirm,
-    pluralize,
-    progress,
-    show,
-    table_of,
-)
+from headgate.cli.output import Output, OutputTable, confirm, pluralize, progress, show, table_of
 from headgate.cli.session import ERROR, OK, CommandFailed, Session
 from headgate.core.errors import ValidationError
-from headgate.core.levels import Level, OnUnavailable
+from headgate.core.levels import Level, OnUnavailable, StoredLevel
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
     Limit,
@@ -32,23 +24,25 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.runtime import run
-from headgate.declare.apply import Preview, apply_changes, plan_changes, preview
-from headgate.declare.declaration import (
+from headgate.declare.apply import (
     Action,
     Changes,
     Declaration,
-    DeclaredEntity,
-    DeclaredLevel,
     LevelChange,
+    Preview,
+    apply_changes,
+    plan_changes,
+    preview,
 )
-from headgate.declare.yaml_fields import FieldReader, kind_of
-from headgate.declare.yaml_tree import (
+from headgate.declare.yaml_fields import (
+    FieldReader,
     Fields,
     Findings,
     InvalidNode,
     Listing,
     Node,
     Scalar,
+    kind_of,
     parse_tree,
 )
 
@@ -90,19 +84,19 @@ def is_empty(node: Node) -> bool:
 class _DeclarationDecoder:
     def __init__(self, reader: FieldReader) -> None:
         self.reader = reader
-        self.levels: dict[Level, DeclaredLevel] = {}
-        self.entities: dict[str, DeclaredEntity] = {}
+        self.levels: dict[Level, StoredLevel] = {}
+        self.entities: dict[str, dict[str, Any]] = {}
 
     def declaration(self, root: Node) -> Declaration:
         parts = self._fields(root, "the file", ("system", "resources", "entities"))
         if "system" in parts:
             self._system(parts["system"])
-        for key, node in self._named(parts.get("resources"), "resources"):
+        for key, node in self._entries(parts.get("resources"), "resources"):
             name = self._parse_name(key, parse_resource)
             limits = self._limits(node)
             if name is not None and limits:
-                self.levels[Level(None, name)] = DeclaredLevel(limits)
-        for key, node in self._named(parts.get("entities"), "entities"):
+                self.levels[Level(None, name)] = StoredLevel(limits)
+        for key, node in self._entries(parts.get("entities"), "entities"):
             entity_id = self._parse_name(key, parse_entity_id)
             if entity_id is not None:
                 self._entity(entity_id, node)
@@ -119,7 +113,7 @@ class _DeclarationDecoder:
                 self.reader.fault(said, "on_unavailable must be allow or block")
         limits = self._limits(parts["limits"]) if "limits" in parts else ()
         if limits:
-            self.levels[Level()] = DeclaredLevel(limits, rule)
+            self.levels[Level()] = StoredLevel(limits, on_unavailable=rule)
 
     def _entity(self, entity_id: str, node: Node) -> None:
         what = f"entity {entity_id}"
@@ -133,12 +127,12 @@ class _DeclarationDecoder:
             said["parent_id"] = None if alone else self._parse_name(parent, parse_entity_id)
         if "cascade" in parts:
             said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
-        self.entities[entity_id] = DeclaredEntity(said)
-        for key, limits_node in self._named(parts.get("limits"), "limits of an entity"):
+        self.entities[entity_id] = said
+        for key, limits_node in self._entries(parts.get("limits"), "limits of an entity"):
             resource = self._parse_name(key, parse_config_resource)
             limits = self._limits(limits_node)
             if resource is not None and limits:
-                self.levels[Level(entity_id, resource)] = DeclaredLevel(limits)
+                self.levels[Level(entity_id, resource)] = StoredLevel(limits)
 
     def _title(self, node: Node) -> str | None:
         title = self.reader.word(node, "name")
@@ -156,7 +150,7 @@ class _DeclarationDecoder:
         if isinstance(node, Listing):
             found = [self._limit(one, None) for one in node.items]
         else:
-            found = [self._limit(value, key.text) for key, value in self._named(node, "limits")]
+            found = [self._limit(value, key.text) for key, value in self._entries(node, "limits")]
         limits = [limit for limit in found if limit is not None]
         if len(limits) < len(found) or not (found or is_empty(node)):
             return ()  # the findings say what is wrong
@@ -186,8 +180,8 @@ class _DeclarationDecoder:
         found = Fields({}, {}, node.line, node.column) if is_empty(node) else node
         return self.reader.fields(found, what, known, required) or {}
 
-    def _named(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
-        return [] if node is None or is_empty(node) else self.reader.named(node, what)
+    def _entries(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
+        return [] if node is None or is_empty(node) else self.reader.entries(node, what)
 
     def _try(self, node: Node, make: Callable[[], Made]) -> Made | None:
         try:
@@ -215,8 +209,17 @@ def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
         "entities": [
             {**asdict(change), "action": change.action.value} for change in changes.entities
         ],
-        "levels": [_level_document(change) for change in changes.levels],
-        "not_declared": [_place(level) for level in changes.extra],
+        "levels": [
+            {
+                "action": change.action.value,
+                **asdict(change.level),
+                "before": limits_as_json(change.before),
+                "after": limits_as_json(change.after),
+                "on_unavailable": change.rule_after.value if change.rule_after else None,
+            }
+            for change in changes.levels
+        ],
+        "not_declared": [asdict(level) for level in changes.extra],
     }
     if found is not None:
         document["over"] = _over_documents(found)
@@ -228,20 +231,6 @@ def changes_document(changes: Changes, found: Preview | None) -> dict[str, Any]:
 def _over_documents(found: Preview) -> list[dict[str, Any]]:
     documents = [asdict(over) for over in found.over]
     return [{"limit": one.pop("limit_name"), **one} for one in documents]
-
-
-def _level_document(change: LevelChange) -> dict[str, Any]:
-    return {
-        "action": change.action.value,
-        **_place(change.level),
-        "before": limits_as_json(change.before),
-        "after": limits_as_json(change.after),
-        "on_unavailable": change.rule_after.value if change.rule_after else None,
-    }
-
-
-def _place(level: Level) -> dict[str, Any]:
-    return {"entity_id": level.entity_id, "resource": level.resource}
 
 
 OVER_COLUMNS = {
@@ -321,45 +310,36 @@ _file = click.option(
 _prune = click.option("--prune", is_flag=True, help="Delete stored limits not in the file.")
 
 
-@command_group("limits", examples="headgate limits plan -f limits.yaml")
+@command_group("headgate limits plan -f limits.yaml")
 def limits() -> None:
     """Limits declared in a file: see what would change and who is affected, then apply it."""
 
 
-@limits.command(
-    "plan",
-    examples="""
+@limits.action("""
     headgate limits plan -f limits.yaml
     headgate limits plan -f limits.yaml --prune --json
-    """,
-)
+""")
 @_file
 @_prune
 def plan(session: Session, file: str, prune: bool) -> Output:
     """Show what apply would change, and which buckets would have more in use than their limit."""
-    declaration = read_declaration(file)
-    core = session.repository.core
-    wanted = run(plan_changes(core, declaration, prune=prune))
+    wanted = plan_file(session, file, prune=prune)
     with progress(session, "looking at buckets") as step:
-        found = run(preview(core, wanted.levels, lambda done: step(done, None)))
+        found = run(preview(session.repository.core, wanted.levels, lambda done: step(done, None)))
     return Output(changes_document(wanted, found), *plan_parts(wanted, found))
 
 
-@limits.command(
-    "apply",
-    examples="""
+@limits.action("""
     headgate limits apply -f limits.yaml
     headgate limits apply -f limits.yaml --yes --json
-    """,
-)
+""")
 @_file
 @_prune
 @yes_option
 def apply(session: Session, file: str, prune: bool, yes: bool) -> Output:
     """Store what the file says. What it does not name stays, unless --prune is given."""
-    declaration = read_declaration(file)
+    wanted = plan_file(session, file, prune=prune)
     core = session.repository.core
-    wanted = run(plan_changes(core, declaration, prune=prune))
     found = run(preview(core, wanted.levels))
     if wanted and not yes:
         if not session.as_json:
@@ -374,20 +354,16 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> Output:
     return Output({**changes_document(wanted, found), "applied": made}, said)
 
 
-@limits.command(
-    "diff",
-    examples="""
+@limits.action("""
     headgate limits diff -f limits.yaml
     headgate limits diff -f limits.yaml --exit-code
-    """,
-)
+""")
 @_file
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if file and store differ.")
 def diff(session: Session, file: str, exit_code: bool) -> Output:
     """Show where the file and the store differ, in both directions."""
-    declaration = read_declaration(file)
-    wanted = run(plan_changes(session.repository.core, declaration))
-    differ = bool(wanted) or bool(wanted.extra)
+    wanted = plan_file(session, file)
+    differ = bool(wanted or wanted.extra)
     return Output(
         {"differ": differ, **changes_document(wanted, None)},
         *diff_lines(wanted),
@@ -395,16 +371,15 @@ def diff(session: Session, file: str, exit_code: bool) -> Output:
     )
 
 
-def read_declaration(file: str) -> Declaration:
-    """What a file declares; CommandFailed names each fault with its place."""
+def plan_file(session: Session, file: str, *, prune: bool = False) -> Changes:
+    """What applying a file would change; CommandFailed names each of its faults with its place."""
     findings = Findings(file)
     with Path(file).open("rb") as opened:
         declaration = decode(opened.read(FILE_BYTES_MAX + 1), findings)
-    if findings.faults:
-        count = len(findings.sorted_faults) + findings.more
+    if broken := findings.broken:
         raise CommandFailed(
-            f"{findings.file} has {pluralize(count, 'fault')}",
-            str(findings.broken),
+            f"{file} has {pluralize(len(broken.faults) + broken.more, 'fault')}",
+            str(broken),
             "correct the file; docs/how-to/declare-limits.md shows one",
         )
-    return declaration
+    return run(plan_changes(session.repository.core, declaration, prune=prune))

@@ -220,24 +220,18 @@ def _settings(port: int, folder: Path) -> dict[str, str]:
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
-@command_group(
-    "local",
-    examples="""
+@command_group("""
     headgate local up --install
     headgate local down
-    """,
-)
+""")
 def local() -> None:
     """A local AWS engine (ministack) to try DynamoDB with; nothing of AWS is touched."""
 
 
-@local.command(
-    "up",
-    examples="""
+@local.action("""
     headgate local up --install
     headgate local up --port 4567 --json
-    """,
-)
+""")
 @number_option("--port", 1, 65_535, 4566, "Where it listens, on 127.0.0.1.")
 @click.option("--install", is_flag=True, help="Install ministack first, where it is missing.")
 def up(session: Session, port: int, install: bool) -> Output:
@@ -258,7 +252,7 @@ def up(session: Session, port: int, install: bool) -> Output:
     return Output({**_document(found), "table": has_table}, "\n".join(lines))
 
 
-@local.command("down", examples="headgate local down")
+@local.action("headgate local down")
 def down(session: Session) -> Output:
     """Stop the engine; its data is lost."""
     home = engine_home()
@@ -270,7 +264,7 @@ def down(session: Session) -> Output:
     return Output({"stopped": found.pid}, f"stopped process {found.pid}")
 
 
-@local.command("status", examples="headgate local status --json")
+@local.action("headgate local status --json")
 def status(session: Session) -> Output:
     """Show where the engine runs, and whether it answers; exit code 4 if it does not."""
     found = find_running(engine_home())

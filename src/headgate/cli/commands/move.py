@@ -25,14 +25,11 @@ from headgate.repository import Repository
 SPOOL_BYTES = 8 * 1024 * 1024
 
 
-@action_command(
-    "export",
-    examples="""
+@action_command("""
     headgate -u sqlite:///old.db export -o limits.jsonl
     headgate -u sqlite:///old.db export | headgate -u redis://localhost:6379/0 import -
     headgate export --no-usage -o limits.jsonl
-    """,
-)
+""")
 @click.option(
     "--output", "-o", default="-", metavar="FILE", help="File to write; - is standard output.",
     show_default=True, type=click.Path(dir_okay=False, allow_dash=True),
@@ -88,14 +85,11 @@ def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
             raise
 
 
-@action_command(
-    "import",
-    examples="""
+@action_command("""
     headgate -u redis://localhost:6379/0 import limits.jsonl
     headgate import limits.jsonl --dry-run
     headgate import limits.jsonl --existing replace
-    """,
-)
+""")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--existing", type=click.Choice([one.value for one in Existing]), default="fail",

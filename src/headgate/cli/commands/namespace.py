@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import click
 
 from headgate.admin.documents import namespace_as_json
 from headgate.cli.options import command_group, yes_option
-from headgate.cli.output import Output, OutputTable, confirm, progress, table_of
+from headgate.cli.output import Output, confirm, progress, table_of
 from headgate.cli.session import CommandFailed, Session
 from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.levels import Namespace
@@ -29,18 +28,15 @@ def _explain_unknown_id(namespace_id: str) -> Iterator[None]:
         ) from error
 
 
-@command_group(
-    "namespace",
-    examples="""
+@command_group("""
     headgate namespace register eu
     headgate -n eu entity list
-    """,
-)
+""")
 def namespace() -> None:
     """Tenants of one store: what one stores never touches another."""
 
 
-@namespace.command("register", examples="headgate namespace register eu us")
+@namespace.action("headgate namespace register eu us")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def register(session: Session, names: tuple[str, ...]) -> Output:
     """Create namespaces; those that exist stay as they are."""
@@ -48,13 +44,13 @@ def register(session: Session, names: tuple[str, ...]) -> Output:
     return Output({"registered": ids}, *(f"{name}  {found}" for name, found in ids.items()))
 
 
-@namespace.command("list", examples="headgate namespace list")
+@namespace.action("headgate namespace list")
 def list_(session: Session) -> Output:
     """List the namespaces in use."""
     return _list_output(session.repository.list_namespaces(), "no namespaces")
 
 
-@namespace.command("show", examples="headgate namespace show eu")
+@namespace.action("headgate namespace show eu")
 @click.argument("name")
 def show_(session: Session, name: str) -> Output:
     """Show a namespace: its id, and when it was created."""
@@ -64,7 +60,7 @@ def show_(session: Session, name: str) -> Output:
     return _output(found)
 
 
-@namespace.command("delete", examples="headgate namespace delete eu")
+@namespace.action("headgate namespace delete eu")
 @click.argument("name")
 def delete(session: Session, name: str) -> Output:
     """Free the name. The data stays: recover brings it back, purge deletes it."""
@@ -75,7 +71,7 @@ def delete(session: Session, name: str) -> Output:
     return Output({"deleted": name, "id": namespace_id}, f"deleted {name}; {back} undoes it")
 
 
-@namespace.command("recover", examples="headgate namespace recover Zk3v9QxT1aM")
+@namespace.action("headgate namespace recover Zk3v9QxT1aM")
 @click.argument("namespace_id", metavar="ID")
 def recover(session: Session, namespace_id: str) -> Output:
     """Bring a deleted namespace back, under its name.
@@ -86,28 +82,28 @@ def recover(session: Session, namespace_id: str) -> Output:
         return _output(session.repository.recover_namespace(namespace_id, session.audit_principal))
 
 
-@namespace.command("orphans", examples="headgate namespace orphans")
+@namespace.action("headgate namespace orphans")
 def orphans(session: Session) -> Output:
     """List deleted namespaces whose data is still there."""
     return _list_output(session.repository.list_orphan_namespaces(), "no deleted namespaces")
 
 
+COLUMNS = {
+    "name": "name", "id": "id", "state": "state", "created": "created_at", "deleted": "deleted_at",
+}  # fmt: skip
+
+
 def _list_output(found: Sequence[Namespace], empty: str) -> Output:
     items = [namespace_as_json(one) for one in found]
-    return Output({"items": items}, _table(items, empty))
+    return Output({"items": items}, table_of(items, COLUMNS, empty))
 
 
 def _output(found: Namespace) -> Output:
     document = namespace_as_json(found)
-    return Output(document, _table([document]))
+    return Output(document, table_of([document], COLUMNS))
 
 
-def _table(items: Sequence[dict[str, Any]], empty: str = "") -> OutputTable:
-    columns = ("name", "id", "state", "created_at", "deleted_at")
-    return table_of(items, {key.removesuffix("_at"): key for key in columns}, empty)
-
-
-@namespace.command("purge", examples="headgate namespace purge Zk3v9QxT1aM --yes")
+@namespace.action("headgate namespace purge Zk3v9QxT1aM --yes")
 @click.argument("namespace_id", metavar="ID")
 @yes_option
 def purge(session: Session, namespace_id: str, yes: bool) -> Output:

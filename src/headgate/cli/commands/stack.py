@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 import click
 
 from headgate.aws import infra
+from headgate.aws.aggregator.open import open_consumer
+from headgate.aws.aggregator.process import settings_from
 from headgate.aws.infra import Port, Progress
 from headgate.aws.infra.cost import PRICED_ON, PUBLISHED, REGION
 from headgate.cli.options import (
@@ -25,6 +28,7 @@ from headgate.cli.options import (
 )
 from headgate.cli.output import Output, OutputTable, clean, confirm, table_of
 from headgate.cli.session import Session
+from headgate.core.runtime import run
 
 # --------------------------------------------------------------------------------------------------
 # The help of each option of a stack.
@@ -121,13 +125,10 @@ def _progress_printer(session: Session) -> Callable[[Progress], None]:
     return tell
 
 
-@action_command(
-    "deploy",
-    examples="""
+@action_command("""
     headgate deploy limits --region eu-west-1
     headgate deploy limits --no-enable-alarms --usage-retention-days 30 --tag team=payments
-    """,
-)
+""")
 @click.argument("name")
 @with_port
 @TAG_OPTION
@@ -142,7 +143,7 @@ def deploy(session: Session, /, name: str, port: Port, **options: Any) -> Output
     return Output(document, f"{name} {words}; open it with\n  --url '{done.stack.url}'")
 
 
-@action_command("upgrade-stack", examples="headgate upgrade-stack limits --region eu-west-1")
+@action_command("headgate upgrade-stack limits --region eu-west-1")
 @click.argument("name")
 @with_port
 def upgrade_stack(session: Session, name: str, port: Port) -> Output:
@@ -152,7 +153,7 @@ def upgrade_stack(session: Session, name: str, port: Port) -> Output:
     return Output({"changed": done.changed, **done.stack.as_dict()}, f"{name} {words}")
 
 
-@action_command("status", examples="headgate status limits --region eu-west-1")
+@action_command("headgate status limits --region eu-west-1")
 @click.argument("name")
 @with_port
 def status(session: Session, name: str, port: Port) -> Output:
@@ -164,7 +165,7 @@ def status(session: Session, name: str, port: Port) -> Output:
     return Output(stack.as_dict(), head, OutputTable(("output", "value"), rows, "no outputs"))
 
 
-@action_command("list", examples="headgate list --region eu-west-1")
+@action_command("headgate list --region eu-west-1")
 @with_port
 def list_(session: Session, port: Port) -> Output:
     """List the headgate stacks of a region."""
@@ -173,7 +174,7 @@ def list_(session: Session, port: Port) -> Output:
     return Output(found, table_of(found, columns, "no headgate stacks here"))
 
 
-@action_command("delete", examples="headgate delete limits --region eu-west-1 --yes")
+@action_command("headgate delete limits --region eu-west-1 --yes")
 @click.argument("name")
 @yes_option
 @click.option("--keep-archive", is_flag=True, help="Keep the bucket of archived audit events.")
@@ -188,14 +189,14 @@ def delete(session: Session, name: str, yes: bool, keep_archive: bool, port: Por
     return Output({"name": done.name, "kept_bucket": done.kept_bucket}, f"{name} is gone{left}")
 
 
-@action_command("cfn-template", examples="headgate cfn-template > headgate.yaml")
+@action_command("headgate cfn-template > headgate.yaml")
 def cfn_template(session: Session) -> Output:
     """Print the CloudFormation template, for pipelines of your own."""
     text = infra.cfn_template()
     return Output({"template": text}, text.removesuffix("\n"))
 
 
-@action_command("lambda-export", examples="headgate lambda-export aggregator.zip")
+@action_command("headgate lambda-export aggregator.zip")
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 def lambda_export(session: Session, path: Path) -> Output:
     """Write the aggregator's function to a zip file."""
@@ -208,14 +209,11 @@ def lambda_export(session: Session, path: Path) -> Output:
 # `headgate cost`: what a table and its aggregator come to a month.
 
 
-@action_command(
-    "cost",
-    examples="""
+@action_command("""
     headgate cost --rps 100 --entities 5000
     headgate cost --rps 2000 --entities 1 --limits 2 --adjusted 1
     headgate cost --rps 100 --entities 5000 --price million_writes=0.7125 --price gb_month=0.283
-    """,
-)
+""")
 @options_for(infra.Load, LOAD_HELP)
 @click.option(
     "--price", "given", metavar="NAME=USD", multiple=True,
@@ -232,3 +230,74 @@ def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> Output:
     return Output(
         found.as_dict(), head, OutputTable(("what", ">units", "of", ">USD a month"), rows)
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate aggregate`: usage from the table's stream, in a process of your own.
+
+
+@action_command("""
+    headgate aggregate headgate --region eu-west-1
+    headgate aggregate headgate --windows hourly,daily --archive audit-bucket --drain
+    headgate aggregate headgate --dead-letters https://sqs.eu-west-1.amazonaws.com/1234/dead
+""")
+@click.argument("table")
+@aws_options
+@click.option("--windows", default="hourly,daily", show_default=True, help="Windows to count.")
+@click.option("--retention-days", type=int, default=90, show_default=True, help="Of usage rows.")
+@click.option("--archive", metavar="BUCKET", help="S3 bucket for audit events that expire.")
+@click.option(
+    "--dead-letters", metavar="PLACE",
+    help="Where failed records go: a queue's URL or ARN, s3://bucket/folder, a file.",
+)  # fmt: skip
+@click.option("--split/--no-split", default=True, show_default=True, help="Split hot buckets.")
+@click.option("--drain", is_flag=True, help="Stop when everything has been read.")
+def aggregate(
+    session: Session,
+    /,
+    table: str,
+    windows: str,
+    retention_days: int,
+    archive: str | None,
+    dead_letters: str | None,
+    split: bool,
+    drain: bool,
+    **place: Any,
+) -> Output:
+    """Count usage from a table's stream until stopped; the next run continues from there."""
+    settings = settings_from(
+        {
+            "HEADGATE_TABLE": table,
+            "HEADGATE_WINDOWS": windows,
+            "HEADGATE_USAGE_RETENTION_DAYS": str(retention_days),
+            "HEADGATE_ARCHIVE_BUCKET": archive or "",
+            "HEADGATE_SPLIT": "on" if split else "off",
+        }
+    )
+    names = ("records", "counted", "rows", "archived", "failures", "splits")
+    totals = dict.fromkeys(names, 0)
+
+    def add(report: Any) -> None:
+        for name in totals:
+            found = getattr(report, name)
+            totals[name] += len(found) if isinstance(found, list) else found
+        if not session.as_json and report.is_relevant:
+            click.echo(clean(f"{report.counted} counted, {len(report.failures)} failed"), err=True)
+
+    def tell(trouble: Exception) -> None:
+        click.echo(clean(f"trying again after an error: {trouble}"), err=True)
+
+    consumer = open_consumer(
+        settings, **place,
+        blocking=True, on_report=add, on_trouble=tell, dead_letters=dead_letters,
+    )  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
+    signal.signal(signal.SIGINT, lambda number, frame: consumer.stop())
+    try:
+        run(consumer.drain() if drain else consumer.run())
+    finally:
+        run(consumer.close())
+    totals["dead_letters"] = consumer.dead_letters_sent
+    given_up = f", {consumer.dead_letters_sent} given up" if consumer.dead_letters_sent else ""
+    words = f"{totals['records']} records read, {totals['counted']} counted{given_up}"
+    return Output(totals, words)

@@ -1,17 +1,38 @@
-"""`headgate usage list|summary`: what was consumed, as rows, totals or bars."""
+"""`headgate usage` and `headgate top`: what was consumed, and what is being consumed now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.admin.documents import usage_as_json
-from headgate.cli.options import combine, command_group, page_options
-from headgate.cli.output import Columns, Output, OutputTable, amount, bar, next_page, table_of
+from headgate.admin.documents import bucket_as_json, usage_as_json
+from headgate.admin.reports import BucketSample, LimitRate, busiest, sample_buckets
+from headgate.cli.options import action_command, combine, command_group, number_option, page_options
+from headgate.cli.output import (
+    Columns,
+    Item,
+    Output,
+    OutputTable,
+    amount,
+    bar,
+    console,
+    next_page,
+    pluralize,
+    table,
+    table_of,
+)
 from headgate.cli.session import Session
+from headgate.core.history import iso_time
+from headgate.core.limits import parse_resource
+from headgate.core.runtime import run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 BAR_WIDTH = 40
 WINDOWS_PLOTTED_MAX = 400
@@ -29,28 +50,22 @@ _filters = combine(
 )  # fmt: skip
 
 
-@command_group(
-    "usage",
-    examples="""
+@command_group("""
     headgate usage list --entity key-1 --window hourly
     headgate usage summary --plot
-    """,
-)
+""")
 def usage() -> None:
     """What was consumed per hour, day and month."""
 
 
-def _counters_text(shot: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {amount(used)}" for name, used in shot["counters"].items())
-
-
 USAGE_COLUMNS: Columns = {
     "window": "window_start", "type": "window_type", "entity": "entity_id", "resource": "resource",
-    "consumed": _counters_text, ">events": "total_events",
+    "consumed": lambda shot: ", ".join(f"{k} {amount(n)}" for k, n in shot["counters"].items()),
+    ">events": "total_events",
 }  # fmt: skip
 
 
-@usage.command("list", examples="headgate usage list --entity key-1 --window hourly --limit 24")
+@usage.action("headgate usage list --entity key-1 --window hourly --limit 24")
 @_filters
 @click.option(
     "--window", "window_type", type=click.Choice(["hourly", "daily", "monthly"]),
@@ -65,13 +80,10 @@ def list_(session: Session, /, cursor: str | None, **asked: Any) -> Output:
     return Output({"items": items, "next": following}, table, next_page(following))
 
 
-@usage.command(
-    "summary",
-    examples="""
+@usage.action("""
     headgate usage summary --entity key-1
     headgate usage summary --resource gpt-4 --window daily --plot
-    """,
-)
+""")
 @_filters
 @click.option(
     "--window", "window_type", type=click.Choice(["hourly", "daily", "monthly"]),
@@ -124,3 +136,92 @@ def _bars(series: Sequence[tuple[str, dict[str, int]]]) -> list[str]:
             drawn = bar(used / most, BAR_WIDTH)
             lines.append(f"{start[:16].replace('T', ' ')}  {drawn:<{BAR_WIDTH}}  {amount(used)}")
     return lines
+
+
+# --------------------------------------------------------------------------------------------------
+# `headgate top`: the busiest buckets, again and again.
+
+GAUGE_WIDTH = 20
+
+
+@action_command("""
+    headgate top
+    headgate top --resource gpt-4 --interval 2
+    headgate top --once --json
+""")
+@click.option("--resource", "-r", metavar="RESOURCE", help="Buckets of one resource.")
+@number_option("--count", 1, 500, 20, "Show at most this many rows.")
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
+    show_default=True, metavar="SECONDS", help="Time between two samples.",
+)  # fmt: skip
+@click.option(
+    "--once",
+    is_flag=True,
+    help="One sample, no live view; also with --json, or if output is no terminal.",
+)
+def top(
+    session: Session, resource: str | None, count: int, interval_s: float, once: bool
+) -> Output | None:
+    """Show the buckets that are used fastest, live; Ctrl-C ends it.
+
+    The first sample, and --once, show the emptiest: a rate needs two samples.
+    """
+    if resource is not None:
+        parse_resource(resource)
+    core = session.repository.core
+    seen = run(sample_buckets(core, resource))
+    if once or session.as_json or not sys.stdout.isatty():
+        rows = busiest(seen, None, count)
+        document = {
+            "time": iso_time(seen.now_ms),
+            "buckets": seen.buckets,
+            "all_buckets": seen.whole,
+            "items": [bucket_as_json(row.state) for row in rows],
+        }
+        return Output(document, _headline(seen), _table(rows))
+    from rich.live import Live
+
+    view = _view(seen, None, count)
+    try:
+        with Live(view, console=console(session), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_s)
+                before, seen = seen, run(sample_buckets(core, resource))
+                live.update(_view(seen, before, count), refresh=True)
+    except KeyboardInterrupt:
+        return None
+
+
+def _view(seen: BucketSample, before: BucketSample | None, count: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = table(_table(busiest(seen, before, count)))
+    return Group(Text(_headline(seen), style="bold"), Text(), rows, Text())
+
+
+def _headline(seen: BucketSample) -> str:
+    more = "" if seen.whole else " (and more)"
+    return f"{iso_time(seen.now_ms)}  {pluralize(seen.buckets, 'bucket')} in use{more}"
+
+
+def _gauge(bucket: Item) -> str:
+    left = bucket["tokens_remaining"] / bucket["tokens_capacity"]
+    return (
+        "in debt".ljust(GAUGE_WIDTH) if left < 0 else bar(left, GAUGE_WIDTH).ljust(GAUGE_WIDTH, "·")
+    )
+
+
+TOP_COLUMNS: Columns = {
+    "entity": "entity_id", "resource": "resource", "limit": "limit", "left": _gauge,
+    ">available": "tokens_remaining", ">capacity": "tokens_capacity", ">used/s": "rate",
+}  # fmt: skip
+
+
+def _table(rows: list[LimitRate]) -> OutputTable:
+    items = [
+        {**bucket_as_json(state), "rate": "" if rate is None else f"{rate:.1f}"}
+        for state, rate in rows
+    ]
+    return table_of(items, TOP_COLUMNS, "no buckets in use")

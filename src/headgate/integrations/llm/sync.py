@@ -44,7 +44,7 @@ class SyncLlmLimiter:
     ) -> Iterator[Any]:
         """The chunks of `method(**request, stream=True)`, metered as they pass."""
         flow: Any = self.core.stream(
-            entity_id, _awaitable(lambda **kw: _Chunks(method(**kw))), resource=resource, **request
+            entity_id, _awaitable(lambda **kw: _each(method(**kw))), resource=resource, **request
         )
         try:
             while (chunk := run(_next(flow))) is not _END:
@@ -69,24 +69,13 @@ class SyncLlmLimiter:
     learn = blocking(LlmLimiter.learn)
 
 
-class _Chunks:
+async def _each(chunks: Iterable[Any]) -> AsyncIterator[Any]:
     """A blocking stream that an `async for` can walk through without ever suspending."""
-
-    def __init__(self, chunks: Iterable[Any]) -> None:
-        self._chunks = chunks
-        self._walk = iter(chunks)
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        chunk = next(self._walk, _END)
-        if chunk is _END:
-            raise StopAsyncIteration
-        return chunk
-
-    def close(self) -> None:
-        close = getattr(self._chunks, "close", None)
+    try:
+        for chunk in chunks:
+            yield chunk
+    finally:
+        close = getattr(chunks, "close", None)
         if callable(close):
             close()
 

@@ -17,30 +17,27 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from starlette.responses import Response
-
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_namespace
 from headgate.service.dashboard.feed import Feed, relay
 from headgate.service.dashboard.gauges import parse_change, preview_change, shards_of
 from headgate.service.decide.problems import Code, ServiceError, invalid, to_service_error
-from headgate.service.http.read import (
+from headgate.service.http.calls import query_of
+from headgate.service.http.messages import (
     BODY_BYTES_MAX,
     Gone,
     Head,
+    HttpProblem,
+    RawResponse,
     authenticate_request,
     body_of,
     head_of,
-    query_of,
-    values_of,
-)
-from headgate.service.http.write import (
-    HttpProblem,
     method_not_allowed,
     problem_reply,
-    refusal_error,
+    values_of,
 )
-from headgate.service.keys.access import Refusal
+from headgate.service.keys.access import AccessDenied
+from headgate.service.keys.audit import FOREIGN_PAGE
 from headgate.service.keys.key import KeyScope
 from headgate.service.program import Program
 
@@ -168,7 +165,7 @@ class Dashboard:
             elif scope["path"] == "/" or scope["path"].startswith("/ui"):
                 await self(scope, receive, send)
             elif scope["method"] not in SAFE and is_foreign(dict(scope["headers"])):
-                await self._problem(ForeignOrigin())(scope, receive, send)
+                await _send(self._problem(ForeignOrigin()), send)
             else:
                 await rest(scope, receive, send)
 
@@ -182,9 +179,9 @@ class Dashboard:
         except HeadgateError as error:
             response = self._problem(error)
         if response is not None:
-            await response(scope, receive, send)
+            await _send(response, send)
 
-    async def _answer(self, scope: Any, receive: Any, send: Any) -> Response | None:
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> RawResponse | None:
         """The answer; None where it has been sent."""
         path, method, head = scope["path"], scope["method"], head_of(scope["headers"])
         if path in ("/", "/ui"):
@@ -214,9 +211,10 @@ class Dashboard:
     async def _about(self, scope: Any, head: Head) -> dict[str, Any]:
         """What the page must know to show what its reader may do."""
         program = self._program
-        caller = await authenticate_request(program.authenticator, scope, head)
         dev = program.authenticator.is_dev
-        if isinstance(caller, Refusal):
+        try:
+            caller = await authenticate_request(program.authenticator, scope, head)
+        except AccessDenied:
             return {"dev": dev, "scopes": [], "principal": None}
         store = program.service.repository.capabilities
         about = {
@@ -271,15 +269,16 @@ class Dashboard:
         self, scope: Any, head: Head, namespace: str | None, need: KeyScope = KeyScope.READ
     ) -> None:
         """Raises unless the caller may do that in all of the namespace; None is everywhere."""
-        found = await authenticate_request(self._program.authenticator, scope, head)
-        refusal = found if isinstance(found, Refusal) else found.refusal_for(need, namespace, None)
+        caller = await authenticate_request(self._program.authenticator, scope, head)
+        refusal = caller.refusal_for(need, namespace, None)
         if refusal is not None:
-            self._program.note_refusal(refusal)
-            raise refusal_error(refusal, need)
+            raise AccessDenied(refusal, need)
 
-    def _problem(self, error: HeadgateError) -> Response:
+    def _problem(self, error: HeadgateError) -> RawResponse:
         if isinstance(error, ForeignOrigin):
-            self._program.denials.note_foreign_page()
+            self._program.denials.note(FOREIGN_PAGE)
+        elif isinstance(error, AccessDenied):
+            self._program.note_refusal(error.refusal)
         problem = error if isinstance(error, HttpProblem) else to_service_error(error)
         status, body, fields = problem_reply(problem)
         return _json(status, body, dict(fields))
@@ -311,7 +310,7 @@ def _explain_page(query: bytes) -> str:
     return f"{HOME}#/explain?{asked}"
 
 
-def _file(name: str, head: Head) -> Response:
+def _file(name: str, head: Head) -> RawResponse:
     file = files().get(name)
     if file is None:
         raise ServiceError(Code.NOT_FOUND, "there is nothing here")
@@ -322,11 +321,18 @@ def _file(name: str, head: Head) -> Response:
 
 def _json(
     status: int, value: dict[str, Any], fields: Mapping[str, str] = MappingProxyType({})
-) -> Response:
+) -> RawResponse:
     kind = "application/json" if status < 400 else "application/problem+json"
     fields = {**fields, "content-type": kind, "cache-control": "no-store"}
     return _response(json.dumps(value).encode(), status, fields)
 
 
-def _response(content: bytes, status: int, fields: Mapping[str, str]) -> Response:
-    return Response(content, status, {**fields, **STRICT})
+def _response(content: bytes, status: int, fields: Mapping[str, str]) -> RawResponse:
+    given = {**fields, **STRICT, "content-length": str(len(content))}
+    return status, content, [(name.encode(), value.encode()) for name, value in given.items()]
+
+
+async def _send(response: RawResponse, send: Any) -> None:
+    status, content, fields = response
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": content})

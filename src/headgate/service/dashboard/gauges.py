@@ -24,9 +24,8 @@ from headgate.core.limits import (
     parse_resource,
 )
 from headgate.core.record import BucketKey, Record, cells_of
-from headgate.core.store import BucketShard, Sharded
-from headgate.declare.apply import preview
-from headgate.declare.declaration import Action, LevelChange
+from headgate.core.store import Sharded
+from headgate.declare.apply import Action, LevelChange, preview
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import invalid
 from headgate.service.decide.request_bodies import (
@@ -122,21 +121,17 @@ async def shards_of(service: Service, namespace: str) -> dict[str, Any]:
 
 async def _bucket(store: Sharded, key: BucketKey) -> dict[str, Any]:
     now_ms, shards = await store.shards(key, None)
-    return {
-        "entity": key.entity_id,
-        "resource": key.resource,
-        "shards": [_shard(one, now_ms) for one in shards],
-    }
-
-
-def _shard(shard: BucketShard, now_ms: int) -> dict[str, Any]:
-    return {
-        "number": shard.number,
-        "depth": shard.depth,
-        "parts": 1 << shard.depth,  # it has one of so many
-        "written_per_s": shard.written_per_s,
-        "limits": limits_of(shard.record, now_ms),
-    }
+    shown = [
+        {
+            "number": shard.number,
+            "depth": shard.depth,
+            "parts": 1 << shard.depth,  # it has one of so many
+            "written_per_s": shard.written_per_s,
+            "limits": limits_of(shard.record, now_ms),
+        }
+        for shard in shards
+    ]
+    return {"entity": key.entity_id, "resource": key.resource, "shards": shown}
 
 
 # --------------------------------------------------------------------------------------------------

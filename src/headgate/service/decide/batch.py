@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headgate.core.decision import Verdict
 from headgate.core.engine import DecisionOrError, Request
 from headgate.core.errors import HeadgateError
 from headgate.core.plan import ONE_EACH, Each, Plan
 from headgate.service.decide.answers import Admission, CheckResult
-from headgate.service.decide.evaluate import Checks, OnAdmitted, plain_admission
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, CheckRequest
-from headgate.service.decide.targets import Target
+from headgate.service.decide.rules import Target
+
+if TYPE_CHECKING:
+    from headgate.service.decide.service import OnAdmitted, Service
 
 ItemResult = Admission | CheckResult | ServiceError
 
@@ -24,7 +27,7 @@ Item = tuple[Target, int, Request, Plan | None]
 
 
 async def decide_each(
-    service: Checks, request: BatchRequest, *, whole: bool = False
+    service: Service, request: BatchRequest, *, whole: bool = False
 ) -> list[ItemResult]:
     """One result per check, in their order; a problem of one is its result."""
     namespace, checks = request.namespace, request.requests
@@ -47,7 +50,7 @@ async def decide_each(
 
 
 def _items(
-    service: Checks, ns: NamespaceService, checks: Sequence[CheckRequest]
+    service: Service, ns: NamespaceService, checks: Sequence[CheckRequest]
 ) -> tuple[list[Item | ServiceError], bool]:
     """The items, and whether each is one and has its plan."""
     rules, now_ms = service.rules, service.clock()
@@ -55,7 +58,7 @@ def _items(
     found: list[Item | ServiceError] = []
     ready = True
     for check in checks:
-        scope, identifier, resource, tokens, _, _, _, endpoint, _ = check
+        scope, identifier, resource, tokens, _, _, _, endpoint = check
         target = known.get((scope, identifier, resource))
         if target is None:
             try:
@@ -103,7 +106,7 @@ async def _plan_item(ns: NamespaceService, item: Item | ServiceError) -> Item | 
 
 
 def _results(
-    service: Checks,
+    service: Service,
     items: Sequence[Item | ServiceError],
     rulings: Sequence[DecisionOrError],
     namespace: str,
@@ -120,15 +123,15 @@ def _results(
         target, tokens, _, _ = one
         ruling = next(remaining)
         if briefly and isinstance(ruling, Verdict):
-            admitted = plain_admission(ruling, target)
+            admitted = service.plain_admission(ruling, target)
             if admitted is not None:
                 found.append(admitted)
                 admissions.append((target, tokens))
                 continue
-        if isinstance(ruling, HeadgateError):
-            found.append(_error_item(service, ruling, namespace, target, tokens))
-        else:
+        try:
             found.append(service.conclude(ruling, target, tokens, False, namespace))
+        except ServiceError as problem:
+            found.append(problem)
     if service.on_admitted is not None:
         _count(admissions, service.on_admitted)
     return found
@@ -149,19 +152,8 @@ def _count(admissions: Sequence[tuple[Target, int]], on_admitted: OnAdmitted) ->
         on_admitted(scope, resource, tokens, checks)
 
 
-async def _decide_one(service: Checks, check: CheckRequest, whole: bool) -> ItemResult:
+async def _decide_one(service: Service, check: CheckRequest, whole: bool) -> ItemResult:
     try:
         return await service.decide(check, whole=whole)
-    except ServiceError as problem:
-        return problem
-
-
-def _error_item(
-    service: Checks, error: HeadgateError, namespace: str, target: Target, tokens: int
-) -> ItemResult:
-    asked = (target.scope, target.resource, tokens)
-    try:
-        error_result = service.error_result(error, namespace, asked, False)
-        return service.report(error_result, namespace, target.identifier)
     except ServiceError as problem:
         return problem

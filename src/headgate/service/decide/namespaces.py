@@ -12,15 +12,16 @@ from headgate.admin.operations import Operations
 from headgate.core.bucket import MILLI, try_consume
 from headgate.core.engine import BatchEngine
 from headgate.core.errors import StoreTrouble
-from headgate.core.levels import EntityConfig, OnUnavailable
+from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit
-from headgate.core.plan_cache import NO_DEFAULTS, Cache
+from headgate.core.plan import Cache
+from headgate.core.plan_cache import NO_DEFAULTS
 from headgate.core.runtime import Observer
 from headgate.core.store import Store
 from headgate.repository import Repository
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import GLOBAL_SCOPE
-from headgate.service.decide.targets import shared_entity_id
+from headgate.service.decide.rules import shared_entity_id
 from headgate.service.settings import OnUnknown, ServiceSettings
 from headgate.transport.gates import gate_factory_for
 
@@ -79,8 +80,9 @@ class NamespaceService(Operations):
             cached_lookup = await self.configs.cached_lookup(entity_id, resource, now_ms)
         except StoreTrouble:  # the engine decides what an outage means
             return entity_id
-        if scope == GLOBAL_SCOPE or is_known(cached_lookup.lookup.lineage[0]):
-            return entity_id
+        found = cached_lookup.lookup.lineage[0]
+        if scope == GLOBAL_SCOPE or found.entity or found.own or found.own_default:
+            return entity_id  # somebody registered it or stored limits for it
         if self._unknown is OnUnknown.DENY:
             raise ServiceError(
                 Code.ENTITY_NOT_FOUND,
@@ -133,8 +135,3 @@ class NewIdentifiers:
             field="identifier",
             retry_after_ms=taken.wait_ms,
         )
-
-
-def is_known(standing: EntityConfig) -> bool:
-    """Whether somebody registered the entity or stored limits for it."""
-    return any((standing.entity, standing.own, standing.own_default))

@@ -9,22 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NoReturn, Self
 
-from headgate.core.errors import (
-    DemandTooLarge,
-    DisabledError,
-    EntityExistsError,
-    EntityNotFoundError,
-    HeadgateError,
-    IncompatibleSchemaError,
-    LeaseExpiredError,
-    NamespaceNotFoundError,
-    NamespaceStateError,
-    RateLimiterUnavailable,
-    StoreDenied,
-    StoreTrouble,
-    ValidationError,
-    VersionMismatchError,
-)
+from headgate.core import errors
+from headgate.core.errors import HeadgateError, ValidationError
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 STORE_RETRY_MS = 1000
@@ -128,47 +114,47 @@ def problem_body(error: ServiceError) -> dict[str, Any]:
     return body
 
 
-def to_service_error(error: HeadgateError) -> ServiceError:
-    """What a caller is told of an error of the library."""
+def to_service_error(error: Exception) -> ServiceError:
+    """What a caller is told of an error."""
     match error:
         case ServiceError():
             return error
         case ValidationError():
             return _bad_input(error)
-        case DemandTooLarge():
+        case errors.DemandTooLarge():
             return ServiceError(
                 Code.DEMAND_TOO_LARGE,
                 f"{error.requested} asked, but {error.limit_name} never holds more than "
                 f"{error.capacity}; ask for less at a time or have the capacity raised",
                 field="tokens",
             )
-        case DisabledError():
+        case errors.DisabledError():
             return ServiceError(
                 Code.ENTITY_DISABLED, f"the {error.kind} is disabled until an operator enables it"
             )
-        case StoreDenied():
+        case errors.StoreDenied():
             return storage_denied()
-        case RateLimiterUnavailable() | StoreTrouble():
+        case errors.RateLimiterUnavailable() | errors.StoreTrouble():
             return ServiceError(
                 Code.STORAGE_UNAVAILABLE,
                 "the store gave no answer, nothing was decided; try again",
                 retry_after_ms=STORE_RETRY_MS,
             )
-        case NamespaceNotFoundError() | NamespaceStateError():
+        case errors.NamespaceNotFoundError() | errors.NamespaceStateError():
             return not_found()
-        case EntityNotFoundError():
+        case errors.EntityNotFoundError():
             return ServiceError(Code.ENTITY_NOT_FOUND, "the entity does not exist; create it first")
-        case EntityExistsError():
+        case errors.EntityExistsError():
             return ServiceError(Code.CONFLICT, "the entity exists already; change it instead")
-        case VersionMismatchError():
+        case errors.VersionMismatchError():
             return ServiceError(
                 Code.CONFLICT,
                 f"it is at version {error.found}, the change was made for {error.expected}; "
                 f"read it again and repeat the change",
             )
-        case LeaseExpiredError():
+        case errors.LeaseExpiredError():
             return ServiceError(Code.CONFLICT, "the lease has ended, its consumption is final")
-        case IncompatibleSchemaError():
+        case errors.IncompatibleSchemaError():
             return ServiceError(
                 Code.CONFIGURATION_ERROR, "the store holds a schema this service cannot use"
             )

@@ -29,7 +29,7 @@ from headgate.core.limits import (
     RESOURCE_PATTERN,
 )
 from headgate.service.decide.problems import ServiceError, invalid
-from headgate.service.decide.targets import IDENTIFIER_LENGTH_MAX, SCOPE_LENGTH_MAX, SCOPE_PATTERN
+from headgate.service.decide.rules import IDENTIFIER_LENGTH_MAX, SCOPE_LENGTH_MAX, SCOPE_PATTERN
 
 TOKENS_MAX = 100_000
 BATCH_MAX = 100
@@ -215,17 +215,17 @@ def _mismatch(value: Any, kind: inspect.Type, where: str) -> ServiceError | None
         case inspect.DictType() if isinstance(value, Mapping) and _is_sized(value, bare):
             for key in value:
                 if _mismatch(key, bare.key_type, where) is not None:
-                    return invalid(where, f"has a key that is not {_required(bare.key_type)}")
+                    return invalid(where, f"has a key that is not {_requirement(bare.key_type)}")
             parts = [(_inside(where, key), one, bare.value_type) for key, one in value.items()]
         case inspect.UnionType():
             for one in bare.types:
                 if isinstance(one, inspect.StructType) and isinstance(value, Mapping):
                     return _mismatch(value, one, where)  # it says more than that nothing fits
             fits = any(_mismatch(value, one, where) is None for one in bare.types)
-            return None if fits else invalid(where, f"must be {_required(kind)}")
+            return None if fits else invalid(where, f"must be {_requirement(kind)}")
         case _:
             fits = _fits(value, bare) and _accepts(value, kind)
-            return None if fits else invalid(where or "request", f"must be {_required(kind)}")
+            return None if fits else invalid(where or "request", f"must be {_requirement(kind)}")
     return next(filter(None, (_mismatch(one, of, at) for at, one, of in parts)), None)
 
 
@@ -241,7 +241,7 @@ def _object_mismatch(
         at = _inside(where, name)
         if name not in values:
             if field.required:
-                return invalid(at, f"is missing; it must be {_required(field.type)}")
+                return invalid(at, f"is missing; it must be {_requirement(field.type)}")
             continue
         found = _mismatch(values[name], field.type, at)
         if found is not None and values[name] is None:
@@ -278,13 +278,13 @@ def _is_sized(value: Any, kind: Any) -> bool:
     return (kind.min_length or 0) <= len(value) and (most is None or len(value) <= most)
 
 
-def _required(kind: inspect.Type) -> str:
+def _requirement(kind: inspect.Type) -> str:
     """What a value must be, to follow "must be"."""
     match kind:
         case inspect.Metadata(extra_json_schema={"description": str(description)}):
             return description
         case inspect.Metadata(type=bare):
-            return _required(bare)
+            return _requirement(bare)
         case inspect.IntType(ge=least, le=most):
             return f"a whole number from {least} to {most}"
         case inspect.BoolType():
@@ -298,7 +298,7 @@ def _required(kind: inspect.Type) -> str:
         case inspect.StrType(min_length=least, max_length=most):
             return f"text of {least or 0} to {most} characters"
         case inspect.UnionType(types=types):
-            return ", or ".join(_required(one) for one in types)
+            return ", or ".join(_requirement(one) for one in types)
         case inspect.NoneType():
             return "null"
     return "an object"

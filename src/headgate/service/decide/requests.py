@@ -6,12 +6,12 @@ then on. `parse_*` do the same for values that are no body yet, such as those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from headgate.core.limits import DEFAULT_NAMESPACE, NAMESPACE_PATTERN, RESOURCE_PATTERN, Limit
 from headgate.service.decide.problems import ServiceError, invalid
@@ -20,6 +20,7 @@ from headgate.service.decide.request_bodies import (
     AcquireBody,
     BatchBody,
     BatchItemBody,
+    BodyT,
     ChangeBody,
     ChangeOrNothingBody,
     CheckBody,
@@ -28,7 +29,13 @@ from headgate.service.decide.request_bodies import (
     check_values,
     parse_body,
 )
-from headgate.service.decide.targets import SCOPE_PATTERN
+from headgate.service.decide.rules import (
+    IDENTIFIER_KEYS,
+    SCOPE_PATTERN,
+    Rules,
+    entity_id_of,
+    is_identifier,
+)
 
 LEASE_TTL_S = 300
 NAMES_MAX = 4096
@@ -41,11 +48,7 @@ RequestT = TypeVar("RequestT")
 
 
 class CheckRequest(NamedTuple):
-    """May (scope, identifier) spend `tokens` on the resource? None: what the endpoint costs.
-
-    `limits` replace whatever is configured; no client can send them, a wire that is trusted with
-    limits (Envoy) sets them.
-    """
+    """May (scope, identifier) spend `tokens` on the resource? None: what the endpoint costs."""
 
     scope: str
     identifier: str
@@ -55,12 +58,12 @@ class CheckRequest(NamedTuple):
     metadata: Mapping[str, str] = NO_METADATA
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
-    limits: tuple[Limit, ...] | None = None
 
 
 class CheckDescriptor(NamedTuple):
     """One of several limits to pass at once. Without an identifier it is found in the request or
-    its metadata; `tokens` of 0 looks without taking."""
+    its metadata; `tokens` of 0 looks without taking. `limits` replace whatever is configured; no
+    client can send them, a wire that is trusted with limits (Envoy) sets them."""
 
     scope: str
     resource: str
@@ -125,6 +128,8 @@ def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckReq
         raise body_error(body)
     if identifier is UNSET or not identifier.isprintable():
         identifier = _global_identifier(body, scope)
+    if endpoint is not UNSET and not endpoint.isprintable():
+        raise body_error(body)
     values = (
         scope,
         identifier,
@@ -133,15 +138,14 @@ def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckReq
         body.dry_run is True,
         NO_METADATA if metadata is UNSET else metadata,
         namespace,
-        None if endpoint is UNSET else _endpoint(body),
-        None,
+        None if endpoint is UNSET else endpoint,
     )
     return tuple.__new__(CheckRequest, values)  # a third of what CheckRequest(…) takes
 
 
 def batch_request(body: BatchBody) -> BatchRequest:
     """Every item must be well formed: one bad item refuses the batch before anything is taken."""
-    namespace = _given(body.namespace, DEFAULT_NAMESPACE)
+    namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
     if not are_names(DEFAULT_SCOPE, DEFAULT_SCOPE, namespace):
         raise body_error(body)
     checks: list[CheckRequest] = []
@@ -163,7 +167,8 @@ def acquire_request(body: AcquireBody) -> AcquireRequest:
     check_values(msgspec.to_builtins(body), AcquireBody)
     identifier = body.identifier
     if identifier is UNSET:
-        identifier = _global_identifier(body, _given(body.scope, DEFAULT_SCOPE))
+        scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+        identifier = _global_identifier(body, scope)
     return _request(AcquireRequest, body, identifier=identifier, amounts=_amounts(body))
 
 
@@ -173,26 +178,21 @@ def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> 
     if type(lease_id) is not str or not 0 < len(lease_id) <= LEASE_ID_LENGTH_MAX:
         raise invalid("lease_id", f"must have 1 to {LEASE_ID_LENGTH_MAX} characters")
     check_values(msgspec.to_builtins(body), type(body))
-    tokens, amounts = _given(body.tokens), _amounts(body)
-    if type(body) is ChangeBody and tokens is None and amounts is None:
+    amounts = _amounts(body)
+    if type(body) is ChangeBody and body.tokens is UNSET and amounts is None:
         raise invalid("amounts", "are missing; say tokens, or amounts by limit name")
-    return ChangeRequest(lease_id, tokens, amounts, _given(body.namespace, DEFAULT_NAMESPACE))
+    return _request(ChangeRequest, body, lease_id=lease_id, amounts=amounts)
 
 
-def parse_check(values: object) -> CheckRequest:
-    return check_request(parse_body(values, CheckBody))
+def _parser(kind: type[BodyT], build: Callable[[BodyT], RequestT]) -> Callable[[object], RequestT]:
+    """What makes a request of values that are no body yet."""
+    return lambda values: build(parse_body(values, kind))
 
 
-def parse_batch(values: object) -> BatchRequest:
-    return batch_request(parse_body(values, BatchBody))
-
-
-def parse_descriptors(values: object) -> DescriptorsRequest:
-    return descriptors_request(parse_body(values, DescriptorsBody))
-
-
-def parse_acquire(values: object) -> AcquireRequest:
-    return acquire_request(parse_body(values, AcquireBody))
+parse_check = _parser(CheckBody, check_request)
+parse_batch = _parser(BatchBody, batch_request)
+parse_descriptors = _parser(DescriptorsBody, descriptors_request)
+parse_acquire = _parser(AcquireBody, acquire_request)
 
 
 def parse_adjust(lease_id: object, values: object) -> ChangeRequest:
@@ -201,9 +201,8 @@ def parse_adjust(lease_id: object, values: object) -> ChangeRequest:
 
 def parse_settle(lease_id: object, values: object) -> ChangeRequest:
     """What was really used, or what to give back; None says nothing."""
-    return change_request(
-        lease_id, parse_body({} if values is None else values, ChangeOrNothingBody)
-    )
+    body = parse_body({} if values is None else values, ChangeOrNothingBody)
+    return change_request(lease_id, body)
 
 
 parse_release = parse_settle
@@ -215,6 +214,41 @@ def parse_field(name: str, value: object, kind: Any) -> str:
     return str(value)
 
 
+def entities_of(request: Any, rules: Rules) -> Iterator[str]:
+    """The ids of all that a check, a batch, descriptors or an acquire touch."""
+    if isinstance(request, DescriptorsRequest):
+        for index, asked in enumerate(request.descriptors):
+            yield entity_id_of(asked.scope, identifier_of(rules, request, index))
+        return
+    for one in request.requests if isinstance(request, BatchRequest) else (request,):
+        yield entity_id_of(one.scope, one.identifier)
+
+
+def identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
+    """The descriptor's own identifier, else the request's where it is of that scope, else the
+    metadata entry that names the scope's.
+
+    An identifier of another scope is never used: limiting an address by a user's name would give
+    every user a fresh one.
+    """
+    one = request.descriptors[index]
+    if one.identifier is not None:
+        return one.identifier
+    if one.scope == request.scope and request.identifier is not None:
+        return request.identifier
+    key = rules.identifier_key(one.scope) or IDENTIFIER_KEYS.get(one.scope, one.scope)
+    found = request.metadata.get(key)
+    if found is not None and is_identifier(found):
+        return found
+    if one.scope == GLOBAL_SCOPE:
+        return GLOBAL_SCOPE
+    raise invalid(
+        f"descriptors[{index}].identifier",
+        f"is missing; give it here, or as metadata {key!r}, which must be text without control "
+        f"characters",
+    )
+
+
 @lru_cache(NAMES_MAX)
 def are_names(scope: str, resource: str, namespace: str) -> bool:
     """Whether they can be; there are few of each, so most were asked about before."""
@@ -223,15 +257,6 @@ def are_names(scope: str, resource: str, namespace: str) -> bool:
         and RESOURCE_PATTERN.fullmatch(resource) is not None
         and NAMESPACE_PATTERN.fullmatch(namespace) is not None
     )
-
-
-@overload
-def _given(value: ValueT | UnsetType) -> ValueT | None: ...
-@overload
-def _given(value: ValueT | UnsetType, default: ValueT) -> ValueT: ...
-def _given(value: Any, default: Any = None) -> Any:
-    """What was sent, or the default."""
-    return default if value is UNSET else value
 
 
 def _request(kind: Callable[..., RequestT], body: msgspec.Struct, **made: Any) -> RequestT:
@@ -250,14 +275,7 @@ def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
     return GLOBAL_SCOPE
 
 
-def _endpoint(body: BatchItemBody) -> str | None:
-    endpoint = _given(body.endpoint)
-    if endpoint is not None and not endpoint.isprintable():
-        raise body_error(body)
-    return endpoint
-
-
 def _amounts(body: AcquireBody | ChangeBody | ChangeOrNothingBody) -> dict[str, int] | None:
     if body.amounts is not UNSET and body.tokens is not UNSET:
         raise invalid("amounts", "and tokens are both given; say one of them")
-    return _given(body.amounts)
+    return None if body.amounts is UNSET else body.amounts

@@ -1,4 +1,4 @@
-"""What the service asks of policies: the limits of a scope on a resource, an endpoint's cost.
+"""Rules and targets: what policies say about a request, whose bucket it is, and what is kept of it.
 
 A set of rules is one immutable snapshot; the service holds the newest and swaps it whole. Every
 answer is a lookup in a dict: no waiting, no I/O, and the same `Rule` object for the same question,
@@ -7,13 +7,18 @@ because plans are cached by the identity of a rule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
+from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
+from headgate.core.http_fields import entity_id_of
 from headgate.core.limits import Limit, parse_limits
-from headgate.core.plan_cache import Defaults
+from headgate.core.plan_cache import NO_DEFAULTS, Defaults
+from headgate.core.record import Terms
+from headgate.service.decide.problems import invalid
 
 # The limit that a plain policy has. A bucket keeps its level under the limit's name, so the name
 # stays the same when a policy is renamed or a more exact one takes over: the level carries over.
@@ -58,45 +63,154 @@ class Rule:
         return self.name if len(self.limits) == 1 else f"{self.name}.{limit_name}"
 
 
-class Rules(Protocol):
-    """One snapshot of policies."""
-
-    @property
-    def scopes(self) -> frozenset[str]:
-        """Scopes that policies name, beside the built-in ones."""
-        ...
-
-    def limits_for(self, scope: str, resource: str) -> Rule | None:
-        """The rule for exactly these, else the scope's default, else the global default; None
-        where the global default is switched off."""
-        ...
-
-    def cost_of(self, endpoint: str) -> int | None:
-        """Tokens a call of the endpoint costs; None where nothing was said about it."""
-        ...
-
-    def identifier_key(self, scope: str) -> str | None:
-        """The metadata entry that names the scope's identifier (`ip_address` for a key pattern
-        `ip:{ip_address}:global`); None where policies do not say."""
-        ...
-
-
 GLOBAL_DEFAULT = Rule("global_default", [Limit(TOKENS, 1000, 10, 1)], level=GLOBAL)
 
 
-class NoPolicies:
-    """Rules without a policy file: the global default for everybody, or (None) nothing."""
+class Rules:
+    """One snapshot of policies. As it is here there are none: the global default for everybody, or
+    (None) nothing."""
 
-    scopes: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()  # those that policies name, beside the built-in ones
 
     def __init__(self, default: Rule | None = GLOBAL_DEFAULT) -> None:
         self._default = default
 
     def limits_for(self, scope: str, resource: str) -> Rule | None:
+        """The rule for exactly these, else the scope's default, else the global default; None
+        where the global default is switched off."""
         return self._default
 
     def cost_of(self, endpoint: str) -> int | None:
+        """Tokens a call of the endpoint costs; None where nothing was said about it."""
         return None
 
     def identifier_key(self, scope: str) -> str | None:
+        """The metadata entry that names the scope's identifier (`ip_address` for a key pattern
+        `ip:{ip_address}:global`); None where policies do not say."""
         return None
+
+
+# --------------------------------------------------------------------------------------------------
+# Who is limited: which scopes and identifiers there can be, and the entity ids they make.
+#
+# `headgate.core.http_fields` writes them. '@' followed by neither two hex digits nor another '@' is
+# the service's own: nobody's identifier is written like that.
+
+__all__ = ["entity_id_of", "is_identifier", "is_scope", "shared_entity_id"]
+
+SCOPE_LENGTH_MAX = 64
+IDENTIFIER_LENGTH_MAX = 256
+
+SCOPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
+
+
+def is_scope(text: object) -> bool:
+    if type(text) is not str or len(text) > SCOPE_LENGTH_MAX:
+        return False
+    return SCOPE_PATTERN.fullmatch(text) is not None
+
+
+def is_identifier(text: object) -> bool:
+    """Whether it can name somebody: text of a bounded length without control characters."""
+    return type(text) is str and 0 < len(text) <= IDENTIFIER_LENGTH_MAX and text.isprintable()
+
+
+def shared_entity_id(scope: str) -> str:
+    """The bucket of everybody in the scope who has none of their own."""
+    return f"{scope}:@shared"
+
+
+# --------------------------------------------------------------------------------------------------
+# Where a request is decided: whose bucket it is, by which rule, and how its limit is always told.
+#
+# All of it follows from (scope, identifier, resource) and the rules in force. Most of a check's
+# time would go into working it out anew, so it is kept: bounded, and only as long as the rules are.
+
+TARGETS_MAX = 16_384
+
+Names = tuple[str, str, str]  # scope, identifier, resource
+
+
+class LimitConstants:
+    """The one limit of a bucket as far as it does not change from answer to answer.
+
+    `wording` belongs to the wire that tells it: what it has written once.
+    """
+
+    __slots__ = ("amount_milli", "capacity", "capacity_milli", "name", "period_ms", "terms",
+                 "window_s", "wording")  # fmt: skip
+
+    def __init__(self, terms: Terms, name: str) -> None:
+        spec = terms.specs[0]
+        self.terms = terms
+        self.name = name
+        self.capacity_milli, self.amount_milli, self.period_ms = spec.rate
+        self.capacity = self.capacity_milli // MILLI
+        window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)
+        self.window_s = -(-window_ms // 1000)
+        self.wording: Any = None
+
+
+class Target:
+    """One (scope, identifier, resource) under one snapshot of rules."""
+
+    __slots__ = ("chosen", "entity_id", "frame", "identifier", "resource", "rule", "scope")
+
+    def __init__(self, scope: str, identifier: str, resource: str, rule: Rule | None) -> None:
+        self.scope = scope
+        self.identifier = identifier
+        self.resource = resource
+        self.entity_id = entity_id_of(scope, identifier)
+        self.rule = rule
+        self.chosen: Defaults = NO_DEFAULTS if rule is None else rule.defaults
+        self.frame: LimitConstants | None = None
+
+    def frame_for(self, terms: Terms) -> LimitConstants | None:
+        """The frame of a bucket kept under these terms; None where it has more than one limit, or
+        one that is on trial or never refills."""
+        if len(terms.specs) != 1 or terms.specs[0].soft or not terms.specs[0].amount_milli:
+            return None
+        name = terms.specs[0].name
+        if self.rule is not None and terms.sources[0] == "limiter":
+            name = self.rule.label(name)
+        self.frame = LimitConstants(terms, name)
+        return self.frame
+
+
+class TargetCache:
+    """Those that were asked about lately."""
+
+    def __init__(self) -> None:
+        self.rules: Rules | None = None  # under which those that are known are known
+        self.known: dict[Names, Target] = {}
+
+    def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Target:
+        """The place; ServiceError where nobody has heard of the scope."""
+        known = self.for_rules(rules)
+        key = (scope, identifier, resource)
+        target = known.get(key)
+        if target is None:
+            target = Target(scope, identifier, resource, rule_for(rules, scope, resource))
+            if len(known) >= TARGETS_MAX:
+                known.clear()
+            known[key] = target
+        return target
+
+    def for_rules(self, rules: Rules) -> dict[Names, Target]:
+        """Those that are known under these rules."""
+        if rules is not self.rules:
+            self.known.clear()
+            self.rules = rules
+        return self.known
+
+
+def rule_of_entity(rules: Rules, entity_id: str, resource: str) -> Rule | None:
+    """The rule by an entity's id: teams and companies have no scope that requests name."""
+    scope, colon, _ = entity_id.partition(":")
+    return rules.limits_for(scope if colon else "", resource)
+
+
+def rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:
+    if scope not in BUILTIN_SCOPES and scope not in rules.scopes:
+        raise invalid("scope", "is not one of user, ip, api_key, global or a configured scope")
+    return rules.limits_for(scope, resource)

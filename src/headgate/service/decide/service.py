@@ -1,56 +1,78 @@
 """Service: every request of every wire, decided here.
 
 A wire decodes bytes, has `requests` parse them, calls one of the verbs below, and writes the answer
-with `answers` and `http.write`. It holds no rules. A verb returns an answer, also for "limited" and
-"the store is away"; whatever else is wrong is raised as ServiceError, and nothing was consumed.
+with `answers` and `http.messages`. It holds no rules. A verb returns an answer, also for "limited"
+and "the store is away"; whatever else is wrong is raised as ServiceError, and nothing was consumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from typing import Any
 
-from headgate.core.errors import HeadgateError, StoreDenied, StoreTrouble
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Verdict
+from headgate.core.engine import ChosenLimits, DecisionOrError, Request
+from headgate.core.errors import (
+    HeadgateError,
+    NamespaceStateError,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    StoreDenied,
+    StoreTrouble,
+)
+from headgate.core.history import TIME_MS_MAX
 from headgate.core.lease import LeaseAccount
 from headgate.core.levels import Explanation, OnUnavailable
-from headgate.core.plan import Amounts, Each
+from headgate.core.plan import ONE_EACH, Amounts, Each
+from headgate.core.record import TERMS
 from headgate.core.runtime import Event, Observer
 from headgate.core.store import Store
-from headgate.layers.breaker import BreakerConfig, BreakerState
+from headgate.layers.breaker import BreakerConfig, BreakerOpen, BreakerState
 from headgate.layers.stack import Layering, add_layers
 from headgate.repository import Repository, layer_switches
 from headgate.service.decide.answers import (
     AcquireResult,
     Admission,
-    BatchAnswer,
     CheckResult,
+    CombinedResult,
     HealthResult,
     HealthState,
     LeaseResult,
-)
-from headgate.service.decide.batch import decide_each
-from headgate.service.decide.evaluate import (
-    Checks,
-    OnAdmitted,
-    OnAnswer,
     check_result,
+    combine,
+    reason_for,
     with_explain_link,
 )
+from headgate.service.decide.batch import decide_each
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.problems import ServiceError, raise_service_error
-from headgate.service.decide.requests import AcquireRequest, BatchRequest, ChangeRequest
-from headgate.service.decide.rules import NoPolicies, Rule, Rules
-from headgate.service.decide.targets import entity_id_of, rule_for
+from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, raise_service_error
+from headgate.service.decide.requests import (
+    AcquireRequest,
+    BatchRequest,
+    ChangeRequest,
+    CheckRequest,
+    DescriptorsRequest,
+    identifier_of,
+)
+from headgate.service.decide.rules import Rule, Rules, Target, TargetCache, rule_for
 from headgate.service.leases.leases import Leases
-from headgate.service.leases.store import LeaseStore, MemoryLeases, StoredLeases
+from headgate.service.leases.store import MemoryLeases, StoredLeases
 from headgate.service.settings import DEFAULT_SETTINGS, ServiceSettings
 from headgate.stores.memory.buckets import stand_in
 from headgate.transport.gates import gate_factory_for
 
+LOG_DENIED_MS = 60_000
 
-class Service(Checks):
-    """One per process."""
+log = logging.getLogger("headgate.service")
+
+OnAnswer = Callable[[CheckResult], None]
+OnAdmitted = Callable[[str, str, int, int], None]  # scope, resource, tokens, of how many checks
+
+
+class Service:
+    """One per process. `rules` may be replaced at any time, as a whole."""
 
     def __init__(
         self,
@@ -64,13 +86,19 @@ class Service(Checks):
         patience: BreakerConfig | None = None,
         wrap_store: Callable[[Store], Store] | None = None,
     ) -> None:
-        """`wrap_store` puts something between the store and all that asks it."""
+        """`on_admitted` is told in place of `on_answer` where tokens were taken and that is all;
+        `wrap_store` puts something between the store and all that asks it."""
         backend = repository.backend
-        waits = backend.capabilities.shared != "process"
-        super().__init__(
-            rules or NoPolicies(), repository.clock, on_answer, on_admitted, waits=waits
-        )
         self.repository = repository
+        self.rules = rules or Rules()
+        self.clock = repository.clock
+        self.waits = backend.capabilities.shared != "process"  # whether a store's answer takes time
+        self.targets = TargetCache()
+        self.on_admitted = on_admitted
+        self.has_fast_path = on_answer is None or on_admitted is not None
+        self._on_answer = on_answer
+        self._namespaces: dict[str, NamespaceService] = {}
+        self._log_denied_ms = 0  # when the next refusal of the store is worth a line
         self.rules_trouble: str | None = None
         self.settings = settings
         self.breaker = BreakerState.CLOSED
@@ -87,17 +115,181 @@ class Service(Checks):
         self._fallback = stand_in(self.clock)
         self.leases = Leases(self._lease_store(), repository.clock)
 
-    def _lease_store(self) -> LeaseStore:
-        """In the store where that outlives the process."""
-        backend, most = self.repository.backend, self.settings.leases_max
-        if backend.expiring is None or not backend.capabilities.durable:
-            return MemoryLeases(most)
-        return StoredLeases(backend.expiring, self.namespace, self._namespaces, self.clock, most)
+    async def check(self, request: CheckRequest) -> CheckResult:
+        """Takes the tokens, or says how long to wait; a dry run takes nothing."""
+        answer = await self.decide(request, whole=True)
+        assert isinstance(answer, CheckResult)
+        return answer
 
-    async def batch(self, request: BatchRequest) -> BatchAnswer:
+    async def decide(
+        self, request: CheckRequest, *, whole: bool = False
+    ) -> Admission | CheckResult:
+        """The same; unless all of it is wanted, a plain yes is told as just that."""
+        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint = request
+        rules, targets = self.rules, self.targets
+        target = None
+        if targets.rules is rules:
+            target = targets.known.get((scope, identifier, resource))
+        if target is None:
+            target = targets.of(rules, scope, identifier, resource)
+        if tokens is None:
+            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+        try:
+            ns = self._namespaces.get(namespace) or await self.namespace(namespace)
+            entity_id, chosen = target.entity_id, target.chosen
+            now_ms = self.clock()
+            plan = ns.configs.cached_plan(entity_id, resource, chosen, now_ms)
+            if plan is None:
+                entity_id = await ns.resolve_entity(scope, entity_id, resource, now_ms)
+            want = (entity_id, resource, ONE_EACH if tokens == 1 else Each(tokens), chosen)
+            if plan is not None and not plan.bypass and not dry_run:
+                ruling = await ns.engine.consume_planned(want, plan.demands(want[2]), now_ms)
+            else:
+                ruling = await ns.engine.consume((want,), dry_run=dry_run)
+        except HeadgateError as error:
+            return self.conclude(error, target, tokens, dry_run, namespace)
+        if self.has_fast_path and not whole and not dry_run:
+            if isinstance(ruling, Verdict):
+                admitted = self.plain_admission(ruling, target)
+            else:  # buckets of this process decided where there was trouble: that is to be told
+                trouble = ruling.trouble
+                admitted = self.plain_admission(ruling.verdict, target) if trouble is None else None
+            if admitted is not None:
+                if self.on_admitted is not None:
+                    self.on_admitted(scope, resource, tokens, 1)
+                return admitted
+        return self.conclude(ruling, target, tokens, dry_run, namespace)
+
+    @staticmethod
+    def plain_admission(verdict: Verdict, target: Target) -> Admission | None:
+        """The answer where there is nothing but a yes to tell; `check_result` tells all others."""
+        demands = verdict.demands
+        if not verdict.allowed or len(demands) != 1:  # one that was let pass has no demands
+            return None
+        record = verdict.records[0]
+        terms = record[TERMS]
+        frame = target.frame
+        if frame is None or frame.terms is not terms:
+            frame = target.frame_for(terms)
+        if frame is None or terms.core is not demands[0].terms:
+            return None
+        _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
+        now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
+        capacity = frame.capacity_milli
+        level = tokens + (now_ms - epoch_ms) * amount // period_ms
+        reset_ms = epoch_ms - (tokens - capacity) * period_ms // amount
+        if level >= capacity or not 0 <= reset_ms <= TIME_MS_MAX:
+            return None
+        whole = level // MILLI
+        wait_ms = epoch_ms - now_ms - (tokens - MILLI - whole * MILLI) * period_ms // amount
+        values = (frame, whole, wait_ms, reset_ms)
+        return tuple.__new__(Admission, values)  # a third of what Admission(…) takes
+
+    def conclude(
+        self, ruling: DecisionOrError, target: Target, tokens: int, dry_run: bool, namespace: str
+    ) -> CheckResult:
+        """The whole answer to a check, told to whoever counts."""
+        answer = self._result(ruling, 0, target, tokens, dry_run, namespace)
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer
+
+    def _result(
+        self,
+        ruling: DecisionOrError,
+        part: int,
+        target: Target,
+        tokens: int,
+        dry_run: bool,
+        namespace: str,
+    ) -> CheckResult:
+        """What a ruling, or the error in its place, says of one part of a request, with its link
+        where that is a refusal. A verdict alone is a ruling with nothing else to say."""
+        asked = (target.scope, target.resource, tokens)
+        if isinstance(ruling, HeadgateError):
+            answer = self._error_result(ruling, namespace, asked, dry_run)
+        else:
+            verdict, parts, trouble = (
+                (ruling, (ruling.demands,), None) if isinstance(ruling, Verdict) else ruling
+            )
+            answer = check_result(verdict, parts[part], target.rule, asked, trouble, dry_run)
+        return with_explain_link(answer, namespace, target.identifier)
+
+    async def check_all(self, request: DescriptorsRequest) -> CombinedResult:
+        """All descriptors or none, in one atomic step."""
+        rules, namespace = self.rules, request.namespace
+        cost = request.tokens or self._cost(rules, request.endpoint)
+        asked: list[tuple[Target, int, ChosenLimits]] = []
+        for index, one in enumerate(request.descriptors):
+            rule_for(rules, one.scope, one.resource)  # an unknown scope is told first
+            name = identifier_of(rules, request, index)
+            target = self.targets.of(rules, one.scope, name, one.resource)
+            asked.append((target, cost if one.tokens is None else one.tokens, one.limits))
+        ruling: DecisionOrError
+        try:
+            ns = await self.namespace(namespace)
+            wants = [
+                await self._engine_request(ns, target, Each(tokens), limits)
+                for target, tokens, limits in asked
+            ]
+            ruling = await ns.engine.consume(wants, dry_run=request.dry_run)
+        except HeadgateError as error:
+            ruling = error
+        whole = combine(
+            [
+                self._result(ruling, part, target, tokens, request.dry_run, namespace)
+                for part, (target, tokens, _) in enumerate(asked)
+            ]
+        )
+        if self._on_answer is not None:
+            for result in whole.results:  # one that alone had room took nothing if another refused
+                self._on_answer(result if whole.allowed else result._replace(allowed=False))
+        return whole
+
+    async def _engine_request(
+        self, ns: NamespaceService, target: Target, amounts: Amounts, limits: ChosenLimits
+    ) -> Request:
+        entity_id, resource, chosen = target.entity_id, target.resource, limits or target.chosen
+        now_ms = self.clock()
+        if ns.configs.cached_plan(entity_id, resource, chosen, now_ms) is None:
+            entity_id = await ns.resolve_entity(target.scope, entity_id, resource, now_ms)
+        return entity_id, resource, amounts, chosen
+
+    def _error_result(
+        self, error: HeadgateError, namespace: str, asked: tuple[str, str, int], dry_run: bool
+    ) -> CheckResult:
+        """The answer where an error is one: the store is away, or has a speed limit of its own."""
+        reason: str | None = None
+        if isinstance(error, RateLimitExceeded):  # how much is left is not known then
+            code, wait_ms = Code.RATE_LIMIT_EXCEEDED, error.retry_after_ms
+        elif isinstance(error, RateLimiterUnavailable):  # the service fails closed
+            open_ms = error.cause.retry_in_ms if isinstance(error.cause, BreakerOpen) else 0
+            code, wait_ms = Code.STORAGE_UNAVAILABLE, open_ms or STORE_RETRY_MS
+            reason = reason_for(error.cause)
+        else:
+            if isinstance(error, StoreDenied):
+                self.log_denied(error)
+            if isinstance(error, NamespaceStateError):
+                self._namespaces.pop(namespace, None)
+            raise_service_error(error)
+        return CheckResult(
+            False, *asked, retry_after_ms=wait_ms, code=code, degraded=reason is not None,
+            degraded_reason=reason, dry_run=dry_run,
+        )  # fmt: skip
+
+    def log_denied(self, error: StoreDenied) -> None:
+        """Tells the operator the missing right, which callers are not told; once a minute."""
+        now_ms = self.clock()
+        if now_ms >= self._log_denied_ms:
+            self._log_denied_ms = now_ms + LOG_DENIED_MS
+            log.error("the store refuses the service, so no request is admitted: %s", error)
+
+    def _cost(self, rules: Rules, endpoint: str | None) -> int:
+        return 1 if endpoint is None else rules.cost_of(endpoint) or 1
+
+    async def batch(self, request: BatchRequest) -> list[CheckResult | ServiceError]:
         """Each check for itself; a problem of one is its result and touches no other."""
-        results = await decide_each(self, request, whole=True)
-        return BatchAnswer(tuple(results))  # type: ignore[arg-type]  # no yes is told as just that
+        return await decide_each(self, request, whole=True)  # type: ignore[return-value]
 
     async def decide_batch(
         self, request: BatchRequest
@@ -107,41 +299,32 @@ class Service(Checks):
 
     async def acquire(self, request: AcquireRequest) -> AcquireResult:
         """Takes the amounts and answers with a lease on them."""
-        rules = self.rules
-        scope, identifier, resource = request.scope, request.identifier, request.resource
+        rules, namespace = self.rules, request.namespace
         amounts: Amounts
         if request.amounts is not None:
             tokens, amounts = max(request.amounts.values()), request.amounts
         else:
             tokens = request.tokens or self._cost(rules, request.endpoint)
             amounts = Each(tokens)
-        rule = rule_for(rules, scope, resource)
-        asked = (scope, resource, tokens)
+        target = self.targets.of(rules, request.scope, request.identifier, request.resource)
         await self.leases.ensure_capacity()
         try:
-            ns = self._namespaces.get(request.namespace) or await self.namespace(request.namespace)
-            want = await self._engine_request(ns, scope, identifier, resource, amounts, rule, None)
-            verdict, parts, trouble = await ns.engine.consume((want,))
+            ns = await self.namespace(namespace)
+            want = await self._engine_request(ns, target, amounts, None)
+            ruling = await ns.engine.consume((want,))
         except HeadgateError as error:
-            answer = self.error_result(error, request.namespace, asked, False)
-        else:
-            answer = check_result(verdict, parts[0], rule, asked, trouble)
-        if answer.code is not None:
-            answer = with_explain_link(answer, request.namespace, identifier)
-        if self._on_answer is not None:
-            self._on_answer(answer)
+            return AcquireResult(self.conclude(error, target, tokens, False, namespace), None)
+        answer = self.conclude(ruling, target, tokens, False, namespace)
         if not answer.allowed:
             return AcquireResult(answer, None)
+        verdict, _, trouble = ruling
         store = ns.engine.store if trouble is None else self._fallback
         book = LeaseAccount(
             ns.engine.settlements, store, verdict.demands, self.clock(),
             request.on_expiry == "keep", trouble is not None, verdict.untaken,
         )  # fmt: skip
-        lease = await self.leases.open_lease(request.namespace, book, request.ttl_seconds * 1000)
+        lease = await self.leases.open_lease(namespace, book, request.ttl_seconds * 1000)
         return AcquireResult(answer, lease)
-
-    async def lease(self, lease_id: str, namespace: str) -> LeaseResult:
-        return await self.leases.read(lease_id, namespace)
 
     async def adjust(self, request: ChangeRequest) -> LeaseResult:
         return await self._change_lease(self.leases.adjust, request)
@@ -153,29 +336,14 @@ class Service(Checks):
         return await self._change_lease(self.leases.release, request)
 
     async def explain(
-        self, namespace: str, scope: str, identifier: str, resource: str
-    ) -> tuple[Rule | None, Explanation]:
-        """The policy that matches, and which level gives each limit in the end."""
-        rule = rule_for(self.rules, scope, resource)
-        return rule, await self._explain(namespace, entity_id_of(scope, identifier), resource, rule)
-
-    async def explain_entity(
-        self, namespace: str, entity_id: str, resource: str
-    ) -> tuple[Rule | None, Explanation]:
-        """The same by an entity's id: teams and companies have no scope that requests name."""
-        scope, colon, _ = entity_id.partition(":")
-        rule = self.rules.limits_for(scope if colon else "", resource)
-        return rule, await self._explain(namespace, entity_id, resource, rule)
-
-    async def _explain(
         self, namespace: str, entity_id: str, resource: str, rule: Rule | None
     ) -> Explanation:
+        """Which level gives each limit in the end, where this policy matches."""
         try:
             ns = await self.namespace(namespace)
-            found = await ns.engine.explain(entity_id, resource, rule.defaults if rule else None)
+            return await ns.engine.explain(entity_id, resource, rule.defaults if rule else None)
         except HeadgateError as error:
             raise_service_error(error)
-        return found
 
     async def health(self) -> HealthResult:
         """How things stand; asks the store once."""
@@ -186,14 +354,9 @@ class Service(Checks):
         except HeadgateError as error:
             answers, denied = False, isinstance(error, StoreDenied)
         ready = answers or (self.settings.fail_open and not denied)
-        well = answers and self.breaker is BreakerState.CLOSED and self.rules_trouble is None
-        status = (
-            HealthState.HEALTHY
-            if well
-            else HealthState.DEGRADED
-            if ready
-            else HealthState.UNHEALTHY
-        )
+        status = HealthState.DEGRADED if ready else HealthState.UNHEALTHY
+        if answers and self.breaker is BreakerState.CLOSED and self.rules_trouble is None:
+            status = HealthState.HEALTHY
         return HealthResult(
             status, ready, answers, self.breaker.value, self.rules_trouble, len(self.leases.store)
         )
@@ -236,15 +399,21 @@ class Service(Checks):
         await self._store.close()
 
     async def _change_lease(
-        self, verb: Callable[[ChangeRequest], Any], request: ChangeRequest
+        self, verb: Callable[[ChangeRequest], Awaitable[LeaseResult]], request: ChangeRequest
     ) -> LeaseResult:
         try:
-            answer: LeaseResult = await verb(request)
+            return await verb(request)
         except HeadgateError as error:
             raise_service_error(error)
-        return answer
 
     def _breaker_changed(self, state: BreakerState) -> None:
         self.breaker = state
         if self._observer is not None:
             self._observer(Event("breaker", "", "", "", state.value))
+
+    def _lease_store(self) -> MemoryLeases:
+        """In the store where that outlives the process."""
+        backend, most = self.repository.backend, self.settings.leases_max
+        if backend.expiring is None or not backend.capabilities.durable:
+            return MemoryLeases(most)
+        return StoredLeases(backend.expiring, self.namespace, self._namespaces, self.clock, most)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +16,7 @@ from headgate.core.errors import HeadgateError, Throttled, Unreachable
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository, open_backend
-from headgate.service.demo.sample import MODELS, store_sample
-from headgate.service.demo.traffic import Traffic, calls
+from headgate.service.demo.traffic import MODELS, Traffic, calls, store_sample
 from headgate.service.program import Options, Program, embedded_store
 from headgate.service.server.options import ServerOptions, within
 from headgate.service.server.serve import listen, say, serve, set_up_logs
@@ -79,11 +78,11 @@ class FaultyProxy:
         if name == "close":
             return verb
 
-        async def called(*given: Any, **named: Any) -> Any:
+        async def call_with_faults(*given: Any, **named: Any) -> Any:
             await self._switch.apply_fault(name)
             return await verb(*given, **named)
 
-        return called
+        return call_with_faults
 
 
 # --------------------------------------------------------------------------------------------------
@@ -104,11 +103,8 @@ class Demo:
     once: int | None = None
 
 
-def read_options(arguments: Sequence[str]) -> Demo:
-    return Demo(**vars(_parser().parse_args(list(arguments))))
-
-
-def _parser() -> argparse.ArgumentParser:
+def read_options(arguments: Sequence[str] | None) -> Demo:
+    """None is the words of the command line."""
     parser = argparse.ArgumentParser(
         prog="headgate demo",
         description="A company with teams, keys and models, traffic, the service and its "
@@ -124,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", metavar="DIR", help="keep the store there (default: a directory that is deleted)")
     add("--once", type=within(1, 100_000), nargs="?", const=300, metavar="N",
         help="make N requests at once (default 300), say what came of them, and end")  # fmt: skip
-    return parser
+    return Demo(**vars(parser.parse_args(arguments)))
 
 
 # Shorter pauses than a service has, so that a person sees the breaker come back.
@@ -133,14 +129,15 @@ PATIENCE = BreakerConfig(open_ms=3_000, open_ms_max=6_000)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; its exit code."""
-    demo = read_options(sys.argv[1:] if arguments is None else arguments)
+    demo = read_options(arguments)
     set_up_logs("error")  # what the switch does on purpose is no news
+    kept = None if demo.data is None else nullcontext(demo.data)
     try:
-        with _folder(demo) as folder:
+        with kept or tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
             switch = StoreSwitch()
             program = program_on(folder, switch)
             if demo.once is not None:
-                say(asyncio.run(run_once(program, demo)))
+                say(asyncio.run(run_once(program, demo, demo.once)))
                 return 0
             return _serve(demo, folder, program, switch)
     except HeadgateError as error:
@@ -158,13 +155,12 @@ def program_on(folder: str, switch: StoreSwitch) -> Program:
     return program
 
 
-async def run_once(program: Program, demo: Demo) -> str:
+async def run_once(program: Program, demo: Demo, count: int) -> str:
     """The sample and some requests; what came of them."""
     try:
         await program.start()
-        await store_sample(await program.service.namespace(DEFAULT_NAMESPACE))
-        counts = await Traffic(program.service, calls(demo.seed), demo.rate).send(demo.once or 0)
-        return f"{demo.once} requests, seed {demo.seed}: {counts}"
+        traffic = await traffic_starter(program, replace(demo, traffic=False))()
+        return f"{count} requests, seed {demo.seed}: {await traffic.send(count)}"
     finally:
         await program.close()
 
@@ -197,15 +193,8 @@ def _serve(demo: Demo, folder: str, program: Program, switch: StoreSwitch) -> in
     serving = ServerOptions(program.options, port=demo.port, drain_s=2)
     listener = listen(serving)
     serving = replace(serving, port=listener.getsockname()[1])
-    greeting = startup_message(serving.url, demo, folder)
-    return serve(
-        serving,
-        program,
-        listener,
-        greeting,
-        alongside=traffic_starter(program, demo),
-        switch=switch,
-    )
+    greeting, traffic = startup_message(serving.url, demo, folder), traffic_starter(program, demo)
+    return serve(serving, program, listener, greeting, alongside=traffic, switch=switch)
 
 
 def traffic_starter(program: Program, demo: Demo) -> Callable[[], Awaitable[Traffic]]:
@@ -219,12 +208,3 @@ def traffic_starter(program: Program, demo: Demo) -> Callable[[], Awaitable[Traf
         return traffic
 
     return start
-
-
-@contextlib.contextmanager
-def _folder(demo: Demo) -> Iterator[str]:
-    if demo.data is not None:
-        yield demo.data
-        return
-    with tempfile.TemporaryDirectory(prefix="headgate-demo-") as made:
-        yield made

@@ -1,8 +1,4 @@
-"""The demo's traffic: what is asked, when and by whom (the same for the same seed), and sending it.
-
-It has the shape of LLM traffic: a request reserves an estimate and is charged what it used, which
-is now and then much more; keys differ in how much they ask; one of them comes in bursts.
-"""
+"""The demo's company (who there is, and what they may use) and its traffic."""
 
 from __future__ import annotations
 
@@ -10,14 +6,85 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import NamedTuple
 
+from headgate.admin.operations import Operations
 from headgate.core.errors import HeadgateError
+from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.requests import parse_acquire, parse_check, parse_settle
 from headgate.service.decide.service import Service
+
+# --------------------------------------------------------------------------------------------------
+# The sample. Stored once; what is there stays as it is.
+
+PRINCIPAL = "demo"
+ORG = "org:acme"
+
+
+class SampleEntity(NamedTuple):
+    id: str
+    name: str
+    parent_id: str | None = None
+    plan: str = ""
+
+
+ENTITIES = (
+    SampleEntity(ORG, "Acme"),
+    SampleEntity("team:search", "Search", ORG),
+    SampleEntity("team:support", "Support", ORG),
+    SampleEntity("api_key:search-prod", "Search, production", "team:search", "pro"),
+    SampleEntity("api_key:search-batch", "Search, nightly batch", "team:search", "batch"),
+    SampleEntity("api_key:support-bot", "Support bot", "team:support", "pro"),
+    SampleEntity("api_key:intern", "Intern", "team:support", "trial"),
+    SampleEntity("user:ann", "Ann"),
+    SampleEntity("user:bob", "Bob"),
+)
+
+_rpm, _tpm = partial(Limit.per_minute, "rpm"), partial(Limit.per_minute, "tpm")
+
+MODELS: dict[str, tuple[Limit, ...]] = {
+    "gpt-4": (_rpm(120), _tpm(60_000, burst=80_000)),
+    "gpt-4-mini": (_rpm(300), _tpm(150_000)),
+    "api.search": (_rpm(90, burst=30),),
+}
+
+SYSTEM = (_rpm(600),)
+
+# Who belongs to a team counts for the team and for the company, so theirs is room for all.
+LEVELS: dict[tuple[str, str], tuple[Limit, ...]] = {
+    (ORG, DEFAULT_RESOURCE): (_rpm(2_000), _tpm(600_000, burst=800_000)),
+    ("team:search", DEFAULT_RESOURCE): (_rpm(600), _tpm(250_000)),
+    ("team:support", DEFAULT_RESOURCE): (_rpm(400), _tpm(120_000)),
+    ("api_key:search-batch", "gpt-4"): (_rpm(40, burst=20),),
+    ("api_key:intern", "gpt-4"): (_rpm(12, burst=5), _tpm(6_000)),
+    ("user:playground", "playground"): (Limit.per_second("tokens", 2, burst=10),),
+}
+
+
+async def store_sample(operations: Operations) -> bool:
+    """False where the sample is there already: somebody may have changed it since."""
+    if await operations.get_entity(ORG) is not None:
+        return False
+    await operations.set_system_defaults(list(SYSTEM), principal=PRINCIPAL)
+    for resource, limits in MODELS.items():
+        await operations.set_resource_defaults(resource, list(limits), PRINCIPAL)
+    for entity_id, name, parent_id, plan in ENTITIES:
+        cascade, metadata = parent_id is not None, {"plan": plan} if plan else None
+        await operations.create_entity(entity_id, name, parent_id, cascade, metadata, PRINCIPAL)
+    for (entity_id, resource), limits in LEVELS.items():
+        await operations.set_limits(entity_id, list(limits), resource, PRINCIPAL)
+    return True
+
+
+# --------------------------------------------------------------------------------------------------
+# The traffic: what is asked, when and by whom (the same for the same seed).
+#
+# It has the shape of LLM traffic: a request reserves an estimate and is charged what it used, which
+# is now and then much more; keys differ in how much they ask; one of them comes in bursts.
 
 BURST_EVERY = 90  # requests between two bursts
 BURST_SIZE = 30
@@ -98,18 +165,16 @@ class Traffic:
         self._service = service
         self._calls = calls
         self._rate = rate
-        self._task: asyncio.Task[None] | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # the pacing and what is under way
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.add(asyncio.get_running_loop().create_task(self._run()))
 
     async def stop(self) -> None:
         """What is under way is cut off; leases that are open then end by themselves."""
-        tasks = [*self._under_way] if self._task is None else [self._task, *self._under_way]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def send(self, count: int) -> str:
         """Sends so many calls, each after the other, none waited for; what came of them."""
@@ -127,10 +192,10 @@ class Traffic:
         for call in self._calls:
             due_s = max(due_s + call.gap / self._rate, loop.time() - 1)  # no flood after a stall
             await asyncio.sleep(max(0.0, due_s - loop.time()))
-            if len(self._under_way) < UNDER_WAY_MAX:
+            if len(self._tasks) <= UNDER_WAY_MAX:
                 task = loop.create_task(self._one(call))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def _one(self, call: DemoCall, *, in_no_time: bool = False) -> None:
         try:
@@ -145,8 +210,7 @@ class Traffic:
         service = self._service
         whom = {"scope": call.scope, "identifier": call.identifier, "resource": call.resource}
         if not call.estimate:
-            answer = await service.check(parse_check(whom))
-            self._count(answer)
+            self._count(await service.check(parse_check(whom)))
             return
         asked = {"amounts": {"rpm": 1, "tpm": call.estimate}, "ttl_seconds": TTL_S}
         taken = await service.acquire(parse_acquire({**whom, **asked}))

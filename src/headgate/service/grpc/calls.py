@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,39 +11,79 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from headgate.core.decision import LimitStatus
+from headgate.service.decide import requests
 from headgate.service.decide.answers import (
     DEGRADED_WARNING,
     AcquireResult,
-    BatchAnswer,
     CheckResult,
     CombinedResult,
     HealthResult,
-    HealthState,
     LeaseResult,
-    LeaseState,
     message_of,
 )
-from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.decide.requests import (
-    AcquireRequest,
-    BatchRequest,
-    ChangeRequest,
-    CheckRequest,
-    DescriptorsRequest,
-    parse_acquire,
-    parse_adjust,
-    parse_batch,
-    parse_check,
-    parse_descriptors,
-    parse_release,
-    parse_settle,
-)
-from headgate.service.grpc.callers import Peer, access_denied, caller_of, permit
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.key import KeyScope
-from headgate.service.leases.leases import lease_not_found
+from headgate.service.keys.access import AccessDenied, ApiCaller, Authenticator, DenyReason, Refusal
 from headgate.service.program import Program
+
+# --------------------------------------------------------------------------------------------------
+# Who makes a call, as far as its metadata and its connection say; and whether they may.
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+_KEY_FIELDS = ("authorization", "x-api-key")
+_LOCAL = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
+
+
+class Peer(NamedTuple):
+    """What is known of a peer. `key_text` is what it sent for a key, None where nothing, and empty
+    where what it sent cannot be one."""
+
+    key_text: str | None
+    local: bool
+    sans: Sequence[str] = ()
+
+
+def is_local_peer(peer: str) -> bool:
+    """Whether a peer, as grpc names it, is on this machine."""
+    return peer.startswith(_LOCAL)
+
+
+def peer_of(metadata: Metadata, local: bool, sans: Sequence[str] = ()) -> Peer:
+    """Two keys are no key: which of them counts must not depend on who reads them."""
+    sent = [(name, value) for name, value in metadata if name in _KEY_FIELDS]
+    if not sent:
+        return Peer(None, local, sans)
+    return Peer(_key(*sent[0]) if len(sent) == 1 else "", local, sans)
+
+
+async def caller_of(authenticator: Authenticator, peer: Peer) -> ApiCaller:
+    """The caller, or the ServiceError that they are told."""
+    if authenticator.is_dev:
+        found = await authenticator.authenticate(None, local=peer.local)
+    elif peer.key_text == "":
+        found = Refusal(DenyReason.MALFORMED)
+    else:
+        found = await authenticator.authenticate(peer.key_text, sans=peer.sans)
+    if isinstance(found, Refusal):
+        told = None
+        if found.code is Code.UNAUTHENTICATED:
+            told = ServiceError(
+                found.code, "send a key in the metadata: 'authorization: Bearer hg_…'"
+            )
+        raise AccessDenied(found, told=told) from found.trouble
+    return found
+
+
+def _key(name: str, value: str | bytes) -> str:
+    """The text of a key; empty where what was sent cannot be one."""
+    if not isinstance(value, str):
+        return ""
+    if name == "x-api-key":
+        return value.strip()
+    kind, _, text = value.partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
+
 
 # --------------------------------------------------------------------------------------------------
 # Between messages of `headgate.v1` and the service's own values; no rules here.
@@ -54,16 +94,6 @@ from headgate.service.program import Program
 _TIME_MS_MAX = 253_402_300_799_999  # a Timestamp ends with the year 9999
 _INT64_MAX = 2**63 - 1
 _OUTCOMES = {pb.ON_EXPIRY_REFUND: "refund", pb.ON_EXPIRY_KEEP: "keep"}
-_STATES = {
-    LeaseState.OPEN: pb.Lease.STATE_OPEN,
-    LeaseState.SETTLED: pb.Lease.STATE_SETTLED,
-    LeaseState.RELEASED: pb.Lease.STATE_RELEASED,
-}
-_HEALTH = {
-    HealthState.HEALTHY: pb.HealthCheckResponse.HEALTHY,
-    HealthState.DEGRADED: pb.HealthCheckResponse.DEGRADED,
-    HealthState.UNHEALTHY: pb.HealthCheckResponse.UNHEALTHY,
-}
 
 
 def values_of(message: Message) -> dict[str, Any]:
@@ -80,7 +110,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
-    reply = pb.CheckRateLimitResponse(
+    return pb.CheckRateLimitResponse(
         allowed=answer.allowed,
         tokens_remaining=answer.tokens_remaining,
         tokens_capacity=answer.tokens_capacity,
@@ -90,18 +120,16 @@ def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
         warning=DEGRADED_WARNING if answer.degraded and answer.allowed else None,
         shadowed=answer.shadowed,
         dry_run=answer.dry_run,
-        limits=[_applied(limit) for limit in answer.limits],
+        limits=[_applied_limit(limit) for limit in answer.limits],
         scope=answer.scope,
         resource=answer.resource,
         tokens=answer.tokens,
+        **_refusal(answer),
     )
-    if answer.code is not None:
-        _refuse(reply, answer.code, answer.retry_after_ms)
-    return reply
 
 
 def combined_reply(answer: CombinedResult) -> pb.CheckAllResponse:
-    reply = pb.CheckAllResponse(
+    return pb.CheckAllResponse(
         allowed=answer.allowed,
         results=[check_reply(result) for result in answer.results],
         blocking=answer.blocking,
@@ -109,36 +137,31 @@ def combined_reply(answer: CombinedResult) -> pb.CheckAllResponse:
         degraded=answer.degraded,
         degraded_reason=answer.degraded_reason,
         dry_run=answer.dry_run,
+        **_refusal(answer),
     )
-    if answer.code is not None:
-        _refuse(reply, answer.code, answer.retry_after_ms)
-    return reply
 
 
-def batch_reply(answer: BatchAnswer) -> pb.BatchCheckRateLimitResponse:
+def batch_reply(results: Sequence[CheckResult | ServiceError]) -> pb.BatchCheckRateLimitResponse:
     return pb.BatchCheckRateLimitResponse(
         results=[
             pb.BatchResult(problem=_problem(one))
             if isinstance(one, ServiceError)
             else pb.BatchResult(answer=check_reply(one))
-            for one in answer.results
+            for one in results
         ]
     )
 
 
-def _problem(error: ServiceError) -> pb.Problem:
+def _problem(one: ServiceError) -> pb.Problem:
     return pb.Problem(
-        code=error.code.value,
-        detail=error.detail,
-        field=error.field,
-        retry_after_ms=error.retry_after_ms,
+        code=one.code.value, detail=one.detail, field=one.field, retry_after_ms=one.retry_after_ms
     )
 
 
 def lease_reply(answer: LeaseResult) -> pb.Lease:
     return pb.Lease(
         lease_id=answer.lease_id,
-        state=_STATES[answer.state],
+        state=f"STATE_{answer.state.name}",
         expires_at=timestamp(answer.expires_at_ms),
         held=answer.held,
         degraded=answer.degraded,
@@ -154,7 +177,7 @@ def acquire_reply(answer: AcquireResult) -> pb.AcquireResponse:
 
 def health_reply(answer: HealthResult) -> pb.HealthCheckResponse:
     return pb.HealthCheckResponse(
-        status=_HEALTH[answer.status],
+        status=answer.status.name,
         ready=answer.ready,
         storage_available=answer.store_available,
         circuit_breaker=answer.breaker,
@@ -170,31 +193,31 @@ def timestamp(time_ms: int | None) -> Timestamp | None:
     return Timestamp(seconds=time_ms // 1000, nanos=time_ms % 1000 * 1_000_000)
 
 
-def _applied(limit: LimitStatus) -> pb.AppliedLimit:
+def _applied_limit(limit: LimitStatus) -> pb.AppliedLimit:
     return pb.AppliedLimit(
         name=limit.limit_name,
         capacity=limit.limit.capacity,
         remaining=limit.available,
-        window_seconds=_bounded(limit.window_s),
-        wait_ms=_bounded(limit.wait_ms),
+        window_seconds=_int64(limit.window_s),
+        wait_ms=_int64(limit.wait_ms),
         reset_at=timestamp(limit.reset_at_ms),
         exceeded=limit.exceeded,
         shadow=limit.limit.soft,
     )
 
 
-def _bounded(number: int | None) -> int | None:
+def _int64(number: int | None) -> int | None:
     """A slow limit of a huge capacity takes longer to fill than 64 bits can say."""
     return None if number is None else min(number, _INT64_MAX)
 
 
-def _refuse(
-    reply: pb.CheckRateLimitResponse | pb.CheckAllResponse, code: Code, retry_after_ms: int | None
-) -> None:
-    reply.error.code = code.value
-    reply.error.message = message_of(code, retry_after_ms)
-    if retry_after_ms is not None:
-        reply.retry_after_seconds = retry_after_ms / 1000
+def _refusal(answer: CheckResult | CombinedResult) -> dict[str, Any]:
+    """The fields that only a refusal has."""
+    code, wait_ms = answer.code, answer.retry_after_ms
+    if code is None:
+        return {}
+    error = pb.Refusal(code=code.value, message=message_of(code, wait_ms))
+    return {"error": error, "retry_after_seconds": None if wait_ms is None else wait_ms / 1000}
 
 
 GrpcHandler = Callable[[Any, Peer], Awaitable[Any]]
@@ -227,55 +250,44 @@ class RateLimiterCalls:
         self._service = program.service
 
     def calls(self) -> dict[str, GrpcCall]:
-        """Every call by its name in the .proto file."""
-        service, decide = self._service, self._decide
-        one, each, descriptors = _one_entity, _each_entity, self._entities
+        """Every call by its name in the .proto file; the messages of decisions are named alike."""
+        service = self._service
+        decisions: dict[str, tuple[Any, Any, Any]] = {
+            "CheckRateLimit": (requests.parse_check, service.check, check_reply),
+            "BatchCheckRateLimit": (requests.parse_batch, service.batch, batch_reply),
+            "CheckAll": (requests.parse_descriptors, service.check_all, combined_reply),
+            "Acquire": (requests.parse_acquire, service.acquire, acquire_reply),
+        }
         changes = {
-            "Adjust": (parse_adjust, service.adjust),
-            "Settle": (parse_settle, service.settle),
-            "Release": (parse_release, service.release),
+            "Adjust": (requests.parse_adjust, service.adjust),
+            "Settle": (requests.parse_settle, service.settle),
+            "Release": (requests.parse_release, service.release),
         }
-        return {
-            "CheckRateLimit": GrpcCall(
-                decide(parse_check, one, service.check, check_reply), pb.CheckRateLimitRequest
-            ),
-            "BatchCheckRateLimit": GrpcCall(
-                decide(parse_batch, each, service.batch, batch_reply), pb.BatchCheckRateLimitRequest
-            ),
-            "CheckAll": GrpcCall(
-                decide(parse_descriptors, descriptors, service.check_all, combined_reply),
-                pb.CheckAllRequest,
-            ),
-            "Acquire": GrpcCall(
-                decide(parse_acquire, one, service.acquire, acquire_reply), pb.AcquireRequest
-            ),
-            "HealthCheck": GrpcCall(self._health, pb.HealthCheckRequest),
-            **{
-                name: GrpcCall(partial(self._change, *change), pb.LeaseRequest)
-                for name, change in changes.items()
-            },
-        }
+        found = {"HealthCheck": GrpcCall(self._health, pb.HealthCheckRequest)}
+        for name, decision in decisions.items():
+            verb = partial(self._decide, *decision)
+            found[name] = GrpcCall(verb, getattr(pb, f"{name}Request"))
+        for name, change in changes.items():
+            found[name] = GrpcCall(partial(self._change, *change), pb.LeaseRequest)
+        return found
 
-    def _decide(
+    async def _decide(
         self,
         parse: Callable[[object], Any],
-        entities: Callable[[Any], Iterable[tuple[str, str]]],
         act: Callable[[Any], Awaitable[Any]],
         reply: Callable[[Any], Any],
-    ) -> GrpcHandler:
+        message: Message,
+        peer: Peer,
+    ) -> Any:
         """A call that takes tokens: whom it is about must be within the caller's grant."""
-
-        async def handle(message: Message, peer: Peer) -> Any:
-            caller = await caller_of(self._authenticator, peer)
-            request = parse(values_of(message))
-            permit(caller, request.namespace, entities(request))
-            answer = await act(request)
-            decided = answer.check if isinstance(answer, AcquireResult) else answer
-            if not isinstance(decided, BatchAnswer) and decided.code is Code.STORAGE_UNAVAILABLE:
-                raise_unavailable(decided)
-            return reply(answer)
-
-        return handle
+        caller = await caller_of(self._authenticator, peer)
+        request = parse(values_of(message))
+        caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
+        answer = await act(request)
+        decided = answer.check if isinstance(answer, AcquireResult) else answer
+        if not isinstance(decided, list) and decided.code is Code.STORAGE_UNAVAILABLE:
+            raise_unavailable(decided)
+        return reply(answer)
 
     async def _health(self, message: pb.HealthCheckRequest, peer: Peer) -> pb.HealthCheckResponse:
         """For anybody: it holds no name and no number of a caller."""
@@ -283,36 +295,16 @@ class RateLimiterCalls:
 
     async def _change(
         self,
-        parse: Callable[[object, object], ChangeRequest],
-        change: Callable[[ChangeRequest], Awaitable[LeaseResult]],
+        parse: Callable[[object, object], requests.ChangeRequest],
+        change: Callable[[requests.ChangeRequest], Awaitable[LeaseResult]],
         message: pb.LeaseRequest,
         peer: Peer,
     ) -> pb.Lease:
         caller = await caller_of(self._authenticator, peer)
         values = values_of(message)
         request = parse(values.pop("lease_id", None), values)
-        prefix = caller.grant.entity_prefix
-        entity_id = prefix  # a lease that holds nothing is nobody's
-        if prefix is not None:
-            entity_id = await self._service.leases.owner_of(request.lease_id) or prefix
-        refusal = caller.refusal_for(KeyScope.CHECK, request.namespace, entity_id)
-        if refusal is not None:  # another's lease looks as if it were not there
-            raise access_denied(refusal, instead=lease_not_found())
+        await caller.permit_lease(self._service.leases, request.lease_id, request.namespace)
         return lease_reply(await change(request))
-
-    def _entities(self, request: DescriptorsRequest) -> Iterator[tuple[str, str]]:
-        rules = self._service.rules
-        for place, one in enumerate(request.descriptors):
-            yield one.scope, identifier_of(rules, request, place)
-
-
-def _one_entity(request: CheckRequest | AcquireRequest) -> Iterator[tuple[str, str]]:
-    yield request.scope, request.identifier
-
-
-def _each_entity(request: BatchRequest) -> Iterator[tuple[str, str]]:
-    for one in request.requests:
-        yield one.scope, one.identifier
 
 
 def raise_unavailable(answer: CheckResult | CombinedResult) -> NoReturn:

@@ -14,10 +14,9 @@ from google.protobuf.message import DecodeError
 
 from headgate.core.errors import HeadgateError, ValidationError
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
-from headgate.service.grpc.callers import AccessDenied, Peer, is_local_peer, peer_of
-from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall
-from headgate.service.http.deadlines import Cancelled, Deadlines
-from headgate.service.keys.authenticate import Authenticator
+from headgate.service.grpc.calls import DecisionUnavailable, GrpcCall, Peer, is_local_peer, peer_of
+from headgate.service.http.asgi import Cancelled, Deadlines
+from headgate.service.keys.access import AccessDenied, Authenticator
 from headgate.service.program import Program
 from headgate.service.settings import check_numbers, is_loopback
 
@@ -75,10 +74,6 @@ class GrpcSettings:
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def calls_accepted_max(self) -> int:
-        return REJECTED_FROM * self.calls_max
 
     def must_suit(self, authenticator: Authenticator) -> None:
         """Without keys whoever is here may do everything, so nobody else may come."""
@@ -151,7 +146,9 @@ class CallRunner:
 
         async def handle(request: bytes, context: Any) -> bytes:
             if self._under_way >= self._settings.calls_max:
-                reply = self.refuse(call, too_many_calls())
+                detail = "too many calls are under way; try again"
+                problem = ServiceError(Code.TOO_MANY_CALLS, detail, retry_after_ms=1000)
+                reply = self.refuse(call, problem)
             else:
                 self._under_way += 1
                 try:
@@ -186,15 +183,15 @@ class CallRunner:
         task = self._deadlines.enter()
         problem: ServiceError
         try:
-            if len(request) > self._settings.message_bytes_max:
-                raise message_too_large(self._settings.message_bytes_max)
+            most = self._settings.message_bytes_max
+            if len(request) > most:
+                detail = f"the message has more than {most} bytes; send less at a time"
+                raise ServiceError(Code.PAYLOAD_TOO_LARGE, detail)
             reply = await call.verb(call.request.FromString(request), peer)
             written: bytes = reply.SerializeToString()
             return written
         except DecodeError:
             problem = ServiceError(Code.INVALID_REQUEST, "the bytes are no message of this call")
-        except HeadgateError as error:
-            problem = to_service_error(error)
         except Cancelled:
             if not self._deadlines.passed():
                 raise
@@ -202,9 +199,10 @@ class CallRunner:
                 Code.DEADLINE_EXCEEDED,
                 "there was no answer in time; whether tokens were taken is not known",
             )
-        except Exception:
-            log.exception("a call failed in an unforeseen way")
-            problem = ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
+        except Exception as error:
+            if not isinstance(error, HeadgateError):
+                log.exception("a call failed in an unforeseen way")
+            problem = to_service_error(error)
         finally:
             self._deadlines.leave(task)
             self._metrics.observe_duration(call.wire, perf_counter() - began_s)
@@ -221,18 +219,6 @@ class CallRunner:
             return grpc_problem(problem)
         told: bytes = answer.SerializeToString()
         return told
-
-
-def message_too_large(bytes_max: int) -> ServiceError:
-    return ServiceError(
-        Code.PAYLOAD_TOO_LARGE, f"the message has more than {bytes_max} bytes; send less at a time"
-    )
-
-
-def too_many_calls() -> ServiceError:
-    return ServiceError(
-        Code.TOO_MANY_CALLS, "too many calls are under way; try again", retry_after_ms=1000
-    )
 
 
 def sans_of(properties: Any) -> Sequence[str]:

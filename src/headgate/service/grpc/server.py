@@ -13,18 +13,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from headgate.core.errors import ValidationError
 from headgate.service.decide.service import Service
 from headgate.service.grpc.calls import RateLimiterCalls
-from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
-from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING, EnvoyMapping
-from headgate.service.grpc.guard import CallRunner, GrpcSettings, Tls
+from headgate.service.grpc.envoy import DEFAULT_MAPPING, EnvoyMapping, RateLimitServiceCalls
+from headgate.service.grpc.guard import REJECTED_FROM, CallRunner, GrpcSettings, Tls
 from headgate.service.grpc.proto.envoy import rls_pb2
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
-from headgate.service.http.deadlines import Ticker
+from headgate.service.http.asgi import Ticker
 from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
 # `grpc.health.v1`: what load balancers and Kubernetes ask, kept up to date every few seconds.
 
-EVERY_TICKS = 5
+REFRESH_S = 5.0
 SERVING, NOT_SERVING = (
     health_pb2.HealthCheckResponse.SERVING,
     health_pb2.HealthCheckResponse.NOT_SERVING,
@@ -40,17 +39,10 @@ class HealthReport:
         self._service = service
         self._names = ("", *names)  # the empty name is the server as a whole
         self._servicer = health.aio.HealthServicer()
-        self._ticks = 0
         self.serving = False
 
     def register(self, server: Any) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
-
-    async def tick(self) -> None:
-        """Call it about every second; the store is asked now and then."""
-        self._ticks += 1
-        if self._ticks % EVERY_TICKS == 0:
-            await self.refresh()
 
     async def refresh(self) -> None:
         self.serving = (await self._service.health()).ready
@@ -71,7 +63,7 @@ class GrpcServer:
         self.health = health
         self.port = 0
         self._server = server
-        self._ticker = Ticker(health.tick)
+        self._ticker = Ticker(health.refresh, REFRESH_S)
 
     @classmethod
     async def start(
@@ -86,7 +78,7 @@ class GrpcServer:
         offers = (RateLimiterCalls(program), RateLimitServiceCalls(program, mapping))
         names = [offer.name for offer in offers]
         server = grpc.aio.server(
-            options=settings.options(), maximum_concurrent_rpcs=settings.calls_accepted_max
+            options=settings.options(), maximum_concurrent_rpcs=REJECTED_FROM * settings.calls_max
         )
         runner = CallRunner(program, settings)
         for offer in offers:

@@ -1,4 +1,4 @@
-"""The REST wire as one raw ASGI callable: checks and leases here, everything else in `routing`.
+"""The REST wire as one raw ASGI callable: checks and leases here, everything else in `routes`.
 
 It decodes, has `requests` parse, asks the authenticator and the service, and writes. It holds no
 rules. No input makes it answer 500, and no error's text from below reaches a client.
@@ -6,81 +6,124 @@ rules. No input makes it answer 500, and no error's text from below reaches a cl
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.service.decide import request_bodies as bodies
+from headgate.service.decide import requests
 from headgate.service.decide.answers import Admission, CheckResult
-from headgate.service.decide.evaluate import identifier_of
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
-from headgate.service.decide.request_bodies import (
-    AcquireBody,
-    BatchBody,
-    ChangeBody,
-    ChangeOrNothingBody,
-    CheckBody,
-    DescriptorsBody,
-)
-from headgate.service.decide.requests import (
-    AcquireRequest,
-    BatchRequest,
-    ChangeRequest,
-    DescriptorsRequest,
-    acquire_request,
-    batch_request,
-    change_request,
-    check_request,
-    descriptors_request,
-)
+from headgate.service.decide.requests import BatchRequest
 from headgate.service.decide.service import Service
-from headgate.service.decide.targets import entity_id_of
-from headgate.service.http.deadlines import Cancelled, Deadlines, Ticker, run_in_thread
-from headgate.service.http.read import (
-    BATCH_BYTES_MAX,
-    BODY_BYTES_MAX,
-    WHOLE_BODY,
-    Gone,
-    Head,
-    authenticate_request,
-    body_of,
-    body_reader,
-    head_of,
-    is_local,
-    must_be_json,
-    query_of,
-    too_large,
-)
-from headgate.service.http.routing import ColdRoutes
-from headgate.service.http.write import (
-    HttpProblem,
-    RawResponse,
-    Reply,
-    acquire_reply,
-    batch_reply,
-    check_reply,
-    check_reply_lines,
-    combined_reply,
-    encode_reply,
-    lease_reply,
-    method_not_allowed,
-    no_such_path,
-    problem_reply,
-    refusal_error,
-)
-from headgate.service.keys.access import DEV_CALLER, ApiCaller, Refusal
-from headgate.service.keys.key import KeyScope
-from headgate.service.leases.leases import lease_not_found
+from headgate.service.http import messages
+from headgate.service.http.calls import query_of
+from headgate.service.http.messages import Gone, HttpProblem, RawResponse, Reply, encode_reply
+from headgate.service.http.routes import cold_reply
+from headgate.service.keys.access import DEV_CALLER, AccessDenied
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
-LEASES = "/v1/leases/"
-CHECK = KeyScope.CHECK
-COLD_DEADLINE_S = 30.0
+# --------------------------------------------------------------------------------------------------
+# What wires need of the event loop: deadlines that cost next to nothing, and a ticker.
+#
+# A timer for every request would cost more than most decisions. Requests that are under way stand
+# in one dict instead, in the order in which they are due, and one timer looks at its beginning.
+
+STEP_S = 0.02
+TICK_S = 1.0
 
 log = logging.getLogger("headgate.service")
+
+Cancelled = asyncio.CancelledError
+
+
+class Deadlines:
+    """Cancels what takes longer than `limit_s`; belongs to one event loop."""
+
+    def __init__(self, limit_s: float) -> None:
+        # A look can come a step late, so what is due is due a step early.
+        self._limit_s = max(STEP_S, limit_s - STEP_S)
+        self._due: dict[asyncio.Task[Any], float] = {}
+        self._over: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def enter(self) -> asyncio.Task[Any]:
+        """The running request has until its deadline from now on."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._due[task] = loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = loop.call_later(STEP_S, self._look, loop)
+        return task
+
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        self._due.pop(task, None)
+        if self._over:
+            self._over.discard(task)
+
+    def passed(self) -> bool:
+        """Whether the cancellation just caught is this deadline's, and then it is dealt with."""
+        task = asyncio.current_task()
+        if task is None or task not in self._over:
+            return False
+        self._over.discard(task)
+        task.uncancel()
+        return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        late = []
+        for task, due_s in self._due.items():
+            if due_s > now_s:
+                break
+            late.append(task)
+        for task in late:
+            del self._due[task]
+            self._over.add(task)
+            task.cancel()
+        self._timer = loop.call_later(STEP_S, self._look, loop) if self._due else None
+
+
+class Ticker:
+    """Calls `tick` every so often until it is stopped; a failure is logged and outlived."""
+
+    def __init__(self, tick: Callable[[], Awaitable[None]], every_s: float = TICK_S) -> None:
+        self._tick = tick
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self._tick()
+            except Exception:
+                log.exception("a tick failed; the next one comes")
+
+
+# --------------------------------------------------------------------------------------------------
+# The wire.
+
+LEASES = "/v1/leases/"
+COLD_DEADLINE_S = 30.0
 
 
 class SideServer(Protocol):
@@ -100,26 +143,32 @@ class Rest:
         self.program = program
         self._alongside = alongside
         self._authenticator = program.authenticator
+        self._service = program.service
         self._dev = program.authenticator.is_dev
         self._metrics = program.metrics
         self._observe_s = program.metrics.durations.by_value["rest"].observe
         self._routes = hot_routes(program.service)
         store = program.service.leases.store
-        self._leases = program.options.workers == 1 or not isinstance(store, MemoryLeases)
+        self._leases = program.options.workers == 1 or type(store) is not MemoryLeases
         self._changes = lease_changes(program.service)
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
-        self._cold = ColdRoutes(program, self._deny)
         self._cold_deadlines = Deadlines(COLD_DEADLINE_S)
         self.paths = tuple(self._routes)
         self.at_once = not program.service.waits  # answers come without waiting for a store
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            await self._not_http(scope, receive, send)
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            elif scope["type"] == "lifespan":
+                await self._live(receive, send)
             return
         whole = await self.timed_answer(scope, receive)
         if whole is not None:
             status, content, fields = whole
+            if isinstance(fields, bytes):
+                fields = messages.fields_of(fields)
             await send({"type": "http.response.start", "status": status, "headers": fields})
             await send({"type": "http.response.body", "body": content})
 
@@ -149,13 +198,13 @@ class Rest:
             else:
                 is_hot = False
                 reached.append("service")
-                status, body, headers = await self._cold.reply(scope, receive)
+                status, body, headers = await cold_reply(self.program, scope, receive)
         except Gone:
             return None
         except Cancelled:
             if not (self._deadlines if is_hot else self._cold_deadlines).passed():
                 raise
-            status, body, headers = self._problem_reply(_deadline_error(reached))
+            status, body, headers = self._error_reply(_deadline_error(reached))
         except Exception as error:  # noqa: BLE001  # the last line, see there
             status, body, headers = self._error_reply(error)
         content, fields = body if type(body) is tuple else encode_reply(status, body, headers)
@@ -165,44 +214,35 @@ class Rest:
 
     def _error_reply(self, error: Exception) -> Reply:
         """The last line: whatever it is, the client gets no traceback."""
-        if isinstance(error, ServiceError | HttpProblem):
-            return self._problem_reply(error)
-        if isinstance(error, HeadgateError):
-            return self._problem_reply(to_service_error(error))
-        log.error("a request failed in an unforeseen way", exc_info=error)
-        return self._problem_reply(_internal_error())
+        if not isinstance(error, HeadgateError):
+            log.error("a request failed in an unforeseen way", exc_info=error)
+        problem = error if isinstance(error, HttpProblem) else to_service_error(error)
+        if isinstance(problem, AccessDenied):
+            self.program.note_refusal(problem.refusal)
+        self._metrics.count_error(problem.code)
+        return messages.problem_reply(problem)
 
     async def _ask(self, route: HotRoute, scope: Any, receive: Any, reached: list[str]) -> Reply:
-        body = scope.get(WHOLE_BODY)
+        body = scope.get(messages.WHOLE_BODY)
         if scope["method"] != "POST":
-            raise method_not_allowed("POST")
-        head = head_of(scope["headers"])
-        if self._dev and is_local(scope, head):
+            raise messages.method_not_allowed("POST")
+        head = messages.head_of(scope["headers"])
+        if self._dev and messages.is_local(scope, head):
             caller = DEV_CALLER
         else:
-            caller = await self._caller(scope, head)
-        reply = route.reply
+            caller = await messages.authenticate_request(self._authenticator, scope, head)
         if body is None:
-            body = await body_of(receive, head, route.bytes_max)
-        else:
-            if len(body) > route.bytes_max:
-                raise too_large(route.bytes_max)
-            reply = route.reply_lines or reply
+            body = await messages.body_of(receive, head, route.bytes_max)
+        elif len(body) > route.bytes_max:
+            raise messages.too_large(route.bytes_max)
         if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
-            must_be_json(head)
+            messages.must_be_json(head)
         request = route.read(body)
-        if not self._leases and type(request) is AcquireRequest:
+        if not self._leases and type(request) is requests.AcquireRequest:
             raise no_leases_here()
-        if caller.grant.entity_prefix is None:
-            refusal = caller.refusal_for(CHECK, request.namespace, None)
-        else:  # the caller must be allowed to check all that the request touches
-            touched = (caller.refusal_for(CHECK, request.namespace, entity_id)
-                       for entity_id in route.touches(request))  # fmt: skip
-            refusal = next(filter(None, touched), None)
-        if refusal is not None:
-            raise self._deny(refusal, CHECK)
+        caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
         reached.append("service")
-        return reply(await route.act(request))
+        return route.reply(await route.act(request))
 
     async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Reply:
         if not self._leases:
@@ -210,61 +250,29 @@ class Rest:
         lease_id, slash, word = path[len(LEASES) :].partition("/")
         change = self._changes.get(word)
         if slash and change is None:
-            raise no_such_path()
+            raise messages.no_such_path()
         wanted = "POST" if slash else "GET"
         if scope["method"] != wanted:
-            raise method_not_allowed(wanted)
-        head = head_of(scope["headers"])
-        caller = await self._caller(scope, head)
+            raise messages.method_not_allowed(wanted)
+        head = messages.head_of(scope["headers"])
+        caller = await messages.authenticate_request(self._authenticator, scope, head)
+        leases = self._service.leases
         if change is None:
             query = query_of(scope["query_string"], {"namespace": str})
-            request = ChangeRequest(lease_id, namespace=query.get("namespace", DEFAULT_NAMESPACE))
-            await self._permit_lease(caller, request)
-            return lease_reply(await self.program.service.lease(lease_id, request.namespace))
-        body = await body_of(receive, head, BODY_BYTES_MAX)
+            namespace = query.get("namespace", DEFAULT_NAMESPACE)
+            await caller.permit_lease(leases, lease_id, namespace)
+            return messages.lease_reply(await leases.read(lease_id, namespace))
+        body = await messages.body_of(receive, head, messages.BODY_BYTES_MAX)
         read, act = change
         if body:
-            must_be_json(head)
-        request = change_request(lease_id, read(body or b"{}"))
-        await self._permit_lease(caller, request)
+            messages.must_be_json(head)
+        request = requests.change_request(lease_id, read(body or b"{}"))
+        await caller.permit_lease(leases, lease_id, request.namespace)
         reached.append("service")
-        return lease_reply(await act(request))
-
-    async def _caller(self, scope: Any, head: Head) -> ApiCaller:
-        found = await authenticate_request(self._authenticator, scope, head)
-        if isinstance(found, Refusal):
-            raise self._deny(found)
-        return found
-
-    async def _permit_lease(self, caller: ApiCaller, request: ChangeRequest) -> None:
-        """Another's lease looks as if it were not there."""
-        prefix = caller.grant.entity_prefix
-        entity_id = prefix  # a lease that holds nothing is nobody's
-        if prefix is not None:
-            entity_id = await self.program.service.leases.owner_of(request.lease_id) or prefix
-        refusal = caller.refusal_for(CHECK, request.namespace, entity_id)
-        if refusal is None:
-            return
-        problem = self._deny(refusal, CHECK)
-        raise lease_not_found() if problem.code is Code.NOT_FOUND else problem
-
-    def _deny(self, refusal: Refusal, need: KeyScope | None = None) -> ServiceError:
-        self.program.note_refusal(refusal)
-        return refusal_error(refusal, need)
-
-    def _problem_reply(self, error: ServiceError | HttpProblem) -> Reply:
-        self._metrics.count_error(error.code)
-        return problem_reply(error)
-
-    async def _not_http(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+        return messages.lease_reply(await act(request))
 
     async def _live(self, receive: Any, send: Any) -> None:
-        ticker = Ticker(lambda: self.program.tick(run_in_thread))
+        ticker = Ticker(self.program.tick)
         other: SideServer | None = None
         while True:
             message = await receive()
@@ -297,12 +305,8 @@ def _deadline_error(reached: list[str]) -> ServiceError | HttpProblem:
     )
 
 
-def _internal_error() -> ServiceError:
-    return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
-
-
 # --------------------------------------------------------------------------------------------------
-# The hot routes: how the body of each is read, whom it touches, and how its answer is said.
+# The hot routes: how the body of each is read, what is asked, and how its answer is said.
 
 
 class HotRoute(NamedTuple):
@@ -311,51 +315,42 @@ class HotRoute(NamedTuple):
     read: Callable[[bytes], Any]
     act: Callable[[Any], Awaitable[Any]]
     reply: Callable[[Any], Reply]
-    touches: Callable[[Any], Iterator[str]]
-    bytes_max: int = BODY_BYTES_MAX
-    reply_lines: Callable[[Any], Reply] | None = None  # with lines for fields, where cheap
+    bytes_max: int = messages.BODY_BYTES_MAX
 
 
 def hot_routes(service: Service) -> dict[str, HotRoute]:
     """The verbs by path."""
+    read = messages.body_reader
 
     async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
         await service.namespace(request.namespace)  # a missing one is the whole batch's problem
         return await service.decide_batch(request)
 
-    def descriptors(request: DescriptorsRequest) -> Iterator[str]:
-        for index, one in enumerate(request.descriptors):
-            yield entity_id_of(one.scope, identifier_of(service.rules, request, index))
-
     return {
         "/v1/ratelimit/check": HotRoute(
-            body_reader(CheckBody, check_request),
-            service.decide,
-            check_reply,
-            _one,
-            reply_lines=check_reply_lines,
+            read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply
         ),
         "/v1/ratelimit/batch": HotRoute(
-            body_reader(BatchBody, batch_request), batch, batch_reply, _each, BATCH_BYTES_MAX
+            read(bodies.BatchBody, requests.batch_request), batch, messages.batch_reply,
+            messages.BATCH_BYTES_MAX,
         ),
         "/v1/ratelimit/acquire": HotRoute(
-            body_reader(DescriptorsBody, descriptors_request),
-            service.check_all,
-            combined_reply,
-            descriptors,
+            read(bodies.DescriptorsBody, requests.descriptors_request), service.check_all,
+            messages.combined_reply,
         ),
         "/v1/leases": HotRoute(
-            body_reader(AcquireBody, acquire_request), service.acquire, acquire_reply, _one
+            read(bodies.AcquireBody, requests.acquire_request), service.acquire,
+            messages.acquire_reply,
         ),
-    }
+    }  # fmt: skip
 
 
 def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], Any]]:
     """What can be done to a lease, by the last word of the path: how its body is read, and the
     deed."""
-    read = body_reader(ChangeOrNothingBody, lambda body: body)
+    read = messages.body_reader(bodies.ChangeOrNothingBody, lambda body: body)
     return {
-        "adjust": (body_reader(ChangeBody, lambda body: body), service.adjust),
+        "adjust": (messages.body_reader(bodies.ChangeBody, lambda body: body), service.adjust),
         "settle": (read, service.settle),
         "release": (read, service.release),
     }
@@ -367,12 +362,3 @@ def no_leases_here() -> ServiceError:
         Code.CONFIGURATION_ERROR,
         "this store keeps no leases: they need a service with one worker (--workers 1)",
     )
-
-
-def _one(request: Any) -> Iterator[str]:
-    yield entity_id_of(request.scope, request.identifier)
-
-
-def _each(request: BatchRequest) -> Iterator[str]:
-    for one in request.requests:
-        yield entity_id_of(one.scope, one.identifier)

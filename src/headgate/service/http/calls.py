@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -22,25 +23,13 @@ from headgate.core.limits import (
     NAMESPACE_PATTERN,
     PERIOD_SECONDS_MAX,
 )
+from headgate.service.decide import request_bodies as bodies
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.request_bodies import (
-    PER_LIMIT,
-    BodyT,
-    EntityId,
-    Identifier,
-    LimitName,
-    RequestBody,
-    Resource,
-    Scope,
-    UsedAmount,
-    check_values,
-    name_meta,
-    parse_body,
-    text_meta,
-)
+from headgate.service.decide.problems import invalid
+from headgate.service.decide.request_bodies import BodyT, RequestBody, name_meta, text_meta
 from headgate.service.decide.requests import DEFAULT_SCOPE, parse_field
+from headgate.service.decide.rules import entity_id_of
 from headgate.service.decide.service import Service
-from headgate.service.decide.targets import entity_id_of
 from headgate.service.keys.access import ApiCaller
 from headgate.service.keys.key import ANY_NAMESPACE, PREFIX_LENGTH_MAX, PREFIX_PATTERN, KeyScope
 from headgate.service.keys.key import NAME_LENGTH_MAX as KEY_NAME_LENGTH_MAX
@@ -73,12 +62,12 @@ class RouteCall(NamedTuple):
 
     def identity(self) -> tuple[str, str]:
         """The scope and the identifier that the query names."""
-        scope = parse_field("scope", self.query.get("scope", DEFAULT_SCOPE), Scope)
-        return scope, parse_field("identifier", self.query.get("identifier"), Identifier)
+        scope = parse_field("scope", self.query.get("scope", DEFAULT_SCOPE), bodies.Scope)
+        return scope, parse_field("identifier", self.query.get("identifier"), bodies.Identifier)
 
     def body(self, kind: type[BodyT]) -> BodyT:
-        check_values(self.values, kind)
-        return parse_body(self.values, kind)
+        bodies.check_values(self.values, kind)
+        return bodies.parse_body(self.values, kind)
 
 
 Document = dict[str, Any] | bytes | None
@@ -121,8 +110,8 @@ def own(call: RouteCall) -> tuple[str | None, str | None]:
 class Endpoint(NamedTuple):
     """One route: how it is reached, who may, what it takes, what it answers.
 
-    `needs` None is for everybody. `body` and `answer` name schemas of the OpenAPI document; `body`
-    None takes none. `problems` are codes beyond those that every route has.
+    `needs` None is for everybody, `body` None takes none. `answer` names a schema of the OpenAPI
+    document. `problems` are codes beyond those that every route has.
     """
 
     method: str
@@ -133,7 +122,7 @@ class Endpoint(NamedTuple):
     handler: Handler | None
     query: Mapping[str, type] = {}
     required: tuple[str, ...] = ()
-    body: str | None = None
+    body: type[RequestBody] | None = None
     answer: str | None = None
     status: int = 200
     problems: tuple[str, ...] = ()
@@ -151,9 +140,9 @@ Positive = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 
 
 class LimitBody(RequestBody):
-    name: LimitName
+    name: bodies.LimitName
     capacity: Positive
-    refill_amount: UsedAmount
+    refill_amount: bodies.UsedAmount
     refill_period_seconds: Annotated[int, Meta(ge=1, le=PERIOD_SECONDS_MAX)]
     soft: bool = False
 
@@ -178,9 +167,9 @@ class ModeChangeBody(RequestBody):
 
 
 class NewEntityBody(RequestBody):
-    id: EntityId
+    id: bodies.EntityId
     name: Annotated[str, text_meta(NAME_LENGTH_MAX)] | UnsetType = UNSET
-    parent_id: EntityId | UnsetType = UNSET
+    parent_id: bodies.EntityId | UnsetType = UNSET
     cascade: bool | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
 
@@ -188,21 +177,21 @@ class NewEntityBody(RequestBody):
 class EntityChangeBody(RequestBody):
     """`parent_id` null takes the parent away."""
 
-    parent_id: EntityId | UnsetType | None = UNSET
+    parent_id: bodies.EntityId | UnsetType | None = UNSET
     cascade: bool | UnsetType = UNSET
     mode: ModeName | UnsetType = UNSET
     version: Positive | UnsetType = UNSET
 
 
 class ResetBody(RequestBody):
-    entity_id: EntityId
-    resource: Resource
+    entity_id: bodies.EntityId
+    resource: bodies.Resource
 
 
 class TopUpBody(RequestBody):
-    entity_id: EntityId
-    resource: Resource
-    amounts: Annotated[dict[LimitName, Positive], PER_LIMIT]
+    entity_id: bodies.EntityId
+    resource: bodies.Resource
+    amounts: Annotated[dict[bodies.LimitName, Positive], bodies.PER_LIMIT]
     idempotency_key: Annotated[str, text_meta(ONCE_LENGTH_MAX)] | UnsetType = UNSET
 
 
@@ -220,3 +209,51 @@ class NewKeyBody(RequestBody):
         | UnsetType
     ) = UNSET
     name: Annotated[str, text_meta(KEY_NAME_LENGTH_MAX)] | UnsetType = UNSET
+
+
+# --------------------------------------------------------------------------------------------------
+# Query strings, read as strictly as bodies: known names, once each, of the right kind.
+
+QUERY_BYTES_MAX = 4096
+FIELDS_MAX = 16
+VALUE_LENGTH_MAX = 1024
+WHOLE_DIGITS_MAX = 15
+
+Kinds = Mapping[str, type]
+
+
+def query_of(raw: bytes, kinds: Kinds) -> dict[str, Any]:
+    """The values by name; ServiceError names the one that is wrong."""
+    if not raw:
+        return {}
+    if len(raw) > QUERY_BYTES_MAX:
+        raise invalid("query", f"may have {QUERY_BYTES_MAX} bytes")
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=FIELDS_MAX,
+        )
+    except ValueError:
+        raise invalid("query", "must be name=value pairs joined by &, in UTF-8") from None
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if name not in kinds:
+            known = ", ".join(kinds) or "none"
+            raise invalid("query", f"has a name that is not known here; there are: {known}")
+        if name in found:
+            raise invalid(name, "is there twice; say it once")
+        found[name] = _value(name, text, kinds[name])
+    return found
+
+
+def _value(name: str, text: str, kind: type) -> Any:
+    if len(text) > VALUE_LENGTH_MAX or not text.isprintable():
+        raise invalid(name, f"must be at most {VALUE_LENGTH_MAX} printable characters")
+    if kind is str:
+        return text
+    if not (text.isascii() and text.isdigit()) or len(text) > WHOLE_DIGITS_MAX:
+        raise invalid(name, "must be a whole number")
+    return int(text)

@@ -10,30 +10,17 @@ read, and there is no task either.
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Coroutine, Generator
-from typing import Any, Protocol
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.http.read import WHOLE_BODY
-from headgate.service.http.write import Fields, RawResponse
+from headgate.service.http.messages import WHOLE_BODY, Fields, RawResponse
+
+if TYPE_CHECKING:
+    from headgate.service.http.asgi import Rest
 
 Answer = Coroutine[Any, Any, RawResponse | None]
-
-
-class ExpressApp(Protocol):
-    """The application, as far as it takes part in this."""
-
-    at_once: bool  # whether its answers come without waiting
-    paths: Collection[str]  # of requests it takes part in
-
-    def answer(self, scope: Any, receive: Any) -> Answer:
-        """The whole answer; None where nobody waits for it any more."""
-        ...
-
-    async def timed_answer(self, scope: Any, receive: Any) -> RawResponse | None:
-        """The same for a task of its own, within the deadline of requests."""
-        ...
 
 
 class Express:
@@ -61,7 +48,7 @@ class Express:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": bytes(self.body), "more_body": False}
 
-    def start(self, lane: ExpressApp, scope: Any) -> None:
+    def start(self, lane: Rest, scope: Any) -> None:
         """The request is there; its answer is written now or by a task."""
         self.started = True
         scope[WHOLE_BODY] = bytes(self.body)

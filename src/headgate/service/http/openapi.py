@@ -12,36 +12,10 @@ from msgspec import Meta
 from headgate.admin.reports import PAGE_MAX
 from headgate.core.levels import Mode
 from headgate.core.limits import NAMESPACE_ID_LENGTH, NAMESPACE_ID_PATTERN
-from headgate.service.decide.request_bodies import (
-    AcquireBody,
-    BatchBody,
-    ChangeBody,
-    ChangeOrNothingBody,
-    CheckBody,
-    DescriptorsBody,
-    EntityId,
-    Identifier,
-    LeaseId,
-    Namespace,
-    Resource,
-    Scope,
-    name_meta,
-    text_meta,
-)
-from headgate.service.http.calls import (
-    Endpoint,
-    EntityChangeBody,
-    LimitsBody,
-    ModeChangeBody,
-    NewEntityBody,
-    NewKeyBody,
-    ResetBody,
-    SystemLimitsChangeBody,
-    TopUpBody,
-)
-from headgate.service.http.read import VALUE_LENGTH_MAX
+from headgate.service.decide import request_bodies as bodies
+from headgate.service.http.calls import VALUE_LENGTH_MAX, Endpoint
+from headgate.service.http.messages import PROBLEM_JSON
 from headgate.service.http.routes import ENDPOINTS
-from headgate.service.http.write import PROBLEM_JSON
 from headgate.service.keys.key import ID_PATTERN, KeyScope
 
 Schema = dict[str, Any]
@@ -49,23 +23,18 @@ Schema = dict[str, Any]
 # --------------------------------------------------------------------------------------------------
 # What is sent to us: schemas of the Structs that parse it.
 
-BODIES = (
-    CheckBody, BatchBody, DescriptorsBody, AcquireBody, ChangeBody, ChangeOrNothingBody,
-    NewEntityBody, EntityChangeBody, LimitsBody, SystemLimitsChangeBody, ModeChangeBody, ResetBody,
-    TopUpBody, NewKeyBody,
-)  # fmt: skip
 _Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-_Page = Annotated[str, text_meta(VALUE_LENGTH_MAX)]
+_Page = Annotated[str, bodies.text_meta(VALUE_LENGTH_MAX)]
 PARAMETERS: dict[str, Any] = {
-    "namespace": Namespace,
-    "entity_id": EntityId,
-    "resource": Resource,
-    "identifier": Identifier,
-    "scope": Scope,
-    "lease_id": LeaseId,
-    "key_id": Annotated[str, name_meta(ID_PATTERN, 12, "letters and digits")],
+    "namespace": bodies.Namespace,
+    "entity_id": bodies.EntityId,
+    "resource": bodies.Resource,
+    "identifier": bodies.Identifier,
+    "scope": bodies.Scope,
+    "lease_id": bodies.LeaseId,
+    "key_id": Annotated[str, bodies.name_meta(ID_PATTERN, 12, "letters and digits")],
     "namespace_id": Annotated[
-        str, name_meta(NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, "letters, digits and _ -")
+        str, bodies.name_meta(NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, "letters, digits and _ -")
     ],
     "window": Literal["hourly", "daily", "monthly"],
     "start": _Time,
@@ -85,7 +54,8 @@ def _schemas_of(types: tuple[Any, ...]) -> tuple[list[Schema], dict[str, Schema]
 
 
 def _request_schemas() -> dict[str, Schema]:
-    components = _schemas_of(BODIES)[1]
+    taken = dict.fromkeys(one.body for one in ENDPOINTS if one.body is not None)
+    components = _schemas_of(tuple(taken))[1]
     for name in ("Check", "BatchItem", "Acquire"):
         # Only requests of the scope "global" can do without; every other client must send it.
         components[name]["required"].insert(0, "identifier")
@@ -267,8 +237,10 @@ def _operation(one: Endpoint) -> dict[str, Any]:
         found["parameters"] = parameters
     if one.body is not None:
         found["requestBody"] = {
-            "required": one.body != "ChangeOrNothing",
-            "content": {"application/json": {"schema": ref(one.body)}},
+            "required": one.body is not bodies.ChangeOrNothingBody,
+            "content": {
+                "application/json": {"schema": ref(one.body.__name__.removesuffix("Body"))}
+            },
         }
     if one.needs is not None:
         found["security"] = [{"key": []}, {"header": []}]
@@ -302,14 +274,12 @@ def _responses(one: Endpoint) -> dict[str, Any]:
 
 
 def _success(one: Endpoint) -> dict[str, Any]:
-    if one.answer is not None:
-        name = "StoredLimits" if one.answer == "Limits" else one.answer
-        return _response(one.status, {"application/json": {"schema": ref(name)}})
     if one.path == "/metrics":
-        return _response(200, {"text/plain": {"schema": {"type": "string"}}})
+        return _response(200, {"text/plain": {"schema": WORD}})
     if one.status == 204:
         return _response(204, None)
-    return _response(one.status, {"application/json": {"schema": {"type": "object"}}})
+    schema = FREE if one.answer is None else ref(one.answer)
+    return _response(one.status, {"application/json": {"schema": schema}})
 
 
 def _response(status: int, content: dict[str, Any] | None) -> dict[str, Any]:

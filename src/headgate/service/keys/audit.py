@@ -18,85 +18,48 @@ from headgate.core.history import audit_event
 from headgate.repository import Repository
 from headgate.service.keys.access import KEYS_NAMESPACE, Denial
 from headgate.service.keys.file import FileKeys, KeyState, key_for_audit
+from headgate.service.policies.policies import FileAuditor
 
-SUBJECT = "$KEYS"
-ACTION = "keys_changed"
 SHOWN_MAX = 100
 AGAIN_MS = 30_000  # a store that is away, or does not let this service write, is asked that seldom
 ACCESS_SUBJECT = "$ACCESS"
 ACCESS_ACTION = "access_denied"
 DENIALS_EACH_MS = 60_000
 DENIAL_KINDS_MAX = 20
+# A browser sent what a page of another site told it to.
 FOREIGN_PAGE = Denial("web page", "own origin", None)
 
 log = logging.getLogger("headgate.service")
 
 
-class KeyAuditor:
+def audit_keys(file: FileKeys) -> FileAuditor[KeyState]:
     """Tells the store's audit what changed in a key file."""
-
-    def __init__(self, file: FileKeys) -> None:
-        self._file = file
-        self._noted: KeyState | None = None
-        self._next_ms = 0
-
-    async def note(self, repository: Repository) -> bool:
-        """The newest event tells of the keys in force; True where that had to be written."""
-        state, now_ms = self._file.state(), repository.clock()
-        if state is self._noted or now_ms < self._next_ms:
-            return False
-        self._next_ms = now_ms + AGAIN_MS
-        written = await self._note(repository, state, now_ms)
-        self._noted, self._next_ms = state, 0
-        return written
-
-    async def _note(self, repository: Repository, state: KeyState, now_ms: int) -> bool:
-        catalog, ledger = repository.backend.catalog, repository.backend.ledger
-        home = await catalog.register_namespace(KEYS_NAMESPACE, None, now_ms)
-        found = await ledger.audit(home.id, SUBJECT, limit=1, before=None)
-        last = found[0].details.get("after") if found else None
-        digest = _digest(state)
-        if isinstance(last, dict) and last.get("digest") == digest:
-            return False
-        before, after = _before_and_after(self._noted, state)
-        if self._noted is None:
-            before = last if isinstance(last, dict) else None
-        event = audit_event(
-            now_ms, ACTION, SUBJECT, f"file:{self._file.path}",
-            before=before, after={"digest": digest, **after},
-        )  # fmt: skip
-        await ledger.append(home.id, event)
-        return True
-
-    def give_up(self) -> None:
-        """What is in the file now will not be noted; what comes next will."""
-        self._noted = self._file.state()
+    return FileAuditor("keys", file.path, file.state, _event_details, AGAIN_MS)
 
 
-def _before_and_after(
-    old: KeyState | None, new: KeyState
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """What differs, as it was and as it is; where it is not known how it was, all there is."""
+async def _event_details(
+    repository: Repository, new: KeyState, old: KeyState | None
+) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+    """What differs, as it is and as it was; where it is not known how it was, all there is."""
+    catalog = repository.backend.catalog
+    home = await catalog.register_namespace(KEYS_NAMESPACE, None, repository.clock())
     if old is None:
-        return None, _audit_details(new, [*new.keys], [*new.certificates])
+        return home.id, _audit_details(new, [*new.keys], [*new.certificates]), None
     keys = _differing(old.keys, new.keys)
     sans = _differing(old.certificates, new.certificates)
     after = _audit_details(new, keys, sans)
-    replaced = [
-        key_id
-        for key_id in keys
-        if key_id in old.keys and key_id in new.keys
-        and old.keys[key_id].digest != new.keys[key_id].digest
-    ]  # fmt: skip
+    kept = [key_id for key_id in keys if key_id in old.keys and key_id in new.keys]
+    replaced = [one for one in kept if old.keys[one].digest != new.keys[one].digest]
     if replaced:
         after["secrets_replaced"] = replaced[:SHOWN_MAX]
-    return {"digest": _digest(old), **_audit_details(old, keys, sans)}, after
+    return home.id, after, _audit_details(old, keys, sans)
 
 
 def _audit_details(state: KeyState, keys: list[str], sans: list[str]) -> dict[str, Any]:
     there = [key_id for key_id in keys if key_id in state.keys]
     named = [san for san in sans if san in state.certificates]
     shown = {
+        "digest": _digest(state),
         "count": len(state.keys),
         "keys": [key_for_audit(state.keys[key_id]) for key_id in there[:SHOWN_MAX]],
         "certificates": {san: state.certificates[san].as_json() for san in named[:SHOWN_MAX]},
@@ -134,10 +97,6 @@ class Denials:
         if denial not in self._counts and len(self._counts) >= DENIAL_KINDS_MAX:
             denial = Denial("others", "other scopes", None)
         self._counts[denial] = self._counts.get(denial, 0) + 1
-
-    def note_foreign_page(self) -> None:
-        """A browser sent what a page of another site told it to."""
-        self.note(FOREIGN_PAGE)
 
     async def tell(self, repository: Repository) -> None:
         """Writes what is due to the log and to the audit."""

@@ -17,9 +17,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError, Unreachable, ValidationError
-from headgate.core.history import iso_time
-from headgate.declare.yaml_fields import FieldReader
-from headgate.declare.yaml_tree import FileFault, Findings, InvalidFile, Listing, Node
+from headgate.core.history import TIME_MS_MAX, iso_time
+from headgate.declare.yaml_fields import (
+    FieldReader,
+    FileFault,
+    Findings,
+    InvalidFile,
+    Listing,
+    Node,
+)
 from headgate.service.keys.access import parse_san
 from headgate.service.keys.key import (
     GRANT_FIELDS,
@@ -32,6 +38,7 @@ from headgate.service.keys.key import (
     parse_key_name,
 )
 from headgate.service.keys.stored import PAGE_MAX
+from headgate.service.policies.decode import value_of
 from headgate.service.policies.policies import (
     FILE_BYTES_MAX,
     Identity,
@@ -47,7 +54,6 @@ if sys.platform != "win32":
 
 KEYS_MAX = 10_000
 PRINCIPAL_LENGTH_MAX = 256
-MS_MAX = 2**53 - 1
 TRAIL_SUFFIX = ".audit"
 
 
@@ -200,14 +206,10 @@ def _without_none(row: dict[str, Any]) -> dict[str, Any]:
 
 def key_for_audit(key: Key) -> dict[str, Any]:
     """A key as audits tell it: without its digest."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        **key.grant.as_json(),
-        "created_by": key.created_by,
-        "changed_by": key.changed_by,
-        "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms),
-    }
+    told = key.as_json()
+    for name in ("digest", "created_ms", "revoked_ms"):
+        del told[name]
+    return {**told, "revoked_at": None if key.revoked_ms is None else iso_time(key.revoked_ms)}
 
 
 def _append_trail(path: str, before: Mapping[str, Key], after: Mapping[str, Key]) -> None:
@@ -275,22 +277,21 @@ class _KeyFileDecoder:
 
     def read(self, root: Node) -> None:
         sections = self._reader.fields(root, "the file", ("keys", "certificates")) or {}
-        for name, decode in (("keys", self._key), ("certificates", self._certificate)):
-            if name in sections:
-                for item in self._reader.items(sections[name], name, KEYS_MAX):
-                    decode(item)
+        for item in value_of(sections, "keys", self._reader.items, KEYS_MAX, usual=()):
+            self._key(item)
+        for item in value_of(sections, "certificates", self._reader.items, KEYS_MAX, usual=()):
+            self._certificate(item)
 
     def _key(self, node: Node) -> None:
         reader = self._reader
         known = (*_TEXTS, *GRANT_FIELDS, *_TIMES)
         given = reader.fields(node, "a key", known, ("id", "digest", "scopes", "namespace")) or {}
         values: dict[str, Any] = {"grant": self._grant(given)}
-        for name, parse in _TEXTS.items():
-            if name in given:
-                values[name] = reader.text(given[name], name, parse)
-        for name in _TIMES:
-            if name in given:
-                values[name] = reader.whole(given[name], name, 0, MS_MAX)
+        for name, one in given.items():
+            if name in _TEXTS:
+                values[name] = reader.text(one, name, _TEXTS[name])
+            elif name in _TIMES:
+                values[name] = reader.whole(one, name, 0, TIME_MS_MAX)  # audits say it as a date
         if None in values.values() or not values.keys() >= {"id", "digest"}:
             return  # the reader has noted why
         key = Key(**values)
@@ -300,12 +301,10 @@ class _KeyFileDecoder:
 
     def _certificate(self, node: Node) -> None:
         reader = self._reader
-        given = (
-            reader.fields(node, "a certificate", ("san", *GRANT_FIELDS), ("san", *GRANT_FIELDS[:2]))
-            or {}
-        )
+        known, needed = ("san", *GRANT_FIELDS), ("san", *GRANT_FIELDS[:2])
+        given = reader.fields(node, "a certificate", known, needed) or {}
         grant = self._grant(given)
-        san = reader.text(given["san"], "san", parse_san) if "san" in given else None
+        san = value_of(given, "san", reader.text, parse_san)
         if grant is None or san is None:
             return
         if san in self.certificates:

@@ -56,11 +56,8 @@ class Grant:
     entity_prefix: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return dict(
-            zip(
-                GRANT_FIELDS, (sorted(self.scopes), self.namespace, self.entity_prefix), strict=True
-            )
-        )
+        values = (sorted(self.scopes), self.namespace, self.entity_prefix)
+        return dict(zip(GRANT_FIELDS, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

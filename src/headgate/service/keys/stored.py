@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from headgate.core.errors import (
     EntityExistsError,
@@ -30,37 +30,9 @@ from headgate.service.keys.key import GRANT_FIELDS, Key, parse_digest, parse_gra
 from headgate.stores.catalog import RecordsCatalog
 
 PAGE_MAX = 1000
-
-
-class KeyStore(Protocol):
-    """Keys at rest. Trouble of the engine below is raised as `StoreTrouble`."""
-
-    async def get(self, key_id: str) -> Key | None: ...
-
-    async def put(self, key: Key) -> None:
-        """The key is kept; one with the same id is a ValidationError."""
-        ...
-
-    async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
-        """The key opens nothing any more, for good; False if there is none or it was so before.
-        The record stays: audit events name it."""
-        ...
-
-    async def list_keys(
-        self, *, limit: int, cursor: str | None = None
-    ) -> tuple[list[Key], str | None]:
-        """Keys in the order of their ids, and where to go on."""
-        ...
-
-
 ATTEMPTS_MAX = 3
 DIGEST = f"{HIDDEN}digest"
-KEPT = (
-    *GRANT_FIELDS,
-    "created_by",
-    "changed_by",
-    "revoked_ms",
-)  # in metadata; an entity has the rest
+KEPT = (*GRANT_FIELDS, "created_by", "changed_by", "revoked_ms")  # in metadata, not the entity
 INDEX_MS = 1000
 INDEX_PAGES_MAX = 10
 LOOKUPS_MAX = 50  # a second, for ids beyond the pages of the list

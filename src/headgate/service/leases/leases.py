@@ -16,7 +16,12 @@ from headgate.core.runtime import Clock
 from headgate.service.decide.answers import LeaseResult, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
 from headgate.service.decide.requests import ChangeRequest
-from headgate.service.leases.store import CreditNotRecorded, LeaseStore, WireLease, too_many_leases
+from headgate.service.leases.store import (
+    CreditNotRecorded,
+    MemoryLeases,
+    WireLease,
+    too_many_leases,
+)
 
 SWEEP_MAX = 100
 
@@ -24,7 +29,7 @@ SWEEP_MAX = 100
 class Leases:
     """The verbs of leases; each first ends those whose time is over."""
 
-    def __init__(self, store: LeaseStore, clock: Clock) -> None:
+    def __init__(self, store: MemoryLeases, clock: Clock) -> None:
         self.store = store
         self._clock = clock
 

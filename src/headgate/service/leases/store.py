@@ -9,10 +9,10 @@ import heapq
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from headgate.core.decision import Demand, JointDemand, is_credit_only
+from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, StoreTrouble
 from headgate.core.lease import Changes, Debit, LeaseAccount, LimitRef
 from headgate.core.limits import Spec
@@ -73,21 +73,17 @@ FIRST = 1  # the version that expiring records give what is new
 SEPARATOR = "~"  # in ids, between the namespace and the lease; in neither of them
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WireLease:
     """One lease: its account, its end, and how it ended."""
 
-    __slots__ = ("book", "busy_until_ms", "expires_ms", "id", "namespace", "state", "version")
-
-    def __init__(
-        self, namespace: str, book: LeaseAccount, expires_ms: int, lease_id: str | None = None
-    ) -> None:
-        self.id = lease_id or secrets.token_urlsafe(16)
-        self.namespace = namespace
-        self.book = book
-        self.expires_ms = expires_ms
-        self.state = LeaseState.OPEN
-        self.busy_until_ms = 0
-        self.version: int | None = None  # as last written to or read from the store
+    namespace: str
+    book: LeaseAccount
+    expires_ms: int
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    state: LeaseState = LeaseState.OPEN
+    busy_until_ms: int = 0
+    version: int | None = None  # as last written to or read from the store
 
     def answer(self) -> LeaseResult:
         held = self.book.consumed
@@ -96,36 +92,9 @@ class WireLease:
         return LeaseResult(self.id, self.state, self.expires_ms, held, self.book.degraded)
 
 
-class LeaseStore(Protocol):
-    """Where leases are kept. One that outlives the process writes each change through."""
-
-    async def put(self, lease: WireLease) -> None:
-        """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
-        ...
-
-    async def withdraw(self, lease: WireLease) -> bool:
-        """Whether a lease that could not be put is certainly not in the store."""
-        ...
-
-    async def get(self, lease_id: str) -> WireLease | None: ...
-
-    async def claim(self, lease: WireLease) -> None:
-        """Nobody else changes the lease until it is put again; ServiceError CONFLICT where
-        somebody is about to."""
-        ...
-
-    async def due(self, now_ms: int, most: int) -> list[WireLease]:
-        """Leases whose time is over, at most so many; they are no longer in the store then."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    @property
-    def is_full(self) -> bool: ...
-
-
 class MemoryLeases:
-    """Leases of this process; they are gone with it, and what they took stays taken."""
+    """Leases of this process; they are gone with it, and what they took stays taken. Leases that
+    outlive it are `StoredLeases`, which write each change through."""
 
     def __init__(self, leases_max: int) -> None:
         self._leases_max = leases_max
@@ -133,26 +102,31 @@ class MemoryLeases:
         self._ends: list[tuple[int, str]] = []
 
     async def put(self, lease: WireLease) -> None:
+        """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
         lease.busy_until_ms = 0
         if lease.id in self._leases:
             return
-        if self.is_full:
+        if len(self._leases) >= self._leases_max:
             raise too_many_leases()
         self._leases[lease.id] = lease
         heapq.heappush(self._ends, (lease.expires_ms, lease.id))
 
     async def withdraw(self, lease: WireLease) -> bool:
+        """Whether a lease that could not be put is certainly not in the store."""
         return lease.id not in self._leases
 
     async def get(self, lease_id: str) -> WireLease | None:
         return self._leases.get(lease_id)
 
     async def claim(self, lease: WireLease) -> None:
+        """Nobody else changes the lease until it is put again; ServiceError CONFLICT where
+        somebody is about to."""
         if lease.busy_until_ms:
             raise lease_busy()
         lease.busy_until_ms = 1
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
+        """Leases whose time is over, at most so many; they are no longer in the store then."""
         found: list[WireLease] = []
         while self._ends and self._ends[0][0] <= now_ms and len(found) < most:
             found.append(self._leases.pop(heapq.heappop(self._ends)[1]))
@@ -166,7 +140,7 @@ class MemoryLeases:
         return len(self._leases) >= self._leases_max
 
 
-class StoredLeases:
+class StoredLeases(MemoryLeases):
     """Leases in the store: another process can change them, and end them when this one is gone.
 
     A lease on buckets of this process, taken while the store was away, stays in this process.
@@ -180,17 +154,16 @@ class StoredLeases:
         clock: Clock,
         leases_max: int,
     ) -> None:
+        super().__init__(leases_max)
         self._records = records
         self._open_namespace = ns
         self._namespaces = namespaces
         self._clock = clock
-        self._leases_max = leases_max
-        self._local = MemoryLeases(leases_max)
         self._own: dict[str, int] = {}  # ends of leases that this process opened
 
     async def put(self, lease: WireLease) -> None:
         if lease.book.degraded:
-            await self._local.put(lease)
+            await super().put(lease)
             return
         if lease.version is None:
             lease.id = (await self._namespace_id(lease.namespace)) + SEPARATOR + lease.id
@@ -203,7 +176,7 @@ class StoredLeases:
     async def withdraw(self, lease: WireLease) -> bool:
         namespace_id, apart, name = lease.id.partition(SEPARATOR)
         if not apart:
-            return await self._local.withdraw(lease)
+            return await super().withdraw(lease)
         self._own.pop(lease.id, None)
         try:
             await self._records.drop(namespace_id, name, seen=FIRST)
@@ -212,7 +185,7 @@ class StoredLeases:
         return True
 
     async def get(self, lease_id: str) -> WireLease | None:
-        found = await self._local.get(lease_id)
+        found = await super().get(lease_id)
         namespace_id, apart, name = lease_id.partition(SEPARATOR)
         if found is not None or not apart:
             return found
@@ -221,7 +194,7 @@ class StoredLeases:
 
     async def claim(self, lease: WireLease) -> None:
         if lease.book.degraded:
-            await self._local.claim(lease)
+            await super().claim(lease)
             return
         now_ms = self._clock()
         if lease.busy_until_ms > now_ms:
@@ -231,7 +204,7 @@ class StoredLeases:
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
         """Takes it out of the store by a step that only one process can take."""
-        found = await self._local.due(now_ms, most)
+        found = await super().due(now_ms, most)
         for namespace in list(self._namespaces):
             if len(found) >= most:
                 break
@@ -266,7 +239,7 @@ class StoredLeases:
         return lease
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._local)
+        return len(self._own) + super().__len__()
 
     @property
     def is_full(self) -> bool:
@@ -295,9 +268,10 @@ class StoredLeases:
         )  # fmt: skip
         book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
         book.closed = parts.state is not LeaseState.OPEN
-        lease = WireLease(parts.namespace, book, kept.until_ms, lease_id)
-        lease.state, lease.busy_until_ms = parts.state, parts.busy_until_ms
-        lease.version = kept.version
+        lease = WireLease(
+            parts.namespace, book, kept.until_ms, lease_id, parts.state, parts.busy_until_ms,
+            kept.version,
+        )  # fmt: skip
         book.store = WriteAheadCredits(book.store, lambda: self._write(lease))
         return lease
 
@@ -409,8 +383,4 @@ def _demand_from_json(row: dict[str, Any]) -> Demand:
     specs = tuple(Spec(*spec) for spec in row["specs"])
     terms = Terms(specs, row["version"], own=row["own"], sources=tuple(row["sources"]))
     key, amounts, parts = BucketKey.from_text(row["key"]), tuple(row["amounts"]), row["parts"]
-    return (
-        Demand(key, terms, amounts)
-        if parts is None
-        else JointDemand(key, terms, amounts, tuple(parts))
-    )
+    return Demand(key, terms, amounts, parts=None if parts is None else tuple(parts))

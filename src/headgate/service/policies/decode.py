@@ -4,19 +4,16 @@ that a file is read into."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 from headgate.core.errors import InvalidNameError, ValidationError
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_resource
-from headgate.declare.yaml_fields import FieldReader
-from headgate.declare.yaml_tree import Findings, Node, Scalar
+from headgate.declare.yaml_fields import FieldReader, Findings, Node, Scalar
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
-from headgate.service.decide.rules import TOKENS
-from headgate.service.decide.targets import SCOPE_LENGTH_MAX, is_scope
+from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
 
 ENDPOINT_LENGTH_MAX = 256
 PATTERN_LENGTH_MAX = 256
@@ -120,6 +117,14 @@ _SECTIONS = ("rate_limits", "token_costs", "runtime")
 _RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
 
 
+def value_of(
+    given: Mapping[str, Node], name: str, read: Callable[..., Any], *rest: Any, usual: Any = None
+) -> Any:
+    """What `read` makes of a field, given its node, its name and the rest; `usual` where the field
+    was left out."""
+    return read(given[name], name, *rest) if name in given else usual
+
+
 def _count(reader: FieldReader, node: Node, name: str) -> int | None:
     return reader.whole(node, name, 1, 1000)
 
@@ -163,11 +168,9 @@ def decode(root: Node, findings: Findings, warnings: Findings) -> Decoded:
     """The whole file; all that is wrong goes to `findings`, what has no effect to `warnings`."""
     work = _PolicyDecoder(findings, warnings)
     given = work.reader.fields(root, "the file", _SECTIONS) or {}
-    for name, read in zip(
-        _SECTIONS, (work.rate_limits, work.token_costs, work.runtime), strict=True
-    ):
-        if name in given:
-            read(given[name])
+    value_of(given, "rate_limits", work.rate_limits)
+    value_of(given, "token_costs", work.token_costs)
+    value_of(given, "runtime", work.runtime)
     return work.decoded
 
 
@@ -179,8 +182,8 @@ class _PolicyDecoder:
         self._names: dict[str, int] = {}
         self._seats: dict[tuple[str, str | None], int] = {}
 
-    def rate_limits(self, node: Node) -> None:
-        for item in self.reader.items(node, "rate_limits", RULES_MAX):
+    def rate_limits(self, node: Node, section: str) -> None:
+        for item in self.reader.items(node, section, RULES_MAX):
             policy = self._policy(item)
             if policy is not None:
                 self.decoded.policies.append(policy)
@@ -191,14 +194,10 @@ class _PolicyDecoder:
         given = reader.fields(node, "a rate limit", _POLICY, required)
         if given is None:
             return None
-        name = self._name(given.get("name"))
-        scope = resource = pattern = None
-        if "scope" in given:
-            scope = reader.text(given["scope"], "scope", parse_scope)
-        if "resource" in given:
-            resource = self._resource(given["resource"])
-        if "key_pattern" in given:
-            pattern = reader.text(given["key_pattern"], "key_pattern", parse_key_pattern)
+        name = value_of(given, "name", self._name)
+        scope = value_of(given, "scope", reader.text, parse_scope)
+        resource = value_of(given, "resource", self._resource)
+        pattern = value_of(given, "key_pattern", reader.text, parse_key_pattern)
         limit = self._limit(given, TOKENS)
         if scope is None or limit is None or name is None:
             return None
@@ -207,10 +206,8 @@ class _PolicyDecoder:
             self._identifier(given["key_pattern"], policy)
         return self._add_limit(node, policy)
 
-    def _name(self, node: Node | None) -> str | None:
-        if node is None:
-            return None
-        name = self.reader.text(node, "name", parse_limit_name)
+    def _name(self, node: Node, field: str) -> str | None:
+        name = self.reader.text(node, field, parse_limit_name)
         if name == TOKENS:
             self.reader.fault(node, f"the name {name!r} is taken by headgate; choose another")
         elif name in self._names:
@@ -219,11 +216,11 @@ class _PolicyDecoder:
             self._names[name] = node.line
         return name
 
-    def _resource(self, node: Node) -> str | None:
+    def _resource(self, node: Node, field: str) -> str | None:
         if isinstance(node, Scalar) and node.text == "*":
             self.reader.fault(node, "resource '*' is not a name; leave resource out to say 'all'")
             return None
-        return self.reader.text(node, "resource", parse_resource)
+        return self.reader.text(node, field, parse_resource)
 
     def _identifier(self, node: Node, policy: Policy) -> None:
         """Who is limited must be the same for all policies of a scope: a request resolves its
@@ -253,65 +250,57 @@ class _PolicyDecoder:
             return policy
         return replace(policy, limit=replace(policy.limit, name=policy.name))
 
-    def token_costs(self, node: Node) -> None:
+    def token_costs(self, node: Node, section: str) -> None:
         reader = self.reader
         lines: dict[str, int] = {}
-        for item in reader.items(node, "token_costs", RULES_MAX):
+        for item in reader.items(node, section, RULES_MAX):
             known = ("endpoint", "tokens")
             given = reader.fields(item, "a token cost", known, known)
             if given is None or len(given) < len(known):
                 continue
             endpoint = reader.text(given["endpoint"], "endpoint", parse_endpoint)
             tokens = reader.whole(given["tokens"], "tokens", 1, COST_MAX)
-            if endpoint is not None and endpoint in lines:
-                reader.fault(
-                    given["endpoint"],
-                    f"the endpoint {endpoint!r} is already on line {lines[endpoint]}",
-                )
+            if endpoint in lines:
+                told = f"the endpoint {endpoint!r} is already on line {lines[endpoint]}"
+                reader.fault(given["endpoint"], told)
             elif endpoint is not None:
                 lines[endpoint] = item.line
                 self.decoded.costs[endpoint] = tokens or 1
 
-    def runtime(self, node: Node) -> None:
+    def runtime(self, node: Node, section: str) -> None:
         """Outages, the breaker, the store and the global default."""
-        reader = self.reader
-        given = reader.fields(node, "runtime", _RUNTIME) or {}
-        fail_open = breaker = store = None
-        if "fail_open" in given:
-            fail_open = reader.switch(given["fail_open"], "runtime.fail_open")
-        if "circuit_breaker" in given:
-            breaker = self._breaker(given["circuit_breaker"])
-        if "store" in given:
-            store = self._store(given["store"])
-        if "default_limit" in given:
-            self.decoded.default = self._default(given["default_limit"])
-        self.decoded.runtime = Runtime(fail_open, breaker, store)
+        given = self.reader.fields(node, section, _RUNTIME) or {}
+        self.decoded.runtime = Runtime(
+            value_of(given, "fail_open", self._fail_open),
+            value_of(given, "circuit_breaker", self._breaker),
+            value_of(given, "store", self._store),
+        )
+        self.decoded.default = value_of(given, "default_limit", self._default, usual=DEFAULT_LIMIT)
 
-    def _default(self, node: Node) -> Limit | None:
+    def _fail_open(self, node: Node, field: str) -> bool | None:
+        return self.reader.switch(node, f"runtime.{field}")
+
+    def _default(self, node: Node, field: str) -> Limit | None:
         if isinstance(node, Scalar) and node.plain and node.text == "none":
             return None
-        required = ("capacity", "refill_rate")
-        given = self.reader.fields(node, "default_limit", _AMOUNTS, required)
+        given = self.reader.fields(node, field, _AMOUNTS, ("capacity", "refill_rate"))
         return None if given is None else self._limit(given, DEFAULT_LIMIT.name)
 
-    def _store(self, node: Node) -> str | None:
+    def _store(self, node: Node, field: str) -> str | None:
         """A URL that headgate can open. It may hold a password, so no error repeats it."""
         if not isinstance(node, Scalar):
-            self.reader.fault(node, "runtime.store must be text")
+            self.reader.fault(node, f"runtime.{field} must be text")
             return None
         try:
             layer_switches(node.text)
         except ValidationError:
-            self.reader.fault(
-                node,
-                "runtime.store is not the URL of a store, like sqlite:///limits.db or "
-                "redis://host:6379/0",
-            )
+            like = "sqlite:///limits.db or redis://host:6379/0"
+            self.reader.fault(node, f"runtime.{field} is not the URL of a store, like {like}")
             return None
         return node.text
 
-    def _breaker(self, node: Node) -> BreakerConfig | None:
-        given = self.reader.fields(node, "circuit_breaker", tuple(_BREAKER)) or {}
+    def _breaker(self, node: Node, field: str) -> BreakerConfig | None:
+        given = self.reader.fields(node, field, tuple(_BREAKER)) or {}
         values: dict[str, Any] = {}
         for name, one in given.items():
             setting, read = _BREAKER[name]
@@ -327,19 +316,12 @@ class _PolicyDecoder:
     def _limit(self, given: dict[str, Node], name: str) -> Limit | None:
         """The amounts as written, made into an exact limit."""
         reader = self.reader
-        capacity = rate = None
-        burst: Fraction | None = Fraction(1)
-        shadow: bool | None = False
-        if "capacity" in given:
-            capacity = reader.whole(given["capacity"], "capacity", 1, TOKENS_MAX)
-        if "refill_rate" in given:
-            rate = reader.rate(given["refill_rate"], "refill_rate")
-        if "burst_multiplier" in given:
-            burst = reader.decimal(given["burst_multiplier"], "burst_multiplier", 1, 10**6)
-        if "shadow" in given:
-            shadow = reader.switch(given["shadow"], "shadow")
+        capacity = value_of(given, "capacity", reader.whole, 1, TOKENS_MAX)
+        rate = value_of(given, "refill_rate", reader.rate)
+        burst = value_of(given, "burst_multiplier", reader.decimal, 1, 10**6, usual=1)
+        shadow = value_of(given, "shadow", reader.switch, usual=False)
         unused = "min_refill_interval_ms"
-        if unused in given and reader.whole(given[unused], unused, 0, 10**9) is not None:
+        if value_of(given, unused, reader.whole, 0, 10**9) is not None:
             told = f"{unused} has no effect: refill is exact at any interval"
             self._warnings.add(given[unused], told)
         if capacity is None or rate is None or burst is None or shadow is None:

@@ -10,15 +10,19 @@ import copy
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, StoreTrouble
+from headgate.core.history import audit_event
 from headgate.core.limits import Limit
-from headgate.declare.yaml_tree import (
+from headgate.declare.yaml_fields import (
     FileFault,
     Findings,
     InvalidFile,
@@ -26,7 +30,8 @@ from headgate.declare.yaml_tree import (
     Node,
     parse_tree,
 )
-from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule
+from headgate.repository import Repository
+from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule, Rules
 from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, Policy, Runtime, decode
 
 # --------------------------------------------------------------------------------------------------
@@ -40,14 +45,9 @@ READS_MAX = 3
 log = logging.getLogger("headgate.service")
 
 
-class Identity(NamedTuple):
-    """Which file it is and which version of it, as far as the file system says."""
-
-    path: str
-    device: int
-    inode: int
-    mtime_ns: int
-    size: int
+# Which file it is and which version of it, as far as the file system says: its path without links,
+# device, inode, time of change and size.
+Identity = tuple[str, int, int, int, int]
 
 
 def read_bounded(path: str | os.PathLike[str]) -> bytes:
@@ -62,7 +62,7 @@ def identify(path: str) -> Identity | None:
         found = os.stat(real)
     except OSError:
         return None
-    return Identity(real, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    return real, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def read_stable(path: str) -> tuple[Identity | None, bytes | InvalidFile]:
@@ -71,7 +71,7 @@ def read_stable(path: str) -> tuple[Identity | None, bytes | InvalidFile]:
     said = "keeps changing while it is read"
     for _ in range(READS_MAX):
         before = identify(path)
-        if before is not None and not os.path.isfile(before.path):
+        if before is not None and not os.path.isfile(before[0]):
             said = "is not a file"
             break
         try:
@@ -134,36 +134,28 @@ class PolicyFileError(HeadgateError):
         super().__init__(f"the policy file cannot be used:\n{broken}")
 
 
-class Policies:
+class Policies(Rules):
     """The rules of one file. Equal questions get the identical `Rule`."""
 
     def __init__(
         self, decoded: Decoded, digest: str = "", warnings: Sequence[FileFault] = ()
     ) -> None:
+        super().__init__(_global_rule(decoded.default))
         self.digest = digest
         self.warnings = tuple(warnings)
         self.policies: tuple[Policy, ...] = tuple(decoded.policies)
         self.costs: Mapping[str, int] = MappingProxyType(dict(decoded.costs))
         self.runtime: Runtime = decoded.runtime
         self.scopes = frozenset(policy.scope for policy in self.policies)
-        self._identifier_keys = dict(decoded.identifier_keys)
-        self._default = _global_rule(decoded.default)
-        self._scopes: dict[str, Rule] = {}
-        self._exact: dict[str, dict[str, Rule]] = {}
-        for (scope, resource), rule in _rules(self.policies).items():
-            if resource is None:
-                self._scopes[scope] = rule
-            else:
-                self._exact.setdefault(scope, {})[resource] = rule
+        self._identifier_keys = decoded.identifier_keys
+        self._rules = _rules(self.policies)
 
     def __repr__(self) -> str:
         return f"Policies({len(self.policies)} policies, digest={self.digest[:12]!r})"
 
     def limits_for(self, scope: str, resource: str) -> Rule | None:
-        exact = self._exact.get(scope)
-        if exact is not None and (rule := exact.get(resource)) is not None:
-            return rule
-        return self._scopes.get(scope, self._default)
+        exact = self._rules.get((scope, resource))
+        return self._rules.get((scope, None), self._default) if exact is None else exact
 
     def cost_of(self, endpoint: str) -> int | None:
         return self.costs.get(endpoint)
@@ -179,25 +171,13 @@ class Policies:
     def with_rules_of(self, old: Policies) -> Policies:
         """The same, with the old snapshot's rules where they did not change: what is cached by a
         rule's identity outlives a reload that did not touch it."""
-        known = {_contents(rule): rule for rule in old._all()}
-
-        def kept(rule: Rule) -> Rule:
-            return known.get(_contents(rule), rule)
-
+        known = {_contents(rule): rule for rule in (*old._rules.values(), old._default)}
         new = copy.copy(self)
-        new._default = None if self._default is None else kept(self._default)
-        new._scopes = {scope: kept(rule) for scope, rule in self._scopes.items()}
-        new._exact = {
-            scope: {resource: kept(rule) for resource, rule in rules.items()}
-            for scope, rules in self._exact.items()
+        new._default = known.get(_contents(self._default), self._default)
+        new._rules = {
+            place: known.get(_contents(rule)) or rule for place, rule in self._rules.items()
         }
         return new
-
-    def _all(self) -> list[Rule]:
-        found = list(self._scopes.values())
-        for rules in self._exact.values():
-            found += rules.values()
-        return found if self._default is None else [*found, self._default]
 
     def as_json(self) -> dict[str, Any]:
         """For people who ask the service what it goes by. The store's URL is not part of it."""
@@ -254,8 +234,8 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
     }
 
 
-def _contents(rule: Rule) -> tuple[Any, ...]:
-    return rule.name, rule.limits, rule.shadow, rule.level
+def _contents(rule: Rule | None) -> tuple[Any, ...]:
+    return () if rule is None else (rule.name, rule.limits, rule.shadow, rule.level)
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -275,3 +255,204 @@ def _policy_as_json(policy: Policy) -> dict[str, Any]:
         **_limit_as_json(policy.limit),
         "key_pattern": policy.key_pattern,
     }
+
+
+# --------------------------------------------------------------------------------------------------
+# Watching the file: a change is taken up whole, a broken file changes nothing but is told.
+#
+# What is looked at is the file behind the path, with every link resolved: a Kubernetes ConfigMap
+# replaces a directory link beside the file and never touches the file it was. A look is a `stat`;
+# only a file that is not the one seen before is read.
+#
+#     look ── same file ─────────────> nothing
+#          ── other, same content ───> nothing, but earlier trouble is over
+#          ── other, good ───────────> new policies
+#          ── other, broken or gone ─> the old policies stay; trouble is told until it is over
+#
+# A worker that starts while the file is broken goes by the last good one, of which its siblings
+# keep a copy; where there is no copy, there is nothing to start with.
+
+POLL_MS = 2000
+
+
+class ReloadResult(StrEnum):
+    """What a look came to."""
+
+    EARLY = "early"  # it was not time yet
+    SAME = "same"
+    LOADED = "loaded"
+    BROKEN = "broken"  # newly so; a file that stays broken is the SAME
+    OVER = "over"  # the file is again what the service goes by
+
+
+@dataclass(frozen=True, slots=True)
+class _FileVersion:
+    identity: Identity | None
+    digest: str
+    settled: bool  # read again after its time stamp could have hidden a second write
+
+
+class Watcher:
+    """Holds the policies in force. `current` is one attribute, swapped whole: a request that reads
+    it once sees one snapshot, and there is never a moment without one.
+
+    `trouble` says why the file is not what the service goes by; None where it is.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        now_ms: int,
+        *,
+        poll_ms: int = POLL_MS,
+        last_good: str | None = None,
+    ) -> None:
+        """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
+        neither the file nor the copy can be used: there is nothing older to keep."""
+        self.path = str(path)
+        self._last_good = last_good
+        self.poll_ms = poll_ms
+        self._lock = threading.Lock()
+        self._next_ms = now_ms + poll_ms
+        identity, content = read_stable(self.path)
+        found = _check(content, self.path)
+        self.trouble: InvalidFile | None = None
+        if isinstance(found, InvalidFile):
+            self.trouble = found
+            found = self._load_last_good(found)
+        elif isinstance(content, bytes):
+            keep_copy(last_good, content)
+        self.current: Policies = found
+        self._first = found.runtime
+        self._seen = _FileVersion(identity, _digest(content), settled=False)
+        self.loaded_ms = now_ms
+        self.loads = 1
+        self.failures = 0 if self.trouble is None else 1
+
+    @property
+    def restart_needed(self) -> bool:
+        """Whether the file asks for another store or breaker than the service runs on."""
+        now, first = self.current.runtime, self._first
+        return (now.store, now.breaker) != (first.store, first.breaker)
+
+    def look(self, now_ms: int, *, at_once: bool = False) -> ReloadResult:
+        """Looks where it is time, or `at_once`. May be called from any thread: one looks after the
+        other, so a slow look does not undo a later one."""
+        with self._lock:
+            if now_ms < self._next_ms and not at_once:
+                return ReloadResult.EARLY
+            self._next_ms = now_ms + self.poll_ms
+            seen, identity = self._seen, identify(self.path)
+            if identity is not None and identity == seen.identity and seen.settled and not at_once:
+                return ReloadResult.SAME
+            identity, content = read_stable(self.path)
+            digest = _digest(content)
+            found: Policies | InvalidFile | None = None
+            if digest != self.current.digest and (digest != seen.digest or not digest):
+                found = _check(content, self.path)
+            # Only now: a file whose check failed for want of memory is checked again.
+            self._seen = _FileVersion(identity, digest, settled=identity == seen.identity)
+            result = self._take_up(digest, found, now_ms)
+            if result is ReloadResult.LOADED and isinstance(content, bytes):
+                keep_copy(self._last_good, content)
+        return result
+
+    def _load_last_good(self, broken: InvalidFile) -> Policies:
+        if self._last_good is None:
+            raise PolicyFileError(broken)
+        found = _check(read_stable(self._last_good)[1], self.path)
+        if isinstance(found, InvalidFile):
+            raise PolicyFileError(broken)
+        return found
+
+    def _take_up(
+        self, digest: str, found: Policies | InvalidFile | None, now_ms: int
+    ) -> ReloadResult:
+        if isinstance(found, Policies):
+            self.current = found.with_rules_of(self.current)
+            self.loaded_ms, self.loads = now_ms, self.loads + 1
+            self.trouble = None
+            return ReloadResult.LOADED
+        if isinstance(found, InvalidFile):
+            if self.trouble == found:
+                return ReloadResult.SAME
+            self.trouble = found
+            self.failures += 1
+            return ReloadResult.BROKEN
+        if self.trouble is not None and digest == self.current.digest:
+            self.trouble = None
+            return ReloadResult.OVER
+        return ReloadResult.SAME
+
+
+def _check(content: bytes | InvalidFile, path: str) -> Policies | InvalidFile:
+    return content if isinstance(content, InvalidFile) else check_content(content, path)
+
+
+def _digest(content: bytes | InvalidFile) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
+
+
+# --------------------------------------------------------------------------------------------------
+# That a file changed is in the audit: which file, what it said before and what it says now.
+#
+# The newest event tells what was in force last, also before this service was started. So a change
+# is noted once, however many workers see the same file.
+
+NAMES_MAX = 100
+
+State = TypeVar("State")
+
+
+@dataclass(slots=True)
+class FileAuditor(Generic[State]):
+    """Sees to it that the newest event of a kind tells what a file says.
+
+    `state` gives what is in force, the same object while it stays the same. `details` makes of it,
+    and of what was noted before, where the event belongs and its `after` and `before`; where it is
+    not known what was before, that is what the last event says.
+    """
+
+    what: str  # "keys": its subject is $KEYS, its action keys_changed
+    path: str
+    state: Callable[[], State]
+    details: Callable[[Repository, State, State | None], Awaitable[tuple[str, Any, Any]]]
+    again_ms: int = 0  # a store that is away is left alone for so long
+    noted: State | None = None
+    next_ms: int = 0
+
+    async def tick(self, repository: Repository) -> None:
+        """Notes what changed; later, if the store is away now."""
+        state, now_ms = self.state(), repository.clock()
+        if state is self.noted or now_ms < self.next_ms:
+            return
+        self.next_ms = now_ms + self.again_ms
+        try:
+            await self._note(repository, state, now_ms)
+        except StoreTrouble:
+            return
+        except HeadgateError as error:
+            log.warning("that the %s changed is not in the audit: %s", self.what, error)
+        self.noted, self.next_ms = state, 0
+
+    async def _note(self, repository: Repository, state: State, now_ms: int) -> None:
+        home_id, after, before = await self.details(repository, state, self.noted)
+        ledger, subject = repository.backend.ledger, f"${self.what.upper()}"
+        found = await ledger.audit(home_id, subject, limit=1, before=None)
+        last = found[0].details.get("after") if found else None
+        if isinstance(last, dict) and last.get("digest") == after["digest"]:
+            return
+        event = audit_event(
+            now_ms, f"{self.what}_changed", subject, f"file:{self.path}",
+            before=before or last, after=after,
+        )  # fmt: skip
+        await ledger.append(home_id, event)
+
+
+def audit_policies(watcher: Watcher) -> FileAuditor[Policies]:
+    async def details(repository: Repository, new: Policies, _: object) -> tuple[str, Any, None]:
+        scopes, resources = (sorted(names)[:NAMES_MAX] for names in new.names)
+        after = {"digest": new.digest, "scopes": scopes, "resources": resources}
+        return await repository.configs.namespace_id(), after, None
+
+    return FileAuditor("policies", watcher.path, lambda: watcher.current, details)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, fields
 
 from headgate.core.errors import HeadgateError
 from headgate.repository import layer_switches
-from headgate.service.program import DEADLINE_MS, Options
+from headgate.service.program import Options
 from headgate.service.settings import OnUndecided, OnUnknown, is_loopback
 
 PREFIX = "HEADGATE_"
 NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer
 WORKERS_MAX = 64
-CONNECTIONS_MAX = 1_000
 
 
 class OptionError(HeadgateError):
@@ -33,7 +32,7 @@ class ServerOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    connections_max: int = CONNECTIONS_MAX
+    connections_max: int = 1_000
     drain_s: int = 15
     log_level: str = "info"
     descriptor: int | None = field(default=None, repr=False)  # a worker's inherited socket
@@ -91,40 +90,40 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         epilog="python -m headgate.service key --help tells how to make an API key.",
     )
 
+    defaults = {one.name: one.default for one in (*fields(Options), *fields(ServerOptions))}
+    defaults["data_dir"] = "~/.headgate"  # a program that somebody embeds has none
+
     def add(name: str, told: str, **more: object) -> None:
-        variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
-        if variable in environment:
-            more["default"] = environment[variable]  # argparse puts it through `type`
+        option = name.removeprefix("--").replace("-", "_")
+        # What the environment says goes through `type`: argparse does that with a text.
+        more["default"] = environment.get(PREFIX + option.upper(), defaults[option])
         parser.add_argument(name, help=told, **more)  # type: ignore[arg-type]
 
     add("--store", "URL of the store (default: SQLite in the data directory)", metavar="URL")
-    add("--data-dir", "where the embedded store lives", default="~/.headgate", metavar="DIR")
+    add("--data-dir", "where the embedded store lives", metavar="DIR")
     add("--policies", "policy file (YAML), reloaded when it changes", metavar="FILE")
     add("--keys", "key file, or 'store'; without it: dev mode, loopback only", metavar="FILE")
-    add("--host", "address to listen on", default="127.0.0.1")
-    add("--port", "port to listen on", type=within(0, 65_535), default=8080)
+    add("--host", "address to listen on")
+    add("--port", "port to listen on", type=within(0, 65_535))
     add("--grpc-port", "also listen for gRPC and Envoy there", type=within(0, 65_535))
-    add("--workers", "processes", type=within(1, WORKERS_MAX), default=1)
+    add("--workers", "processes", type=within(1, WORKERS_MAX))
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
-    add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)], default="create")
+    add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)])
     add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
-        type=within(0, 1_000_000_000), default=0)  # fmt: skip
+        type=within(0, 1_000_000_000))  # fmt: skip
     add("--envoy-undecided", "answer to Envoy where nothing can be decided",
-        choices=[*map(str, OnUndecided)], default="refuse")  # fmt: skip
-    add("--deadline-ms", "longest a request may take", type=within(50, 60_000),
-        default=DEADLINE_MS)  # fmt: skip
-    add("--open-metrics", "serve /metrics without a key: true or false", type=_flag,
-        default=False, metavar="BOOL")  # fmt: skip
+        choices=[*map(str, OnUndecided)])  # fmt: skip
+    add("--deadline-ms", "longest a request may take", type=within(50, 60_000))
+    add("--open-metrics", "serve /metrics without a key: true or false", type=_flag, metavar="BOOL")
     add("--spans", "OpenTelemetry spans of requests and store calls: true or false", type=_flag,
-        default=False, metavar="BOOL")  # fmt: skip
-    add("--connections-max", "connections of one worker", type=within(1, 100_000),
-        default=CONNECTIONS_MAX)  # fmt: skip
-    add("--drain-s", "seconds to finish requests after SIGTERM", type=within(1, 600), default=15)
+        metavar="BOOL")  # fmt: skip
+    add("--connections-max", "connections of one worker", type=within(1, 100_000))
+    add("--drain-s", "seconds to finish requests after SIGTERM", type=within(1, 600))
     add("--tls-certificate", "PEM file", metavar="FILE")
     add("--tls-key", "PEM file", metavar="FILE")
     add("--tls-client-ca", "PEM file: clients must show a certificate of it", metavar="FILE")
-    add("--log-level", "debug, info, warning or error", default="info",
-        choices=["debug", "info", "warning", "error"])  # fmt: skip
+    levels = ["debug", "info", "warning", "error"]
+    add("--log-level", "debug, info, warning or error", choices=levels)
     parser.add_argument("--board", help=argparse.SUPPRESS)
     parser.add_argument("--descriptor", help=argparse.SUPPRESS, type=int)
     parser.add_argument("--parent", help=argparse.SUPPRESS, type=int)

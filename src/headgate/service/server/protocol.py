@@ -25,9 +25,9 @@ import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headgate.service.http.express import Express, ExpressApp, header_lines
-from headgate.service.http.read import SANS
-from headgate.service.http.write import PROBLEM_JSON, HttpProblem, problem_reply
+from headgate.service.http.asgi import Rest
+from headgate.service.http.express import Express, header_lines
+from headgate.service.http.messages import PROBLEM_JSON, SANS, HttpProblem, problem_reply
 from headgate.service.keys.access import sans_of
 
 HEAD_BYTES_MAX = 32_768  # trailers count as head
@@ -59,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
     connections_max = 1_000
-    lane: ExpressApp | None = None
+    lane: Rest | None = None
     paths: Mapping[bytes, str] = MappingProxyType({})  # those of the lane, as a request has them
     flow: BoundedFlow
     _part = HEAD
@@ -381,7 +381,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()  # not `close`, which waits for a client that does not read
 
 
-def protocol_with(connections_max: int, lane: ExpressApp | None = None) -> type[BoundedProtocol]:
+def protocol_with(connections_max: int, lane: Rest | None = None) -> type[BoundedProtocol]:
     """The protocol with its own bound on connections, and an express lane where there is one."""
     paths = {} if lane is None else {path.encode(): path for path in lane.paths}
     own = {"connections_max": connections_max, "lane": lane, "paths": paths}

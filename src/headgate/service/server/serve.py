@@ -30,17 +30,11 @@ from headgate.core.errors import HeadgateError
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
-from headgate.service.http.express import ExpressApp
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
-from headgate.service.keys.stored import KeyStore, StoredKeys
+from headgate.service.keys.stored import StoredKeys
 from headgate.service.program import STORE_KEYS, Program
-from headgate.service.server.options import (
-    NO_SNIFFING,
-    OptionError,
-    ServerOptions,
-    read_options,
-)
+from headgate.service.server.options import NO_SNIFFING, OptionError, ServerOptions, read_options
 from headgate.service.server.protocol import protocol_with
 from headgate.service.server.tls import TlsListener, tls_context
 from headgate.service.server.workers import Workers, ready_file, unblock_hangup
@@ -88,18 +82,16 @@ def make_key(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     grant = parse_grant(given.scopes.split(","), given.namespace, given.entity_prefix)
     made = mint(grant, name=given.name, principal=given.principal, now_ms=wall_clock_ms())
-    run(_key_store(given.keys, given.store).put(made.key))
+    if given.keys != STORE_KEYS:
+        run(FileKeys(given.keys, create=True).put(made.key))
+    elif given.store is None:
+        raise OptionError("--keys store needs --store URL: the store that keeps the keys")
+    else:
+        with SyncRepository.open(given.store) as repository:
+            core = repository.core
+            run(StoredKeys(core.backend.catalog, core.clock).put(made.key))
     sys.stdout.write(made.text + "\n")
     return 0
-
-
-def _key_store(keys: str, store: str | None) -> KeyStore:
-    if keys != STORE_KEYS:
-        return FileKeys(keys, create=True)
-    if store is None:
-        raise OptionError("--keys store needs --store URL: the store that keeps the keys")
-    repository = SyncRepository.open(store).core
-    return StoredKeys(repository.backend.catalog, repository.clock)
 
 
 def _cli_principal() -> str:
@@ -215,13 +207,13 @@ def serve(
     return 0 if server.started else 1
 
 
-def with_spans(program: Program, rest: Rest) -> Any:
-    """The wire with spans where they are wanted, else as it is."""
-    if program.spans is None:
-        return rest
-    from headgate.service.tracing import TracedRest
+def with_spans(program: Program, rest: Rest) -> Rest:
+    """The wire, with spans where they are wanted."""
+    if program.spans is not None:
+        from headgate.service.tracing import trace_requests
 
-    return TracedRest(rest, program.spans)
+        trace_requests(rest, program.spans)
+    return rest
 
 
 class Server(uvicorn.Server):
@@ -271,7 +263,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def config_of(serving: ServerOptions, app: Any, lane: ExpressApp | None = None) -> uvicorn.Config:
+def config_of(serving: ServerOptions, app: Any, lane: Rest | None = None) -> uvicorn.Config:
     """The server's settings: nothing in front of the application but HTTP."""
     return uvicorn.Config(
         app,

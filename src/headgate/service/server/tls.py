@@ -67,15 +67,14 @@ class TlsListener:
 
     def close(self) -> None:
         """Ends what has not become a connection yet."""
-        for task in (self._accepting, *self._handshakes):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks():
+            task.cancel()
 
     async def wait_closed(self) -> None:
-        await asyncio.gather(
-            *(task for task in (self._accepting, *self._handshakes) if task is not None),
-            return_exceptions=True,
-        )
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._accepting, *self._handshakes) if task is not None]
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()

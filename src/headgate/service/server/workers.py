@@ -26,7 +26,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headgate.service.metrics.registry import Family, WorkerMetrics
+from headgate.service.metrics import Family, WorkerMetrics
 from headgate.service.server.options import PREFIX, ServerOptions
 
 EARLY_S = 10.0

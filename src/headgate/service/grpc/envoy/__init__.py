@@ -1,1 +1,0 @@
-"""Envoy's rate limit protocol: descriptors to checks, outcomes to replies."""

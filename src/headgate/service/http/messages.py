@@ -1,0 +1,449 @@
+"""HTTP messages: requests are read strictly and within bounds, responses are written.
+
+A plain yes is by far the commonest answer, and most of a check's time would go into saying it by
+way of dicts and lists of text. So it is written straight to bytes, from a template for each limit;
+a test compares that with the long way, which says everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from headgate.core import http_fields
+from headgate.core.decision import LimitStatus
+from headgate.core.errors import HeadgateError
+from headgate.core.history import iso_time
+from headgate.core.http_fields import SF_INTEGER_MAX, Headers
+from headgate.service.decide import answers
+from headgate.service.decide.answers import Admission, CheckResult, CombinedResult
+from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
+from headgate.service.decide.request_bodies import BodyT, parse_body
+from headgate.service.decide.rules import LimitConstants
+from headgate.service.keys.access import AccessDenied, ApiCaller, Authenticator, DenyReason, Refusal
+
+# --------------------------------------------------------------------------------------------------
+# From an answer to HTTP header fields, in lower case as HTTP/2, ASGI and gRPC want them.
+
+
+def check_headers(answer: CheckResult) -> Headers:
+    return _headers(answer, answer.limits, answer.retry_after_ms, answer.code is not None)
+
+
+def combined_headers(answer: CombinedResult) -> Headers:
+    limits = [limit for result in answer.results for limit in result.limits]
+    found = _headers(answer.foremost, limits, answer.retry_after_ms, answer.code is not None)
+    if answer.blocking is not None:
+        blocking = answer.results[answer.blocking]
+        found.append(("x-ratelimit-blocking-scope", blocking.scope))
+        found.append(("x-ratelimit-blocking-resource", blocking.resource))
+    return found
+
+
+def problem_headers(error: ServiceError) -> Headers:
+    return http_fields.retry_fields(error.retry_after_ms)
+
+
+def _headers(
+    answer: CheckResult, limits: Sequence[LimitStatus], retry_after_ms: int | None, refused: bool
+) -> Headers:
+    found: Headers = []
+    if answer.tokens_capacity is not None:
+        left = answer.tokens_remaining or 0
+        found += http_fields.status_fields(answer.tokens_capacity, left, answer.reset_at_ms)
+    if limits:
+        told = limits if len(limits) == 1 else _once_each(limits)
+        found += http_fields.limit_fields(told)
+    if answer.degraded:
+        found.append(("x-ratelimit-degraded", "true"))
+        if answer.degraded_reason is not None:
+            found.append(("x-ratelimit-degraded-reason", answer.degraded_reason))
+    if refused:
+        found += http_fields.retry_fields(retry_after_ms)
+    return found
+
+
+def _once_each(limits: Sequence[LimitStatus]) -> list[LimitStatus]:
+    """A name stands for one policy: of limits that share it, the tightest is told."""
+    found: dict[str, LimitStatus] = {}
+    for limit in limits:
+        twin = found.setdefault(limit.limit_name, limit)
+        found[limit.limit_name] = answers.tightest_of((twin, limit)) or limit
+    return list(found.values())
+
+
+# --------------------------------------------------------------------------------------------------
+# Problems.
+
+PROBLEM_JSON = b"application/problem+json"
+
+_OWN = {
+    "too many headers": (431, "TOO_MANY_HEADERS", "There are too many header fields"),
+    "head too large": (431, "HEAD_TOO_LARGE", "The header fields are too large"),
+    "malformed": (400, "MALFORMED_REQUEST", "This is no request of HTTP/1.1"),
+    "no host": (400, "HOST_MISSING", "A request of HTTP/1.1 needs the header field Host"),
+    "request timeout": (408, "REQUEST_TIMEOUT", "The request did not arrive in time"),
+}
+
+
+class HttpProblem(HeadgateError):
+    """A problem of HTTP itself, which no other wire can have."""
+
+    def __init__(self, status: int, code: str, title: str) -> None:
+        self.status = status
+        self.code = code
+        self.title = title
+        super().__init__(title)
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(*_OWN[name])
+
+
+def problem_reply(error: ServiceError | HttpProblem) -> tuple[int, dict[str, Any], list[Any]]:
+    """Status, document and header fields of a problem."""
+    if isinstance(error, HttpProblem):
+        name = error.code.lower().replace("_", "-")
+        body = {
+            "type": f"urn:headgate:problem:{name}",
+            "title": error.title,
+            "status": error.status,
+            "detail": error.title,
+            "code": error.code,
+        }
+        return error.status, body, []
+    headers: list[Any] = list(problem_headers(error))
+    if error.code is Code.UNAUTHENTICATED:
+        headers.append(("www-authenticate", 'Bearer realm="headgate"'))
+    return error.code.http_status, problem_body(error), headers
+
+
+def method_not_allowed(allowed: str) -> ServiceError:
+    return ServiceError(Code.METHOD_NOT_ALLOWED, f"use {allowed}")
+
+
+def no_such_path() -> ServiceError:
+    return ServiceError(Code.NOT_FOUND, "there is nothing at this path; see /openapi.json")
+
+
+# --------------------------------------------------------------------------------------------------
+# Replies: a status, a document (or its bytes with their header fields), and more header fields.
+
+JSON = (b"content-type", b"application/json")
+NO_HEADERS: Headers = []
+
+Fields = list[tuple[bytes, bytes]]
+EncodedReply = tuple[bytes, Fields | bytes]  # content and header fields, ready to be sent
+Reply = tuple[int, dict[str, Any] | EncodedReply, Headers]
+RawResponse = tuple[int, bytes, Fields | bytes]  # status, content, and header fields or their lines
+
+_encode = msgspec.json.Encoder().encode
+_PROBLEM = (b"content-type", PROBLEM_JSON)
+
+
+def encode_reply(status: int, body: Any, headers: Headers) -> EncodedReply:
+    content, fields = encode_content(_encode(body), JSON if status < 400 else _PROBLEM)
+    fields += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    if status == 405:
+        fields.append((b"allow", body["detail"].removeprefix("use ").encode()))
+    return content, fields
+
+
+def encode_content(content: bytes, kind: tuple[bytes, bytes] = JSON) -> tuple[bytes, Fields]:
+    return content, [kind, (b"content-length", b"%d" % len(content))]
+
+
+def check_reply(answer: Admission | CheckResult) -> Reply:
+    """A plain yes is written straight to bytes, its header fields as the lines they are."""
+    if type(answer) is not Admission:
+        assert isinstance(answer, CheckResult)
+        return answer.http_status, answers.check_body(answer), check_headers(answer)
+    frame, remaining, wait_ms, reset_ms = answer
+    wording = frame.wording or _template_for(frame)
+    content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
+    left = remaining if remaining > 0 else 0
+    shown, wait_s = left, -(-wait_ms // 1000)
+    if left > SF_INTEGER_MAX or wait_s > SF_INTEGER_MAX:
+        shown, wait_s = min(left, SF_INTEGER_MAX), min(wait_s, SF_INTEGER_MAX)
+    values = (len(content), left, -(-reset_ms // 1000), shown, wait_s)
+    return 200, (content, wording.lines % values), NO_HEADERS
+
+
+# Header fields of lines, for servers that are not ours.
+fields_of = re.compile(rb"([^:]+): ([^\r]*)\r\n").findall
+
+
+def batch_reply(results: Sequence[Admission | CheckResult | ServiceError]) -> Reply:
+    return 200, encode_content(batch_content(results)), NO_HEADERS
+
+
+def combined_reply(answer: CombinedResult) -> Reply:
+    return answer.http_status, answers.combined_body(answer), combined_headers(answer)
+
+
+def acquire_reply(answer: answers.AcquireResult) -> Reply:
+    status = answer.check.http_status if answer.lease is None else 201
+    return status, answers.acquire_body(answer), check_headers(answer.check)
+
+
+def lease_reply(answer: answers.LeaseResult) -> Reply:
+    return 200, answers.lease_body(answer), NO_HEADERS
+
+
+# --------------------------------------------------------------------------------------------------
+# A plain yes, straight to bytes.
+
+CACHED = 4096
+
+
+class AnswerTemplate:
+    """What is always the same in answers about one limit."""
+
+    __slots__ = ("content", "item", "lines")
+
+    def __init__(self, frame: LimitConstants) -> None:
+        capacity = b"%d" % frame.capacity
+        policy = http_fields.policy_item(frame.name, frame.capacity, frame.window_s)
+        rest = (
+            b'"allowed":true,"tokens_remaining":%%d,"tokens_capacity":%b,"reset_at":"%%b.%%03dZ",'
+            b'"degraded":false}' % capacity
+        )
+        self.lines = (
+            b"content-type: application/json\r\ncontent-length: %%d\r\n"
+            b"x-ratelimit-limit: %b\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-reset: %%d\r\n"
+            b"ratelimit-policy: %b\r\nratelimit: %b;r=%%d;t=%%d\r\n"
+            % (capacity, _escape(policy), _escape(http_fields.sf_string(frame.name)))
+        )
+        self.content = b"{" + rest
+        self.item = b'{"status":200,' + rest
+
+
+def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> bytes:
+    """The whole document of a batch, most of it the short way."""
+    items: list[bytes] = []
+    for result in results:
+        if isinstance(result, Admission):
+            frame, remaining, _, reset_ms = result
+            wording = frame.wording or _template_for(frame)
+            moment = _moment(reset_ms // 1000)
+            items.append(wording.item % (remaining, moment, reset_ms % 1000))
+        else:
+            items.append(_encode(answers.batch_item(result)))
+    return b'{"results":[%b]}' % b",".join(items)
+
+
+def _template_for(frame: LimitConstants) -> AnswerTemplate:
+    frame.wording = wording = AnswerTemplate(frame)
+    return wording
+
+
+@lru_cache(CACHED)
+def _moment(second: int) -> bytes:
+    """A second as ISO 8601 without its zone."""
+    return iso_time(second * 1000)[:19].encode()
+
+
+def _escape(text: str) -> bytes:
+    """Text that stands in a pattern of `%` as it is."""
+    return text.encode().replace(b"%", b"%%")
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading a request: its head, who sent it, its body within bounds, and its JSON strictly.
+#
+# JSON has corners where two readers understand different things: repeated keys, NaN, numbers past
+# every range, half of a surrogate pair. All of them are errors here, whatever the field.
+
+BODY_BYTES_MAX = 16_384
+BATCH_BYTES_MAX = 262_144
+HEADERS_MAX = 64
+DEPTH_MAX = 16
+
+WHOLE_BODY = "headgate.body"  # in a scope: the body, where it came with the head
+SANS = "headgate.sans"  # in a scope's extensions: names of the client certificate, if verified
+HOSTS_MAX = 256
+
+Receive = Callable[[], Awaitable[Any]]
+Head = dict[bytes, bytes]
+RequestT = TypeVar("RequestT")
+
+_HERE = frozenset({"127.0.0.1", "::1"})
+_LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
+_ONCE = (b"authorization", b"x-api-key", b"content-type", b"content-length", b"host")
+_decode = msgspec.json.Decoder().decode
+_unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+class Gone(Exception):
+    """The client left before its request was complete."""
+
+
+def head_of(headers: Any) -> Head:
+    """The header fields by name; a field that decides something must not be there twice."""
+    head: Head = dict(headers)
+    if len(head) != len(headers):
+        if len(headers) > HEADERS_MAX:
+            raise HttpProblem.of("too many headers")
+        names = [name for name, _ in headers]
+        for name in _ONCE:
+            if name in head and names.count(name) > 1:
+                raise invalid(name.decode(), "is there more than once")
+    elif len(head) > HEADERS_MAX:
+        raise HttpProblem.of("too many headers")
+    return head
+
+
+async def authenticate_request(authenticator: Authenticator, scope: Any, head: Head) -> ApiCaller:
+    """The caller; AccessDenied where there is none."""
+    found: ApiCaller | Refusal
+    bearer, key = head.get(b"authorization"), head.get(b"x-api-key")
+    kind, _, text = (bearer or b"").partition(b" ")
+    if authenticator.is_dev:  # whoever is on this machine
+        found = await authenticator.authenticate(None, local=is_local(scope, head))
+    elif bearer is None and key is None:
+        sans = (scope.get("extensions") or {}).get(SANS, ())
+        found = await authenticator.authenticate(None, sans=sans)
+    elif bearer is not None and (key is not None or kind.lower() != b"bearer"):
+        found = Refusal(DenyReason.MALFORMED)
+    else:
+        found = await authenticator.authenticate((key or text).strip().decode("latin-1"))
+    if isinstance(found, Refusal):
+        raise AccessDenied(found) from found.trouble
+    return found
+
+
+def is_local(scope: Any, head: Head) -> bool:
+    """Whether the request began on this machine. A web page can make a browser here send requests
+    to a name that points here, and a proxy here speaks for others: neither counts."""
+    if b"x-forwarded-for" in head or b"forwarded" in head:
+        return False
+    client = scope.get("client")
+    return (client is None or client[0] in _HERE) and _is_local_name(head.get(b"host"))
+
+
+@lru_cache(HOSTS_MAX)
+def _is_local_name(host: bytes | None) -> bool:
+    if host is None or host in _LOCAL_HOSTS:
+        return True
+    name, colon, port = host.rpartition(b":")
+    return (name if colon and port.isdigit() else host).lower() in _LOCAL_HOSTS
+
+
+async def body_of(receive: Receive, head: Head, bytes_max: int) -> bytes:
+    """The whole body; what is too large is refused as early as it shows."""
+    length = head.get(b"content-length")
+    if length is not None and (not length.isdigit() or int(length[:19]) > bytes_max):
+        raise too_large(bytes_max)
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > bytes_max:
+            raise too_large(bytes_max)
+        parts.append(part)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def too_large(bytes_max: int) -> ServiceError:
+    return ServiceError(Code.PAYLOAD_TOO_LARGE, f"the body may have {bytes_max} bytes here")
+
+
+def must_be_json(head: Head) -> None:
+    """Raises where the body is said to be something else than JSON, or compressed."""
+    told = head.get(b"content-type", b"")
+    if told != b"application/json":
+        kind, _, rest = told.partition(b";")
+        charset = rest.strip().lower().replace(b'"', b"")
+        if kind.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
+            raise ServiceError(
+                Code.UNSUPPORTED_MEDIA_TYPE, "send JSON in UTF-8 as content-type: application/json"
+            )
+    if b"content-encoding" in head and head[b"content-encoding"] not in (b"", b"identity"):
+        raise ServiceError(Code.UNSUPPORTED_MEDIA_TYPE, "send the body as it is, not compressed")
+
+
+def body_reader(
+    kind: type[BodyT], build: Callable[[BodyT], RequestT]
+) -> Callable[[bytes], RequestT]:
+    """What makes a request of the bytes of a body of this kind."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes) -> RequestT:
+        try:
+            found = decode(body)
+        except _unreadable:
+            raise _body_error(body, kind, build) from None
+        # A key that came twice would not show. Every key has a colon, so what was understood has
+        # fewer colons then than what was sent. An escape could stand for a colon: look closely.
+        if b"\\" in body or body.count(b":") != _encode(found).count(b":"):
+            decode_strictly(body)
+        return build(found)
+
+    return read
+
+
+def _body_error(body: bytes, kind: type[BodyT], build: Callable[[BodyT], object]) -> ServiceError:
+    """Why a body cannot be used, by the field where that can be told: half of a surrogate pair is
+    no JSON for one reader and text of a field for another."""
+    try:
+        build(parse_body(decode_strictly(body), kind))
+    except ServiceError as error:
+        return error
+    return unreadable()
+
+
+def values_of(body: bytes) -> Any:
+    """The JSON value; ServiceError where it is not exactly one, or not plain."""
+    decode_strictly(body)
+    try:
+        values = _decode(body)
+        if _depth(values) > DEPTH_MAX + 1:
+            raise unreadable()
+    except _unreadable:
+        raise unreadable() from None
+    return values
+
+
+def decode_strictly(body: bytes) -> Any:
+    """The JSON value, read pair by pair so that a repeated key shows."""
+    try:
+        return json.loads(body.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except _unreadable:
+        raise unreadable() from None
+
+
+def unreadable() -> ServiceError:
+    return invalid(
+        "request",
+        f"must be one JSON value in UTF-8, at most {DEPTH_MAX} deep, with numbers in range",
+    )
+
+
+def _depth(value: Any) -> int:
+    """How many objects and lists are in one another."""
+    if type(value) is not dict and type(value) is not list:
+        return 0
+    return 1 + max(map(_depth, value.values() if type(value) is dict else value), default=0)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        shown = twice[:64] if twice.isprintable() else "request"
+        raise invalid(shown, "is there twice in one object; say it once")
+    return found
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(word)

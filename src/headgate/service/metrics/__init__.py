@@ -1,1 +1,0 @@
-"""Metrics of the service, of one worker and of all of them."""
